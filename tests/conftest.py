@@ -1,0 +1,55 @@
+"""What holds for every test: its tier comes from its folder, and a skip is a failure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+from tests.support.tiers import TIMEOUT_S_BY_TIER, tier_of
+
+# The reaper image of testcontainers lives in a registry; we clean up by label instead.
+os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the marker and the time limit of its tier."""
+    for item in items:
+        tier = tier_of(item.path)
+        if tier is None:
+            raise pytest.UsageError(
+                f"{item.path} is in no tier: move it to tests/<tier>/ ({', '.join(TIMEOUT_S_BY_TIER)})"
+            )
+        item.add_marker(getattr(pytest.mark, tier))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S_BY_TIER[tier]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip into a failure, unless the test is marked may_skip or is an expected failure."""
+    report = yield
+    expected = hasattr(report, "wasxfail") or item.get_closest_marker("may_skip") is not None
+    if report.skipped and not expected:
+        where = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{where}: a test that does not run proves nothing; mark it may_skip(reason) or make it run"
+        )
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn a module that skips itself into an error."""
+    report = yield
+    if report.outcome == "skipped":
+        report.outcome = "failed"
+        detail = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"{detail}: a module that skips itself proves nothing"
+    return report

@@ -1,0 +1,30 @@
+"""The tiers of tests: one folder each under tests/, named like the marker it gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TESTS_DIR = Path(__file__).resolve().parent.parent
+
+TIMEOUT_S_BY_TIER = {
+    "unit": 60,
+    "contract": 120,
+    "spark": 300,
+    "integration": 300,
+    "e2e": 600,
+    "faults": 900,
+    "notebooks": 900,
+    "rck": 1200,
+}
+"""The tiers in the order in which they run, and how long one test of each may take (seconds)."""
+
+CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
+
+
+def tier_of(path: Path) -> str | None:
+    """The tier that the folder of a test file gives, or None outside every tier."""
+    try:
+        first = path.resolve().relative_to(TESTS_DIR).parts[0]
+    except (ValueError, IndexError):
+        return None
+    return first if first in TIMEOUT_S_BY_TIER else None
