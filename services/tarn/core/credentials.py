@@ -1,0 +1,419 @@
+"""Tarn's credentials as data: who holds what, and which files are missing.
+
+A *volume* is one consumer's folder of secret files. `plan` looks at all volumes at once and answers with the
+files to write, in order, or refuses. It never changes a secret that somebody already holds.
+
+Each secret has one place that decides:
+
+- root user and password, and the store users' keys: the volume of `bootstrap`; every other copy follows it;
+- the secret of a catalog principal: its own consumer's `catalog_credential`; the catalog holds only the hash;
+- the catalog's token key: the catalog alone.
+
+The order of writes makes a crash between any two of them harmless: a deciding file is written before its
+copies, and the hash of a new principal before the secret is handed out. So a file that exists always agrees
+with the file that decides, and whatever is missing can be made again. Two files that disagree therefore never
+come from a crash; they come from a volume of another copy of Tarn, and are refused.
+
+Losing one volume is healed in the same way: the root secret comes back from `minio`, the store users from
+their consumers, the list of principals from the credentials, and a consumer without a credential gets a new
+one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tarn.core.errors import CorruptStateError, InvalidError
+
+UIDS: Mapping[str, int] = {
+    "minio": 10001,
+    "bootstrap": 10008,
+    "catalog": 10005,
+    "kafka": 10002,
+    "spark": 10004,
+    "trino": 10003,
+    "ingest": 10006,
+    "cli": 10007,
+}
+"""Every consumer and the uid (and gid) that may read its volume."""
+
+STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli")
+PRINCIPALS = ("spark", "trino", "ingest", "cli")
+
+ROOT_FILES = ("root_user", "root_password")
+STORE_USERS_FILE = "store_users.json"
+ACCESS_KEY_FILE = "s3_access_key_id"
+SECRET_KEY_FILE = "s3_secret_access_key"  # noqa: S105 - a file name
+TOKEN_KEY_FILE = "token_key"  # noqa: S105 - a file name
+PRINCIPALS_FILE = "principals.json"
+CREDENTIAL_FILE = "catalog_credential"
+
+SECRET_BYTES = 32
+ACCESS_KEY_CHARS = 20
+ACCESS_KEY_PREFIX = "TARN"
+SECRET_CHARS_MIN = 16
+SECRET_CHARS_MAX = 4096
+
+_KNOWN_DEFAULTS = frozenset(
+    {"minioadmin", "minio123", "minio", "admin", "password", "changeme", "secret", "tarn", "root"}
+)
+
+RandomBytes = Callable[[int], bytes]
+Volumes = Mapping[str, Mapping[str, str]]
+
+
+def files_of(consumer: str) -> tuple[str, ...]:
+    """Return the names of the secret files that a consumer's volume holds once it is complete."""
+    if consumer not in UIDS:
+        raise InvalidError(
+            f"unknown consumer {consumer!r}: choose one of {', '.join(UIDS)}", consumer=consumer
+        )
+    names: list[str] = []
+    if consumer in ("minio", "bootstrap"):
+        names += ROOT_FILES
+    if consumer == "bootstrap":
+        names.append(STORE_USERS_FILE)
+    if consumer in STORE_USERS:
+        names += (ACCESS_KEY_FILE, SECRET_KEY_FILE)
+    if consumer == "catalog":
+        names += (TOKEN_KEY_FILE, PRINCIPALS_FILE)
+    if consumer in PRINCIPALS:
+        names.append(CREDENTIAL_FILE)
+    return tuple(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUser:
+    """A user of the object store.
+
+    Attributes:
+        access_key: its name towards the store, 20 capital letters and digits; not a secret.
+        secret_key: its secret.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretFile:
+    """One secret file to write.
+
+    Attributes:
+        consumer: the volume.
+        name: the file.
+        content: the whole content, without a newline at the end.
+        reason: why it is written, for the log; never holds the secret.
+    """
+
+    consumer: str
+    name: str
+    content: str = field(repr=False)
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """Two volumes that hold different ideas of one secret.
+
+    Attributes:
+        decides: the volume that decides.
+        follows: the volume that should agree with it.
+        about: the file in `follows`.
+    """
+
+    decides: str
+    follows: str
+    about: str
+
+
+def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ...]:
+    """Return the files to write, in order, so that every volume is complete and all agree.
+
+    Empty when nothing is missing. Existing secrets are kept. Unknown files are left alone.
+
+    Args:
+        volumes: consumer -> file name -> content, of all consumers.
+        random_bytes: a source of that many unpredictable bytes.
+
+    Raises:
+        InvalidError: a volume is not there, or a file cannot be what it should be.
+        CorruptStateError: two volumes contradict each other.
+    """
+    _check_shape(volumes)
+    disagreements: list[Disagreement] = []
+    writes: list[SecretFile] = []
+    writes += _plan_root(volumes, random_bytes, disagreements)
+    writes += _plan_store_users(volumes, random_bytes, disagreements)
+    writes += _plan_token_key(volumes, random_bytes)
+    writes += _plan_principals(volumes, random_bytes, disagreements)
+    if disagreements:
+        raise _contradiction(disagreements)
+    return tuple(writes)
+
+
+def applied(volumes: Volumes, writes: tuple[SecretFile, ...]) -> dict[str, dict[str, str]]:
+    """Return the volumes as they are after the writes."""
+    result = {consumer: dict(files) for consumer, files in volumes.items()}
+    for write in writes:
+        result.setdefault(write.consumer, {})[write.name] = write.content
+    return result
+
+
+def parse_store_users(text: str) -> dict[str, StoreUser]:
+    """Return user -> keys from the content of `store_users.json`.
+
+    Raises:
+        InvalidError: it is not such a file.
+    """
+    users: dict[str, StoreUser] = {}
+    for name, entry in _json_object(text, f"bootstrap/{STORE_USERS_FILE}").items():
+        match entry:
+            case {"access_key": str(access_key), "secret_key": str(secret_key)}:
+                users[name] = StoreUser(access_key=access_key, secret_key=secret_key)
+            case _:
+                raise InvalidError(
+                    f"secret file bootstrap/{STORE_USERS_FILE}: user {name!r} needs access_key and "
+                    "secret_key; remove the volume secrets-bootstrap, it is made again from the others",
+                    user=name,
+                )
+    return users
+
+
+def parse_credential(text: str, consumer: str) -> tuple[str, str]:
+    """Return (client id, secret) from the content of `catalog_credential`.
+
+    Raises:
+        InvalidError: it is not `client_id:client_secret`.
+    """
+    client_id, colon, secret = text.partition(":")
+    if not (client_id and colon and secret) or ":" in secret:
+        raise InvalidError(
+            f"secret file {consumer}/{CREDENTIAL_FILE} is not client_id:client_secret; "
+            f"remove the volume secrets-{consumer}, it gets a new credential",
+            consumer=consumer,
+        )
+    return client_id, secret
+
+
+def secret_sha256(secret: str) -> str:
+    """Return the lower-case hex SHA-256 of a principal's secret, as `principals.json` stores it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def is_tarn_access_key(access_key: str) -> bool:
+    """Tell whether an access key has the form that Tarn makes."""
+    return (
+        len(access_key) == ACCESS_KEY_CHARS
+        and access_key.startswith(tuple(_access_key_stem(user) for user in STORE_USERS))
+        and access_key.isascii()
+        and access_key.isalnum()
+        and access_key == access_key.upper()
+    )
+
+
+def _plan_root(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    for name in ROOT_FILES:
+        truth, copy = volumes["bootstrap"].get(name), volumes["minio"].get(name)
+        if truth is not None and copy is not None and truth != copy:
+            disagreements.append(Disagreement(decides="bootstrap", follows="minio", about=name))
+            continue
+        made = _secret(random_bytes) if name == "root_password" else f"tarn-root-{_suffix(random_bytes, 6)}"
+        value = truth or copy or made
+        if truth is None:
+            reason = "made" if copy is None else "taken back from minio"
+            yield SecretFile(consumer="bootstrap", name=name, content=value, reason=reason)
+        if copy is None:
+            yield SecretFile(consumer="minio", name=name, content=value, reason="copied from bootstrap")
+
+
+def _plan_store_users(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    text = volumes["bootstrap"].get(STORE_USERS_FILE)
+    known = {} if text is None else parse_store_users(text)
+    users = dict(known)
+    reasons: list[str] = []
+    for user in STORE_USERS:
+        if user in users:
+            continue
+        held = volumes[user]
+        if ACCESS_KEY_FILE in held and SECRET_KEY_FILE in held:
+            users[user] = StoreUser(access_key=held[ACCESS_KEY_FILE], secret_key=held[SECRET_KEY_FILE])
+            reasons.append(f"{user} taken back from its volume")
+        else:
+            users[user] = StoreUser(
+                access_key=_access_key(user, random_bytes), secret_key=_secret(random_bytes)
+            )
+            reasons.append(f"{user} made")
+    if users != known:
+        content = {
+            name: {"access_key": user.access_key, "secret_key": user.secret_key}
+            for name, user in users.items()
+        }
+        yield SecretFile(
+            consumer="bootstrap", name=STORE_USERS_FILE, content=_dump(content), reason=", ".join(reasons)
+        )
+    for user in STORE_USERS:
+        for name, value in (
+            (ACCESS_KEY_FILE, users[user].access_key),
+            (SECRET_KEY_FILE, users[user].secret_key),
+        ):
+            found = volumes[user].get(name)
+            if found == value:
+                continue
+            if found is not None and user in known:
+                disagreements.append(Disagreement(decides="bootstrap", follows=user, about=name))
+                continue
+            # Half a pair whose other half and whose entry are both gone is of no use to anybody: replaced.
+            yield SecretFile(consumer=user, name=name, content=value, reason="copied from bootstrap")
+
+
+def _plan_token_key(volumes: Volumes, random_bytes: RandomBytes) -> Iterator[SecretFile]:
+    if TOKEN_KEY_FILE not in volumes["catalog"]:
+        key = base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).decode()
+        yield SecretFile(consumer="catalog", name=TOKEN_KEY_FILE, content=key, reason="made")
+
+
+def _plan_principals(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    text = volumes["catalog"].get(PRINCIPALS_FILE)
+    known = {} if text is None else _json_object(text, f"catalog/{PRINCIPALS_FILE}")
+    principals = dict(known)
+    handed_out: list[SecretFile] = []
+    reasons: list[str] = []
+    for name in PRINCIPALS:
+        credential = volumes[name].get(CREDENTIAL_FILE)
+        if credential is None:
+            client_id, secret = f"{name}-{_suffix(random_bytes, 6)}", _secret(random_bytes)
+            principals = {key: entry for key, entry in principals.items() if _name_of(entry) != name}
+            principals[client_id] = {"name": name, "secret_sha256": secret_sha256(secret)}
+            handed_out.append(
+                SecretFile(
+                    consumer=name, name=CREDENTIAL_FILE, content=f"{client_id}:{secret}", reason="made"
+                )
+            )
+            reasons.append(f"{name} made")
+            continue
+        client_id, secret = parse_credential(credential, name)
+        entry = {"name": name, "secret_sha256": secret_sha256(secret)}
+        if text is None:
+            principals[client_id] = entry
+            reasons.append(f"{name} taken back from its credential")
+        elif known.get(client_id) != entry:
+            disagreements.append(Disagreement(decides="catalog", follows=name, about=CREDENTIAL_FILE))
+    if principals != known:
+        yield SecretFile(
+            consumer="catalog", name=PRINCIPALS_FILE, content=_dump(principals), reason=", ".join(reasons)
+        )
+    yield from handed_out
+
+
+def _check_shape(volumes: Volumes) -> None:
+    missing = [consumer for consumer in UIDS if consumer not in volumes]
+    if missing:
+        names = ", ".join(f"secrets-{consumer}" for consumer in missing)
+        raise InvalidError(
+            f"not mounted: {names}; mount every volume at /secrets/<consumer>", missing=missing
+        )
+    for consumer in UIDS:
+        for name in files_of(consumer):
+            content = volumes[consumer].get(name)
+            if content is not None:
+                _check_content(consumer, name, content)
+
+
+def _check_content(consumer: str, name: str, content: str) -> None:
+    fix = f"remove the volume secrets-{consumer} and start again, it is filled anew"
+    if not content or len(content) > SECRET_CHARS_MAX or not content.isprintable():
+        raise InvalidError(
+            f"secret file {consumer}/{name} has {len(content)} characters of the wrong kind; "
+            f"expected 1 to {SECRET_CHARS_MAX} printable ones on one line; {fix}",
+            consumer=consumer,
+            file=name,
+        )
+    if content.lower() in _KNOWN_DEFAULTS:
+        raise InvalidError(f"secret file {consumer}/{name} holds a well-known default; {fix}", file=name)
+    if name not in ("root_user", ACCESS_KEY_FILE) and len(content) < SECRET_CHARS_MIN:
+        raise InvalidError(
+            f"secret file {consumer}/{name} has {len(content)} characters; "
+            f"at least {SECRET_CHARS_MIN} are needed; {fix}",
+            consumer=consumer,
+            file=name,
+        )
+
+
+def _contradiction(disagreements: list[Disagreement]) -> CorruptStateError:
+    strangers = _strangers(disagreements)
+    found = "; ".join(
+        f"secrets-{d.follows} ({d.about}) disagrees with secrets-{d.decides}" for d in disagreements
+    )
+    volumes = " ".join(f"<project>_secrets-{name}" for name in strangers)
+    return CorruptStateError(
+        f"the secret volumes contradict each other: {found}. Nothing was changed. Probably a volume of "
+        f"another copy is mounted. Stop the stack, remove the stranger (docker volume rm {volumes}) and "
+        "start again: it is filled to agree with the others.",
+        disagreements=[f"{d.follows}/{d.about} vs {d.decides}" for d in disagreements],
+        remove=[f"secrets-{name}" for name in strangers],
+    )
+
+
+def _strangers(disagreements: list[Disagreement]) -> list[str]:
+    """Return the volumes to blame: a deciding one if all that follow it disagree, else those that follow."""
+    followers = {"bootstrap": {"minio", *STORE_USERS}, "catalog": set(PRINCIPALS)}
+    blamed: list[str] = []
+    for decides, expected in followers.items():
+        odd = {d.follows for d in disagreements if d.decides == decides}
+        blamed += [decides] if odd == expected else sorted(odd)
+    return list(dict.fromkeys(blamed))
+
+
+def _json_object(text: str, where: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidError(
+            f"secret file {where} is not JSON ({error}); "
+            f"remove the volume secrets-{where.partition('/')[0]}, it is made again from the others",
+            file=where,
+        ) from error
+    if not isinstance(value, dict):
+        raise InvalidError(
+            f"secret file {where} is not a JSON object; remove the volume secrets-{where.partition('/')[0]}, "
+            "it is made again from the others",
+            file=where,
+        )
+    return value
+
+
+def _name_of(entry: object) -> object:
+    return entry.get("name") if isinstance(entry, dict) else None
+
+
+def _dump(value: Mapping[str, object]) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _secret(random_bytes: RandomBytes) -> str:
+    return base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+
+
+def _suffix(random_bytes: RandomBytes, count: int) -> str:
+    return base64.b32encode(random_bytes(count)).decode()[:count].lower()
+
+
+def _access_key_stem(user: str) -> str:
+    return f"{ACCESS_KEY_PREFIX}{user.upper()}"
+
+
+def _access_key(user: str, random_bytes: RandomBytes) -> str:
+    stem = _access_key_stem(user)
+    count = ACCESS_KEY_CHARS - len(stem)
+    return stem + base64.b32encode(random_bytes(count)).decode()[:count]

@@ -1,0 +1,259 @@
+"""Credentials stay consistent: after a crash at any write, a lost volume, a stranger's volume."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tarn.core.credentials import (
+    PRINCIPALS,
+    STORE_USERS,
+    UIDS,
+    SecretFile,
+    applied,
+    files_of,
+    is_tarn_access_key,
+    parse_credential,
+    parse_store_users,
+    plan,
+)
+from tarn.core.errors import CorruptStateError, InvalidError
+
+EMPTY: dict[str, dict[str, str]] = {consumer: {} for consumer in UIDS}
+URL_SAFE = set(string.ascii_letters + string.digits + "-_")
+
+
+def chance(seed: int):
+    """A repeatable stream of bytes that never gives the same block twice."""
+    blocks = itertools.count()
+
+    def random_bytes(count: int) -> bytes:
+        return hashlib.shake_256(f"{seed}/{next(blocks)}".encode()).digest(count)
+
+    return random_bytes
+
+
+def made(seed: int) -> dict[str, dict[str, str]]:
+    return applied(EMPTY, plan(EMPTY, random_bytes=chance(seed)))
+
+
+def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
+    """Written from docs/reference.md, without the code under test."""
+    assert {c: set(f) for c, f in volumes.items()} == {
+        "minio": {"root_user", "root_password"},
+        "bootstrap": {"root_user", "root_password", "store_users.json"},
+        "catalog": {"s3_access_key_id", "s3_secret_access_key", "token_key", "principals.json"},
+        "kafka": set(),
+        **{
+            name: {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"}
+            for name in ("spark", "trino", "ingest", "cli")
+        },
+    }
+    for name in ("root_user", "root_password"):
+        assert volumes["minio"][name] == volumes["bootstrap"][name]
+    users = json.loads(volumes["bootstrap"]["store_users.json"])
+    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli"}
+    for user, keys in users.items():
+        assert keys == {
+            "access_key": volumes[user]["s3_access_key_id"],
+            "secret_key": volumes[user]["s3_secret_access_key"],
+        }
+    principals = json.loads(volumes["catalog"]["principals.json"])
+    expected = {}
+    for name in ("spark", "trino", "ingest", "cli"):
+        client_id, secret = volumes[name]["catalog_credential"].split(":")
+        expected[client_id] = {"name": name, "secret_sha256": hashlib.sha256(secret.encode()).hexdigest()}
+    assert principals == expected
+    assert len(base64.urlsafe_b64decode(volumes["catalog"]["token_key"])) == 32
+
+
+def test_first_start_makes_everything_and_the_second_nothing():
+    volumes = made(1)
+    assert_complete_and_agreeing(volumes)
+    assert plan(volumes, random_bytes=chance(2)) == ()
+
+
+def test_every_secret_has_32_random_bytes_and_its_own_value():
+    volumes = made(1)
+    users = parse_store_users(volumes["bootstrap"]["store_users.json"])
+    secrets = [
+        volumes["minio"]["root_password"],
+        *(u.secret_key for u in users.values()),
+        *(parse_credential(volumes[p]["catalog_credential"], p)[1] for p in PRINCIPALS),
+    ]
+    assert len(set(secrets)) == len(secrets) == 10
+    for secret in secrets:
+        assert set(secret) <= URL_SAFE
+        assert len(base64.urlsafe_b64decode(secret + "=")) == 32
+    for user in users.values():
+        assert re.fullmatch(r"TARN[A-Z2-7]{16}", user.access_key)
+        assert is_tarn_access_key(user.access_key)
+    assert not is_tarn_access_key("AKIAIOSFODNN7EXAMPLE")
+    assert not is_tarn_access_key(volumes["minio"]["root_user"])
+
+
+@given(crashes=st.lists(st.integers(0, 25), max_size=6), seed=st.integers(0, 1000))
+def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int], seed: int):
+    volumes: dict[str, dict[str, str]] = EMPTY
+    for attempt, crash_after in enumerate(crashes):
+        writes = plan(volumes, random_bytes=chance(seed * 100 + attempt))
+        after = applied(volumes, writes[:crash_after])
+        assert_nothing_handed_out_changed(volumes, after)
+        volumes = after
+    finished = applied(volumes, plan(volumes, random_bytes=chance(seed * 100 + 99)))
+    assert_nothing_handed_out_changed(volumes, finished)
+    assert_complete_and_agreeing(finished)
+
+
+@pytest.mark.parametrize("crash_after", range(22))
+def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
+    first = plan(EMPTY, random_bytes=chance(7))
+    assert len(first) == 21
+    volumes = applied(EMPTY, first[:crash_after])
+    finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
+    assert_complete_and_agreeing(finished)
+    assert_nothing_handed_out_changed(volumes, finished)
+
+
+def assert_nothing_handed_out_changed(before, after) -> None:
+    """Nothing that exists changes, but for the principals list, which may only swap entries nobody holds."""
+    for consumer, files in before.items():
+        for name, content in files.items():
+            if name != "principals.json":
+                assert after[consumer][name] == content, f"{consumer}/{name} changed"
+    old = json.loads(before["catalog"].get("principals.json", "{}"))
+    new = json.loads(after["catalog"].get("principals.json", "{}"))
+    for name in PRINCIPALS:
+        credential = before[name].get("catalog_credential")
+        if credential and old:
+            client_id = credential.split(":")[0]
+            assert new[client_id] == old[client_id]
+
+
+@given(
+    lost=st.sets(st.sampled_from(sorted(UIDS)), min_size=1, max_size=2),
+    crash_after=st.integers(0, 12),
+)
+def test_lost_volumes_are_filled_again(lost: set[str], crash_after: int):
+    volumes = {c: {} if c in lost else files for c, files in made(1).items()}
+    halfway = applied(volumes, plan(volumes, random_bytes=chance(2))[:crash_after])
+    finished = applied(halfway, plan(halfway, random_bytes=chance(3)))
+    assert_complete_and_agreeing(finished)
+
+
+@pytest.mark.parametrize("lost", ["minio", "bootstrap"])
+def test_the_root_secret_and_the_users_survive_the_loss_of_either_holder(lost: str):
+    before = made(1)
+    after = applied({**before, lost: {}}, plan({**before, lost: {}}, random_bytes=chance(2)))
+    assert after == before
+
+
+def test_a_lost_catalog_volume_keeps_every_client_credential():
+    before = made(1)
+    after = applied({**before, "catalog": {}}, plan({**before, "catalog": {}}, random_bytes=chance(2)))
+    assert after["catalog"]["principals.json"] == before["catalog"]["principals.json"]
+    assert after["catalog"]["s3_secret_access_key"] == before["catalog"]["s3_secret_access_key"]
+    assert after["catalog"]["token_key"] != before["catalog"]["token_key"]
+
+
+def test_a_lost_client_volume_gets_a_new_credential_and_the_old_one_no_longer_counts():
+    before = made(1)
+    after = applied({**before, "spark": {}}, plan({**before, "spark": {}}, random_bytes=chance(2)))
+    old_id, old_secret = before["spark"]["catalog_credential"].split(":")
+    assert after["spark"]["catalog_credential"] != f"{old_id}:{old_secret}"
+    assert old_id not in json.loads(after["catalog"]["principals.json"])
+    assert after["spark"]["s3_secret_access_key"] == before["spark"]["s3_secret_access_key"]
+
+
+@pytest.mark.parametrize("stranger", [c for c in UIDS if files_of(c)])
+def test_a_volume_of_another_copy_is_refused_and_named_and_its_removal_heals(stranger: str):
+    volumes = {**made(1), stranger: made(2)[stranger]}
+    with pytest.raises(CorruptStateError) as caught:
+        plan(volumes, random_bytes=chance(3))
+    assert caught.value.fields["remove"] == [f"secrets-{stranger}"]
+    assert f"docker volume rm <project>_secrets-{stranger}" in caught.value.message
+    for consumer_files in volumes.values():
+        for content in consumer_files.values():
+            assert content not in caught.value.message
+    emptied = {**volumes, stranger: {}}
+    assert_complete_and_agreeing(applied(emptied, plan(emptied, random_bytes=chance(4))))
+
+
+def test_two_strangers_are_both_named():
+    other = made(2)
+    with pytest.raises(CorruptStateError) as caught:
+        plan({**made(1), "spark": other["spark"], "cli": other["cli"]}, random_bytes=chance(3))
+    assert sorted(caught.value.fields["remove"]) == ["secrets-cli", "secrets-spark"]
+
+
+def test_half_a_key_pair_that_nothing_decides_is_replaced():
+    volumes = made(1)
+    volumes = {
+        **volumes,
+        "bootstrap": {},
+        "spark": {k: v for k, v in volumes["spark"].items() if k != "s3_secret_access_key"},
+    }
+    assert_complete_and_agreeing(applied(volumes, plan(volumes, random_bytes=chance(2))))
+
+
+@pytest.mark.parametrize(
+    ("consumer", "name", "content", "part"),
+    [
+        ("minio", "root_password", "minioadmin", "well-known default"),
+        ("bootstrap", "root_password", "short", "at least 16"),
+        ("spark", "s3_secret_access_key", "", "0 characters"),
+        ("spark", "s3_secret_access_key", "x" * 20 + "\n", "wrong kind"),
+        ("bootstrap", "store_users.json", "{'not': 'json at all'}", "is not JSON"),
+        ("bootstrap", "store_users.json", '["a list, not an object"]', "not a JSON object"),
+        (
+            "bootstrap",
+            "store_users.json",
+            '{"spark": {"access_key": "A"}}',
+            "needs access_key and secret_key",
+        ),
+        ("cli", "catalog_credential", "no-colon-in-here-at-all", "client_id:client_secret"),
+        ("catalog", "principals.json", "{broken broken broken", "is not JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_right_is_refused_with_its_name_and_the_fix(consumer, name, content, part):
+    volumes = made(1)
+    volumes[consumer][name] = content
+    with pytest.raises(InvalidError, match=re.escape(part)) as caught:
+        plan(volumes, random_bytes=chance(2))
+    assert f"{consumer}/{name}" in caught.value.message
+    assert f"secrets-{consumer}" in caught.value.message
+
+
+def test_a_volume_that_is_not_mounted_is_refused():
+    volumes = {c: f for c, f in EMPTY.items() if c != "trino"}
+    with pytest.raises(InvalidError, match="not mounted: secrets-trino"):
+        plan(volumes, random_bytes=chance(1))
+
+
+def test_no_secret_shows_in_a_repr():
+    for write in plan(EMPTY, random_bytes=chance(1)):
+        assert write.content not in repr(write)
+    users = parse_store_users(made(1)["bootstrap"]["store_users.json"])
+    assert set(users) == set(STORE_USERS)
+    for user in users.values():
+        assert user.secret_key not in repr(user)
+
+
+def test_unknown_files_are_left_alone():
+    volumes = made(1)
+    volumes["spark"]["notes"] = "mine"
+    assert plan(volumes, random_bytes=chance(2)) == ()
+
+
+def test_applied_does_not_touch_its_input():
+    volumes = {"spark": {"a": "1"}}
+    applied(volumes, (SecretFile(consumer="spark", name="b", content="2", reason="made"),))
+    assert volumes == {"spark": {"a": "1"}}
