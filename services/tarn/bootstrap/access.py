@@ -1,0 +1,137 @@
+"""What each store user may do, as trials: the table of store users in docs/reference.md, ready to run.
+
+A policy is text that is easy to get wrong. So bootstrap does not trust it: it tries every cell of the table
+with the user's own key and fails if one does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tarn.core.credentials import STORE_USERS
+from tarn.core.errors import InvalidError
+
+
+class Area(Enum):
+    """A part of the bucket with rights of its own."""
+
+    CATALOG = "catalog/*"
+    METADATA = "warehouse/*.metadata.json"
+    DATA = "the rest of warehouse/*"
+
+
+class Action(Enum):
+    """What can be done to an object, or, for LIST, to the prefix that holds it."""
+
+    READ = "read"
+    WRITE = "write"
+    LIST = "list"
+    DELETE = "delete"
+
+
+_CLIENT: Mapping[Area, frozenset[Action]] = {
+    Area.CATALOG: frozenset(),
+    Area.METADATA: frozenset({Action.READ}),
+    Area.DATA: frozenset({Action.READ, Action.WRITE, Action.DELETE, Action.LIST}),
+}
+
+RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
+    "catalog": {
+        Area.CATALOG: frozenset(Action),
+        Area.METADATA: frozenset({Action.READ, Action.WRITE}),
+        Area.DATA: frozenset({Action.READ, Action.LIST}),
+    },
+    "ingest": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.WRITE, Action.LIST})},
+    "spark": _CLIENT,
+    "trino": _CLIENT,
+    "cli": _CLIENT,
+}
+
+ANONYMOUS = "anonymous"
+
+# Deleting comes last: it takes away what the others need.
+_ORDER = (Action.READ, Action.WRITE, Action.LIST, Action.DELETE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One thing to try.
+
+    Attributes:
+        user: a store user, or `ANONYMOUS`.
+        action: what to do.
+        key: the object, or for LIST the prefix.
+        allowed: what the answer must be.
+    """
+
+    user: str
+    action: Action
+    key: str
+    allowed: bool
+
+    def __str__(self) -> str:
+        return f"{self.user} {self.action.value} {self.key or '(whole bucket)'}"
+
+
+def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
+    """Return the objects that a user's trials are about, by area; all carry the run's id."""
+    table = f"warehouse/tarn_probe/{user}-{run_id}"
+    return {
+        Area.CATALOG: (f"catalog/v1/probe/{user}-{run_id}",),
+        Area.METADATA: (f"{table}/metadata/00000-{run_id}.metadata.json",),
+        Area.DATA: (f"{table}/metadata/{run_id}-m0.avro", f"{table}/data/{run_id}.parquet"),
+    }
+
+
+def trials(run_id: str) -> tuple[Trial, ...]:
+    """Return everything to try, in an order in which no trial takes away what a later one needs.
+
+    Listing is by prefix, so the metadata files have no list right of their own; listing the whole bucket
+    shows the catalog's keys and is for the catalog at most.
+    """
+    found: list[Trial] = []
+    for user in (*STORE_USERS, ANONYMOUS):
+        rights = RIGHTS.get(user, {})
+        for action in _ORDER:
+            for area, keys in probe_keys(user, run_id).items():
+                if action is Action.LIST and area is Area.METADATA:
+                    continue
+                allowed = action in rights.get(area, frozenset())
+                targets = {keys[0].rpartition("/")[0] + "/"} if action is Action.LIST else keys
+                found += [Trial(user=user, action=action, key=key, allowed=allowed) for key in targets]
+        if user != "catalog":
+            found.append(Trial(user=user, action=Action.LIST, key="", allowed=False))
+    return tuple(found)
+
+
+def for_bucket(policy: Mapping[str, object], bucket: str) -> dict[str, object]:
+    """Return a policy written for the bucket `tarn` as one for another bucket; never widened.
+
+    Raises:
+        InvalidError: a statement names a resource outside the bucket `tarn`.
+    """
+    statements = policy.get("Statement")
+    if not isinstance(statements, list) or not statements:
+        raise InvalidError("the policy has no list of statements under 'Statement'; see minio/policies")
+    return {**policy, "Statement": [_statement_for(statement, bucket) for statement in statements]}
+
+
+def _statement_for(statement: object, bucket: str) -> dict[str, object]:
+    if not isinstance(statement, dict):
+        raise InvalidError(f"a policy statement is {statement!r}, not an object; see minio/policies")
+    resources = statement.get("Resource")
+    listed = [resources] if isinstance(resources, str) else resources
+    if not isinstance(listed, list) or not listed:
+        raise InvalidError(f"statement {statement.get('Sid')!r} names no Resource; see minio/policies")
+    return {**statement, "Resource": [_resource_for(resource, bucket) for resource in listed]}
+
+
+def _resource_for(resource: object, bucket: str) -> str:
+    prefix = "arn:aws:s3:::tarn"
+    text = str(resource)
+    rest = text.removeprefix(prefix)
+    if rest == text or rest[:1] not in ("", "/"):
+        raise InvalidError(f"a policy names {text!r}; only {prefix} and {prefix}/… are allowed")
+    return f"arn:aws:s3:::{bucket}{rest}"

@@ -1,0 +1,289 @@
+"""`python -m tarn.bootstrap.store`: the bucket, the store users and their policies; repeatable.
+
+It ends by trying what every user may and may not do. Exit codes: `tarn.core.exits`; 1 is a policy that does
+not hold, 3 a store that did not answer in time, 4 a wrong root secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tarn.bootstrap.access import ANONYMOUS, Trial, for_bucket, probe_keys, trials
+from tarn.bootstrap.log import configure
+from tarn.bootstrap.volumes import load_secrets
+from tarn.core.credentials import (
+    ROOT_FILES,
+    STORE_USERS,
+    STORE_USERS_FILE,
+    StoreUser,
+    is_tarn_access_key,
+    parse_store_users,
+)
+from tarn.core.errors import (
+    CorruptStateError,
+    InvalidError,
+    InvalidSettingError,
+    TarnError,
+    UnavailableError,
+)
+from tarn.core.exits import OK, exit_code
+
+WAIT_S_MAX = 120.0
+WAIT_STEP_S = 0.5
+WAIT_LOG_EVERY_S = 5.0
+
+
+class Settings(BaseSettings):
+    """Settings of the bootstrap; see docs/reference.md."""
+
+    model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore")
+
+    s3_endpoint: str = "http://minio:9000"
+    region: str = "us-east-1"
+    bucket: str = Field(default="tarn", pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")
+    secrets_dir: Path = Path("/run/tarn/secrets")
+    log_level: str = "info"
+
+
+class Store(Protocol):
+    """The store as bootstrap needs it; `MinioStore` is the real one."""
+
+    def ensure_bucket(self) -> bool:
+        """Make the bucket if it is absent; tell whether it was made."""
+
+    def put_policy(self, name: str, policy: Mapping[str, object]) -> None:
+        """Set a policy."""
+
+    def users(self) -> dict[str, frozenset[str]]:
+        """Return access key -> names of attached policies."""
+
+    def put_user(self, user: StoreUser) -> None:
+        """Make a user, or give an existing one this secret."""
+
+    def remove_user(self, access_key: str) -> None:
+        """Remove a user."""
+
+    def attach(self, access_key: str, policy: str) -> None:
+        """Attach a policy that the user does not have yet."""
+
+    def detach(self, access_key: str, policy: str) -> None:
+        """Take a policy from a user."""
+
+    def put_object(self, key: str) -> None:
+        """Write a small object as root."""
+
+    def delete_object(self, key: str) -> None:
+        """Delete an object as root; absent is fine."""
+
+    def attempt(self, trial: Trial, user: StoreUser | None) -> bool:
+        """Tell whether the store lets the user do it."""
+
+    def may_administer(self, user: StoreUser) -> bool:
+        """Tell whether a user may use the store's administration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Time as an argument: monotonic seconds, and a way to wait."""
+
+    now_s: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
+
+
+class PolicyError(TarnError):
+    """A policy allows too much or too little: correct it."""
+
+
+def await_bucket(store: Store, log: structlog.typing.FilteringBoundLogger, clock: Clock) -> bool:
+    """Make the bucket as soon as the store answers; return whether it was absent.
+
+    Raises:
+        UnavailableError: it did not answer within `WAIT_S_MAX`.
+        TarnError: it answered with a refusal.
+    """
+    start_s = told_s = clock.now_s()
+    while True:
+        try:
+            return store.ensure_bucket()
+        except UnavailableError as error:
+            waited_s = clock.now_s() - start_s
+            if waited_s >= WAIT_S_MAX:
+                raise UnavailableError(
+                    f"gave up after {waited_s:.0f} s: {error.message}", **error.fields
+                ) from error
+            if clock.now_s() - told_s >= WAIT_LOG_EVERY_S:
+                told_s = clock.now_s()
+                log.info("waiting for the store", seconds=round(waited_s), of=WAIT_S_MAX, why=error.message)
+            clock.wait(WAIT_STEP_S)
+
+
+def load_policies(folder: Path, bucket: str) -> dict[str, dict[str, object]]:
+    """Return user -> policy, read from `<folder>/<user>.json`, for this bucket.
+
+    Raises:
+        InvalidError: a file is missing or is not a policy for this bucket.
+    """
+    policies: dict[str, dict[str, object]] = {}
+    for user in STORE_USERS:
+        path = folder / f"{user}.json"
+        try:
+            policies[user] = for_bucket(json.loads(path.read_text(encoding="utf-8")), bucket)
+        except OSError as error:
+            raise InvalidError(
+                f"no policy for {user}: {path}: {error.strerror}; the image must hold minio/policies",
+                path=str(path),
+            ) from error
+        except (ValueError, AttributeError) as error:
+            raise InvalidError(f"{path} is not a JSON object: {error}", path=str(path)) from error
+        except InvalidError as error:
+            raise InvalidError(f"{path}: {error.message}", path=str(path)) from error
+    return policies
+
+
+def set_up_users(
+    store: Store, users: Mapping[str, StoreUser], policies: Mapping[str, Mapping[str, object]]
+) -> tuple[str, ...]:
+    """Make the store hold exactly Tarn's users, each with exactly its own policy; return what was changed.
+
+    A user of Tarn's form whose key is no longer in use is removed; users made by hand are left alone.
+    """
+    for name, policy in policies.items():
+        store.put_policy(name, policy)
+    changes: list[str] = []
+    before = store.users()
+    for name, user in users.items():
+        store.put_user(user)
+        attached = before.get(user.access_key, frozenset())
+        if user.access_key not in before:
+            changes.append(f"made {name} ({user.access_key})")
+        for other in sorted(attached - {name}):
+            store.detach(user.access_key, other)
+            changes.append(f"took policy {other} from {name}")
+        if name not in attached:
+            store.attach(user.access_key, name)
+            changes.append(f"gave {name} its policy")
+    in_use = {user.access_key for user in users.values()}
+    for access_key in sorted(before):
+        if is_tarn_access_key(access_key) and access_key not in in_use:
+            store.remove_user(access_key)
+            changes.append(f"removed the retired {access_key}")
+    return tuple(changes)
+
+
+def verify(store: Store, users: Mapping[str, StoreUser], run_id: str) -> int:
+    """Try all that users may and may not do; return how much was tried. Leaves nothing behind.
+
+    Raises:
+        PolicyError: something is allowed that must not be, or refused that must be allowed.
+    """
+    keys = [
+        key
+        for user in (*STORE_USERS, ANONYMOUS)
+        for area in probe_keys(user, run_id).values()
+        for key in area
+    ]
+    wrong: list[str] = []
+    tried = trials(run_id)
+    try:
+        for key in keys:
+            store.put_object(key)
+        for trial in tried:
+            if store.attempt(trial, users.get(trial.user)) != trial.allowed:
+                wrong.append(f"{trial} is {'refused' if trial.allowed else 'allowed'}")
+        for name, user in users.items():
+            if store.may_administer(user):
+                wrong.append(f"{name} may administer the store")
+    finally:
+        for key in keys:
+            store.delete_object(key)
+    if wrong:
+        raise PolicyError(
+            f"{len(wrong)} of {len(tried) + len(users)} trials went the wrong way: {'; '.join(wrong[:10])}. "
+            "Correct minio/policies (what must hold: docs/reference.md, Store users) and build again",
+            wrong=wrong,
+        )
+    return len(tried) + len(users)
+
+
+def load_settings() -> Settings:
+    """Return the settings from the environment.
+
+    Raises:
+        InvalidSettingError: one of them cannot be used.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"TARN_{str(first['loc'][0]).upper()}"
+        raise InvalidSettingError(
+            f"{name} is {first['input']!r}: {first['msg']}; see docs/reference.md", setting=name
+        ) from error
+
+
+def run(
+    settings: Settings, policies_dir: Path, log: structlog.typing.FilteringBoundLogger, clock: Clock
+) -> None:
+    """Prepare the store.
+
+    Raises:
+        TarnError: it could not be prepared, or does not hold what it should.
+    """
+    from tarn.bootstrap.minio_store import MinioStore
+
+    secrets = load_secrets(settings.secrets_dir, (*ROOT_FILES, STORE_USERS_FILE))
+    users = parse_store_users(secrets[STORE_USERS_FILE])
+    if set(users) != set(STORE_USERS):
+        raise CorruptStateError(
+            f"{STORE_USERS_FILE} names {sorted(users)}; expected {sorted(STORE_USERS)}: run the service init"
+        )
+    policies = load_policies(policies_dir, settings.bucket)
+    root = StoreUser(access_key=secrets["root_user"], secret_key=secrets["root_password"])
+    store = MinioStore(
+        endpoint=settings.s3_endpoint, region=settings.region, bucket=settings.bucket, root=root
+    )
+    made = await_bucket(store, log, clock)
+    log.info("bucket ready", bucket=settings.bucket, made=made)
+    for change in set_up_users(store, users, policies):
+        log.info("store user changed", what=change)
+    start_s = clock.now_s()
+    count = verify(store, users, uuid.uuid4().hex)
+    log.info("rights verified", trials=count, seconds=round(clock.now_s() - start_s, 2))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run bootstrap and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tarn.bootstrap.store", description=__doc__)
+    parser.add_argument(
+        "--policies", type=Path, default=Path("/opt/tarn/policies"), help="folder with <user>.json"
+    )
+    options = parser.parse_args(argv)
+    try:
+        settings = load_settings()
+        log = configure("bootstrap", settings.log_level)
+    except TarnError as error:
+        print(f"bootstrap: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not there yet
+        return exit_code(error)
+    try:
+        run(settings, options.policies, log, Clock())
+    except TarnError as error:
+        log.error("store not prepared", reason=error.message, **error.fields)
+        return exit_code(error)
+    log.info("store prepared")
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
