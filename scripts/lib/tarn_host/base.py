@@ -1,0 +1,167 @@
+"""The base image that every Dockerfile starts from: pulled, or made by debootstrap without a registry."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tarn_host import apt, project, shell
+from tarn_host.project import Project, version_of
+from tarn_host.say import StopError, line
+
+PULL_TIMEOUT_S = 180
+MAKE_TIMEOUT_S = 600
+LOG = project.LOG_DIR / "base.log"
+CA_DIR = Path("/usr/local/share/ca-certificates")
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+ENVIRONMENT = {"SSL_CERT_FILE": CA_BUNDLE, "UV_SYSTEM_CERTS": "1"}
+
+
+def is_there(image: str) -> bool:
+    """Whether the engine has an image."""
+    return shell.capture(["docker", "image", "inspect", image], timeout_s=30).ok
+
+
+def ensure(here: Project, offline: bool) -> str:
+    """Have the base image; give a sentence about where it came from.
+
+    Raises:
+        StopError: it is not there and cannot be made.
+    """
+    if is_there(here.base):
+        return f"{here.base} is there"
+    if offline:
+        raise StopError(
+            f"the base image {here.base} is not there, and --pull never forbids fetching it",
+            "run once without it",
+        )
+    if not here.own_base:
+        fix = (
+            "check TARN_BASE in .env or the environment: it must name an image that is there or can be pulled"
+        )
+        _logged(["docker", "pull", here.base], PULL_TIMEOUT_S, f"pulling {here.base}", fix)
+        return f"pulled {here.base}"
+    upstream = version_of("BASE_IMAGE")
+    line(f"    pulling {upstream}")
+    pulled = shell.capture(["docker", "pull", "--quiet", upstream], timeout_s=PULL_TIMEOUT_S)
+    if pulled.ok:
+        _derive(here.base, upstream)
+        return f"{here.base} from {upstream}"
+    line(f"    no registry answers ({pulled.words()[:120]}); making the base from Debian's packages")
+    _bootstrap(here.base, pulled.words())
+    return f"{here.base} made by debootstrap"
+
+
+def own_certificates(folder: Path = CA_DIR) -> list[Path]:
+    """The CA certificates that this machine trusts beyond Debian's; containers have to trust them too."""
+    return sorted(folder.rglob("*.crt")) if folder.is_dir() else []
+
+
+def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
+    shell.logged(command, LOG, timeout_s=timeout_s, what=what, fix=fix, env={"DOCKER_BUILDKIT": "1"})
+
+
+def _derive(image: str, upstream: str) -> None:
+    """Build our base on a pulled one: add CA certificates (Debian's, this machine's) and their settings."""
+    with tempfile.TemporaryDirectory(prefix="tarn-base-") as folder:
+        here = Path(folder)
+        (here / "certificates").mkdir()
+        for certificate in own_certificates():
+            shutil.copy(certificate, here / "certificates" / certificate.name)
+        settings = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
+        recipe = [
+            f"FROM {upstream}",
+            f"COPY certificates/ {CA_DIR}/",
+            "RUN apt-get update && apt-get upgrade -y"
+            " && apt-get install -y --no-install-recommends ca-certificates"
+            " && update-ca-certificates && rm -rf /var/lib/apt/lists/*",
+            f"ENV {settings}",
+        ]
+        (here / "Dockerfile").write_text("\n".join(recipe) + "\n")
+        line("    adding CA certificates")
+        _logged(
+            ["docker", "build", "--tag", image, str(here)],
+            MAKE_TIMEOUT_S,
+            "building the base image",
+            apt.NETWORK_FIX,
+        )
+
+
+def _bootstrap(image: str, why_no_pull: str) -> None:
+    """Make our base from Debian's own packages.
+
+    Raises:
+        StopError: this machine cannot (it takes root on Debian), or a step failed.
+    """
+    if not sys.platform.startswith("linux") or os.geteuid() != 0 or not apt.is_debian():
+        raise StopError(
+            f"{version_of('BASE_IMAGE')} could not be pulled: {why_no_pull}",
+            "make a registry reachable, or load any Debian base by hand and name it in .env (TARN_BASE=...); "
+            "on Debian, run this as root once: it then makes the base from packages",
+        )
+    path = shell.environment()["PATH"]
+    if shutil.which("debootstrap", path=path) is None:
+        line("    installing debootstrap")
+        apt.install(["debootstrap"], LOG, timeout_s=MAKE_TIMEOUT_S)
+    suite, mirrors = version_of("BASE_SUITE"), apt.mirrors()
+    with tempfile.TemporaryDirectory(prefix="tarn-base-", dir=_scratch()) as folder:
+        tree = Path(folder) / "tree"
+        line(f"    debootstrap {suite}")
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            "--include=ca-certificates",
+            suite,
+            str(tree),
+            mirrors.main,
+        ]
+        _logged(command, MAKE_TIMEOUT_S, "debootstrap", apt.NETWORK_FIX)
+        if mirrors.security:
+            lines = [f"deb {mirrors.main} {suite} main", f"deb {mirrors.security} {suite}-security main"]
+            (tree / "etc/apt/sources.list").write_text("\n".join(lines) + "\n")
+        inside = tree / str(CA_DIR).lstrip("/")
+        inside.mkdir(parents=True, exist_ok=True)
+        for certificate in own_certificates():
+            shutil.copy(certificate, inside / certificate.name)
+        line("    security updates and CA certificates")
+        noninteractive = ["env", "DEBIAN_FRONTEND=noninteractive"]
+        for step in (
+            ["apt-get", "update"],
+            ["apt-get", "upgrade", "-y"],
+            ["update-ca-certificates"],
+            ["apt-get", "clean"],
+        ):
+            what = f"{' '.join(step)} in the base"
+            _logged(["chroot", str(tree), *noninteractive, *step], MAKE_TIMEOUT_S, what, apt.NETWORK_FIX)
+        for leftover in ("var/lib/apt/lists", "var/log"):
+            for file in [f for f in (tree / leftover).rglob("*") if f.is_file()]:
+                file.unlink()
+        (tree / "etc/resolv.conf").write_text("")
+        _import(tree, image)
+
+
+def _scratch() -> str:
+    """A folder for the tree that debootstrap makes: it needs device nodes, so not one mounted nodev."""
+    for candidate in (tempfile.gettempdir(), "/var/tmp", str(project.STATE_DIR)):
+        if os.path.isdir(candidate) and not os.statvfs(candidate).f_flag & (os.ST_NODEV | os.ST_NOEXEC):
+            return candidate
+    return tempfile.gettempdir()
+
+
+def _import(tree: Path, image: str) -> None:
+    line("    importing it into the engine")
+    archive = tree.parent / "base.tar"
+    _logged(
+        ["tar", "-C", str(tree), "-cf", str(archive), "."],
+        MAKE_TIMEOUT_S,
+        "packing the base",
+        "free some disk space",
+    )
+    changes = [
+        option for name, value in ENVIRONMENT.items() for option in ("--change", f"ENV {name}={value}")
+    ]
+    command = ["docker", "import", *changes, "--change", 'CMD ["/bin/bash"]', str(archive), image]
+    _logged(command, MAKE_TIMEOUT_S, "importing the base", "see the log of the engine")

@@ -1,0 +1,36 @@
+"""scripts/tarn: run a command in the `cli` container; its exit code is this script's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from tarn_host import base, engine, project, shell
+from tarn_host.say import StopError, stopped
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; does not come back where it could be started."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        here = project.load()
+        image = f"tarn/services:{here.name}"
+        if not base.is_there(image):
+            now = engine.look()
+            what = (
+                f"the image {image} is not there"
+                if now.server
+                else f"no container engine answers: {now.error}"
+            )
+            raise StopError(what, "run scripts/up first")
+    except StopError as error:
+        return stopped(error)
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    command = ["docker", "compose", "run", "--rm", "--no-deps", *([] if terminal else ["-T"]), "cli", *words]
+    os.chdir(project.ROOT)
+    return os.execvpe(command[0], command, shell.environment(here.env()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""scripts/down: stop the services; only when asked, remove their data or stop the engine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tarn_host import engine, project, shell, stack
+from tarn_host.say import StopError, agree, line, stopped
+from tarn_host.up import only_one
+
+HELP = "Stop Tarn. Data, images and the engine stay unless asked otherwise. Safe to run again."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run scripts/down and give its exit code."""
+    found = argparse.ArgumentParser(prog="scripts/down", description=HELP)
+    found.add_argument(
+        "--purge", action="store_true", help="also remove this clone's data: tables, log, secrets (asks)"
+    )
+    found.add_argument(
+        "--engine", action="store_true", help="also stop the engine, if scripts/up of this clone started it"
+    )
+    found.add_argument("--yes", action="store_true", help="do not ask")
+    options = found.parse_args(arguments)
+    try:
+        with only_one(project.load()):
+            down(purge=options.purge, stop_engine=options.engine, assume_yes=options.yes)
+    except StopError as error:
+        return stopped(error)
+    except KeyboardInterrupt:
+        return stopped(StopError("stopped by the keyboard", "run scripts/down again", 130))
+    return 0
+
+
+def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
+    """Do what scripts/down was asked for.
+
+    Raises:
+        StopError: it was refused or failed.
+    """
+    here = project.load()
+    project.LOG_DIR.mkdir(parents=True, exist_ok=True)
+    now = engine.look()
+    if now.server is None:
+        line("no engine answers, so no service runs")
+        if purge:
+            raise StopError(
+                "the data cannot be removed while no engine answers", "start the engine, then run this again"
+            )
+    elif now.compose is None:
+        raise StopError(
+            "Docker Compose is not there, so the services cannot be stopped",
+            "install it, or run scripts/up once",
+        )
+    else:
+        if purge and not agree(f"Remove all tables, the log and the secrets of {here.name}?", assume_yes):
+            raise StopError("nothing was removed", "run scripts/down without --purge to only stop")
+        stack.stop(here, purge)
+        line(f"{here.name} is stopped; its data is {'removed' if purge else 'kept'}")
+    if stop_engine:
+        others = (
+            shell.capture(["docker", "ps", "--format", "{{.Names}}"], timeout_s=20).out.split()
+            if now.server
+            else []
+        )
+        if others and engine.is_mine_alive():
+            raise StopError(
+                f"the engine still runs other containers: {', '.join(others[:5])}",
+                "stop those first, then run this again",
+            )
+        line(engine.stop())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,116 @@
+"""What a person sees: phases with their time, progress lines, and refusals that name the fix."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class StopError(Exception):
+    """The script cannot go on.
+
+    Args:
+        what: what happened, with the values.
+        fix: what to do.
+        code: the exit code, never 0.
+    """
+
+    def __init__(self, what: str, fix: str = "", code: int = 1) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that stands in the way: what it is, with its values, and what to do."""
+
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """How long one phase took, and whether it was done, skipped or failed."""
+
+    name: str
+    seconds: float
+    outcome: str
+    note: str
+
+
+def line(text: str) -> None:
+    """Print one line at once, also where the output is a pipe."""
+    print(text, flush=True)
+
+
+def problem(item: Problem) -> None:
+    """Print one problem with its fix on stderr."""
+    print(f"  x {item.what}\n    -> {item.fix}", file=sys.stderr, flush=True)
+
+
+def stopped(error: StopError) -> int:
+    """Print why the script stops and give its exit code."""
+    print(f"\nerror: {error.what}", file=sys.stderr, flush=True)
+    if error.fix:
+        print(f"  -> {error.fix}", file=sys.stderr, flush=True)
+    return error.code
+
+
+@dataclass
+class Phases:
+    """The phases of one run, each printed with its time as it ends."""
+
+    started: float = field(default_factory=time.monotonic)
+    times: list[PhaseTime] = field(default_factory=list)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[list[str]]:
+        """Time a block; what it appends to the list is shown beside its time."""
+        line(f"[{self.elapsed_s():6.1f} s] {name} ...")
+        begin = time.monotonic()
+        notes: list[str] = []
+        outcome = "failed"
+        try:
+            yield notes
+            outcome = "done"
+        finally:
+            seconds = time.monotonic() - begin
+            self.times.append(PhaseTime(name, round(seconds, 2), outcome, "; ".join(notes)))
+            tail = f": {'; '.join(notes)}" if notes else ""
+            line(f"[{self.elapsed_s():6.1f} s] {name} {outcome} in {seconds:.1f} s{tail}")
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.started
+
+    def table(self) -> list[str]:
+        """The phases as lines of a table."""
+        width = max([len(t.name) for t in self.times] + [5])
+        rows = [f"  {t.name:<{width}}  {t.seconds:8.1f} s" for t in self.times]
+        return [*rows, f"  {'total':<{width}}  {self.elapsed_s():8.1f} s"]
+
+    def write(self, path: Path, **facts: Any) -> None:
+        """Write the times as JSON: the facts given, `phases` and `total_s`."""
+        phases = [t.__dict__ for t in self.times]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            json.dumps({**facts, "phases": phases, "total_s": round(self.elapsed_s(), 2)}, indent=2) + "\n"
+        )
+
+
+def agree(question: str, assume_yes: bool) -> bool:
+    """Ask on a terminal; without one, or with --yes, go on."""
+    if assume_yes or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False

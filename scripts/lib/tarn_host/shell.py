@@ -1,0 +1,187 @@
+"""Running other programs: always bounded in time, never through a shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tarn_host.say import StopError
+
+TIMED_OUT = 124
+NOT_FOUND = 127
+TERMINATE_GRACE_S = 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with 0."""
+        return self.code == 0
+
+    def words(self) -> str:
+        """The last thing it said, for messages."""
+        text = (self.err.strip() or self.out.strip()).splitlines()
+        return text[-1] if text else f"exit code {self.code}"
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment with the system folders on PATH, and more where given."""
+    env = dict(os.environ)
+    folders = env.get("PATH", "").split(os.pathsep)
+    env["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
+    env.update(extra or {})
+    return env
+
+
+def capture(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Result:
+    """Run a program and give what it printed; a missing program is 127, a late one 124."""
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment(env),
+            cwd=cwd,
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        return Result(NOT_FOUND, "", f"{command[0]}: not found")
+    except subprocess.TimeoutExpired:
+        return Result(TIMED_OUT, "", f"{' '.join(command)}: no answer within {timeout_s:g} s")
+    return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def must(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    fix: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> str:
+    """Run a program that has to succeed and give its output.
+
+    Raises:
+        StopError: it failed or was late.
+    """
+    result = capture(command, timeout_s=timeout_s, env=env, cwd=cwd)
+    if not result.ok:
+        raise StopError(f"`{' '.join(command)}` failed: {result.words()}", fix)
+    return result.out
+
+
+class Running:
+    """A program whose output goes line by line to a function and whose last lines are kept."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        on_line: Callable[[str], None],
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        tail_lines: int = 40,
+    ) -> None:
+        self.tail: deque[str] = deque(maxlen=tail_lines)
+        self._on_line = on_line
+        self.process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(env),
+            cwd=cwd,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for raw in self.process.stdout:
+            text = raw.decode(errors="replace").rstrip("\n")
+            self.tail.append(text)
+            self._on_line(text)
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        code = self.process.poll()
+        if code is not None:
+            self._reader.join(timeout=5)
+        return code
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end; a late one is stopped and gives 124."""
+        try:
+            self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return TIMED_OUT
+        self._reader.join(timeout=5)
+        return self.process.returncode
+
+    def stop(self) -> None:
+        """End it: first asked, then made to."""
+        if self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=TERMINATE_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def logged(
+    command: Sequence[str],
+    log: Path,
+    *,
+    timeout_s: float,
+    what: str,
+    fix: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> None:
+    """Run a program whose output goes to a log file.
+
+    Raises:
+        StopError: it failed or was late; the message carries its last lines.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as sink:
+        sink.write(f"$ {' '.join(command)}\n")
+
+        def write(text: str) -> None:
+            sink.write(text + "\n")
+            sink.flush()
+
+        try:
+            running = Running(command, on_line=write, env=env, cwd=cwd)
+        except FileNotFoundError:
+            raise StopError(f"{what} failed: {command[0]} is not there", fix) from None
+        try:
+            code = running.wait(timeout_s)
+        finally:
+            running.stop()
+    if code != 0:
+        why = f"not done within {timeout_s:g} s" if code == TIMED_OUT else f"exit code {code}"
+        tail = "\n".join(f"    {text}" for text in list(running.tail)[-15:])
+        raise StopError(f"{what} failed ({why}); the last lines of {log}:\n{tail}", fix)

@@ -1,0 +1,201 @@
+"""Starting and stopping the services through Compose, and saying which one hinders."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tarn_host import project, shell
+from tarn_host.project import ROOT, Project
+from tarn_host.say import StopError, line
+
+LOG = project.LOG_DIR / "start.log"
+WAIT_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 180
+POLL_S = 2
+LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service's container as Compose sees it."""
+
+    name: str
+    container: str
+    state: str
+    health: str
+    exit_code: int
+
+    @property
+    def good(self) -> bool:
+        """Healthy, running where it has no health check, or ended with 0."""
+        if self.state == "running":
+            return self.health in ("healthy", "")
+        return self.state == "exited" and self.exit_code == 0
+
+    def words(self) -> str:
+        """Its state as one phrase."""
+        if self.state == "running" and self.health:
+            return self.health
+        if self.state == "exited":
+            return "done" if self.exit_code == 0 else f"ended with exit code {self.exit_code}"
+        return self.state
+
+
+def wait_timeout_s() -> int:
+    """How long the services may take until all are healthy: TARN_WAIT_S, else 300."""
+    text = os.environ.get("TARN_WAIT_S", "")
+    return int(text) if text.isdigit() and int(text) > 0 else WAIT_TIMEOUT_S
+
+
+def parse_ps(text: str) -> list[Service]:
+    """Compose's `ps --format json` (one object a line, or one array in older versions). Pure."""
+    text = text.strip()
+    rows: list[Mapping[str, Any]]
+    if text.startswith("["):
+        rows = json.loads(text)
+    else:
+        rows = [json.loads(raw) for raw in text.splitlines() if raw.startswith("{")]
+    found = [
+        Service(
+            name=row["Service"],
+            container=row.get("ID") or row["Name"],
+            state=row.get("State", ""),
+            health=row.get("Health", ""),
+            exit_code=int(row.get("ExitCode", 0)),
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda s: s.name)
+
+
+def services(here: Project) -> list[Service]:
+    """The services of this project that have a container, running or not."""
+    command = ["docker", "compose", "ps", "--all", "--format", "json"]
+    result = shell.capture(command, timeout_s=30, env=here.env(), cwd=ROOT)
+    return parse_ps(result.out) if result.ok else []
+
+
+def start(here: Project) -> str:
+    """Start everything and wait until all is healthy; give a sentence about it.
+
+    Raises:
+        StopError: a service does not become healthy; the message shows which, its health check and its log.
+    """
+    timeout_s = wait_timeout_s()
+    command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never", "--remove-orphans"]
+    command += ["--wait", "--wait-timeout", str(timeout_s)]
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with LOG.open("w", encoding="utf-8") as sink:
+
+        def write(text: str) -> None:
+            sink.write(text + "\n")
+            sink.flush()
+
+        running = shell.Running(command, on_line=write, env=here.env(), cwd=ROOT)
+        try:
+            code = _watch(here, running, timeout_s + 60)
+        finally:
+            running.stop()
+    found = services(here)
+    if code != 0:
+        raise _failure(here, found, list(running.tail))
+    up = sum(1 for s in found if s.state == "running")
+    return f"{up} services are up"
+
+
+def _watch(here: Project, running: shell.Running, timeout_s: float) -> int:
+    begin = time.monotonic()
+    last: dict[str, str] = {}
+    while True:
+        code = running.poll()
+        for service in services(here):
+            words = service.words()
+            if last.get(service.name) != words and (service.name in last or words != "created"):
+                line(f"    {service.name}: {words} ({time.monotonic() - begin:.0f} s)")
+            last[service.name] = words
+        if code is not None:
+            return code
+        if time.monotonic() - begin > timeout_s:
+            return shell.TIMED_OUT
+        time.sleep(POLL_S)
+
+
+def _failure(here: Project, found: list[Service], said: list[str]) -> StopError:
+    bad = [s for s in found if not s.good]
+    blamed = [s for s in bad if s.state != "created"] or bad
+    parts = []
+    for service in blamed:
+        parts.append(f"{service.name} is {service.words()}")
+        parts += [f"    {text}" for text in _details(service)]
+    waiting = [s.name for s in bad if s not in blamed]
+    if waiting:
+        parts.append(f"not started because of that: {', '.join(waiting)}")
+    if not blamed:
+        parts += [f"    {text}" for text in said[-8:]]
+    names = " ".join(s.name for s in blamed) or "<service>"
+    return StopError(
+        "the services did not all become healthy:\n" + "\n".join(parts),
+        f"`docker compose logs {names}` shows more. When the cause is gone, run scripts/up again: what runs "
+        f"stays as it is. A slow machine may need more than {wait_timeout_s()} s (TARN_WAIT_S)",
+    )
+
+
+def _details(service: Service) -> list[str]:
+    inspected = shell.capture(
+        ["docker", "inspect", "--format", "{{json .State}}", service.container], timeout_s=20
+    )
+    state: dict[str, Any] | None = json.loads(inspected.out) if inspected.ok else None
+    parts = []
+    if state and state.get("OOMKilled"):
+        parts.append(f"it ran out of memory: raise TARN_MEM_{service.name.upper()} in .env")
+    checks = ((state or {}).get("Health") or {}).get("Log") or []
+    for check in checks[-1:]:
+        text = " ".join(str(check.get("Output", "")).split())
+        parts.append(f"health check (exit code {check.get('ExitCode')}): {text[-400:]}")
+    logs = shell.capture(["docker", "logs", "--tail", str(LOG_LINES), service.container], timeout_s=20)
+    lines = (logs.out + logs.err).rstrip().splitlines()
+    parts.append(f"last {min(LOG_LINES, len(lines))} lines of its log:")
+    return parts + [f"  {text[:300]}" for text in lines[-LOG_LINES:]]
+
+
+def stop(here: Project, purge: bool) -> None:
+    """Remove the containers and networks; with purge the volumes too.
+
+    Raises:
+        StopError: Compose failed.
+    """
+    command = [
+        "docker",
+        "compose",
+        "--profile",
+        "tools",
+        "down",
+        "--remove-orphans",
+        *(["--volumes"] if purge else []),
+    ]
+    shell.logged(
+        command,
+        project.LOG_DIR / "stop.log",
+        timeout_s=STOP_TIMEOUT_S,
+        what="stopping the services",
+        fix="run this again; `docker ps` shows what is left",
+        env=here.env(),
+        cwd=ROOT,
+    )
+
+
+def addresses(config: Mapping[str, Any]) -> list[str]:
+    """The published addresses, one line each. Pure."""
+    rows = []
+    for name, service in sorted(config["services"].items()):
+        for port in service.get("ports", []):
+            scheme = {"kafka": "", "spark": "sc://" if port["target"] == 15002 else "http://"}.get(
+                name, "http://"
+            )
+            rows.append(f"  {name:<8} {scheme}{port.get('host_ip', '127.0.0.1')}:{port['published']}")
+    return rows

@@ -1,0 +1,273 @@
+"""scripts/test: the tiers of tests, each in its own pytest, with everything they need set up first."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tarn_host import python, shell, stack, up
+from tarn_host.project import ROOT, Project
+from tarn_host.say import Phases, StopError, line, stopped
+
+TIERS = ("unit", "contract", "spark", "integration", "e2e", "faults", "notebooks", "rck")
+CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
+TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
+CONTAINER_TIER_TIMEOUT_S = 2400
+LINT_TIMEOUT_S = 300
+ARTIFACTS = ROOT / "artifacts"
+HELP = """Run the tests. Without a tier: all that exist. `unit` includes the checks of `lint` (format, lint, types,
+imports), needs no container and takes seconds. Tiers with containers build the images first and remove their
+containers after. Reports and container logs are in artifacts/."""
+EPILOG = (
+    "Tiers: "
+    + " ".join(TIERS)
+    + ". What stands behind `--` goes to pytest, for example: scripts/test unit -- -k spec"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tier came to."""
+
+    tier: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+    @property
+    def tests(self) -> int:
+        """How many tests ran or were skipped."""
+        return self.passed + self.failed + self.skipped
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The script's own arguments and those for pytest, parted by the first `--`. Pure."""
+    words = list(arguments)
+    if "--" in words:
+        place = words.index("--")
+        return words[:place], words[place + 1 :]
+    return words, []
+
+
+def existing(tests_dir: Path) -> list[str]:
+    """The tiers whose folder holds tests, in the order in which they run."""
+    return [tier for tier in TIERS if any((tests_dir / tier).rglob("test_*.py"))]
+
+
+def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
+    """The counts of one pytest run; a run that failed without a failed test counts as one failure."""
+    passed = failed = skipped = 0
+    if report.is_file():
+        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+            total, bad = (
+                int(suite.get("tests", 0)),
+                int(suite.get("failures", 0)) + int(suite.get("errors", 0)),
+            )
+            skips = int(suite.get("skipped", 0))
+            failed, skipped = failed + bad, skipped + skips
+            passed += max(0, total - bad - skips)
+    if code != 0 and failed == 0:
+        failed = 1
+    return Outcome(tier=tier, passed=passed, failed=failed, skipped=skipped, seconds=round(seconds, 1))
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """The outcomes as lines, the last one in the form `N passed, N failed`. Pure."""
+    rows = ["tier          tests  passed  failed  skipped     time"]
+    for o in outcomes:
+        rows.append(
+            f"{o.tier:<12} {o.tests:>6} {o.passed:>7} {o.failed:>7} {o.skipped:>8} {o.seconds:>7.1f}s"
+        )
+    rows.append("")
+    rows.append(f"{sum(o.passed for o in outcomes)} passed, {sum(o.failed for o in outcomes)} failed")
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run scripts/test and give its exit code."""
+    own, for_pytest = split(sys.argv[1:] if arguments is None else arguments)
+    found = argparse.ArgumentParser(prog="scripts/test", description=HELP, epilog=EPILOG)
+    found.add_argument(
+        "tiers", nargs="*", metavar="tier", choices=[*TIERS, "lint", []], help="which tiers to run"
+    )
+    found.add_argument(
+        "--yes", action="store_true", help="do not ask before installing or starting an engine"
+    )
+    found.add_argument(
+        "--keep", action="store_true", help="leave the tests' containers for a look; next run reuses them"
+    )
+    options = found.parse_args(own)
+    there = existing(ROOT / "tests")
+    wanted = list(options.tiers) or there
+    if "unit" in wanted and "lint" not in wanted:
+        wanted.insert(wanted.index("unit"), "lint")
+    absent = [tier for tier in wanted if tier not in (*there, "lint")]
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if absent:
+            raise StopError(
+                f"no tests yet in {', '.join(f'tests/{tier}' for tier in absent)}",
+                f"there are: {' '.join(there)}",
+            )
+        outcomes = run(wanted, for_pytest, assume_yes=options.yes, keep=options.keep)
+    except StopError as error:
+        code = stopped(error)
+        line("\n0 passed, 1 failed")
+        return code
+    except KeyboardInterrupt:
+        return stopped(StopError("stopped before the end", "run it again; what ran is in artifacts/", 130))
+    line("")
+    for row in table(outcomes):
+        line(row)
+    return 1 if any(o.failed or not o.passed for o in outcomes) else 0
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, keep: bool) -> list[Outcome]:
+    """Set up what the tiers need, run them one after the other, clean up.
+
+    Raises:
+        StopError: something could not be set up.
+    """
+    phases = Phases()
+    env: dict[str, str] = {}
+    with phases.phase("python") as notes:
+        notes.append(python.ensure())
+    here: Project | None = None
+    if any(tier in CONTAINER_TIERS for tier in wanted):
+        here = up.prepare(phases, assume_yes=assume_yes, offline=False, ports=False)
+        env = {"TARN_IMAGE_TAG": here.name, "TARN_TEST_PROJECT": test_project(here)}
+    outcomes = []
+    with _clean_after(here, keep):
+        for tier in wanted:
+            with phases.phase(tier) as notes:
+                outcome = lint() if tier == "lint" else pytest(tier, for_pytest, env)
+                notes.append(f"{outcome.passed} passed, {outcome.failed} failed")
+            outcomes.append(outcome)
+    return outcomes
+
+
+def test_project(here: Project) -> str:
+    """The Compose project of the tests' own stack."""
+    return f"{here.name}-test"
+
+
+def pytest(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    """Run one tier's tests; its output is shown as it comes."""
+    folder = ARTIFACTS / tier
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    report = folder / "report.xml"
+    command = [str(python.python()), "-m", "pytest", f"tests/{tier}", f"--junitxml={report}", *for_pytest]
+    begin = time.monotonic()
+    timeout_s = TIER_TIMEOUT_S.get(tier, CONTAINER_TIER_TIMEOUT_S)
+    code = _bounded(command, timeout_s, {**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1"})
+    return counted(report, tier, code, time.monotonic() - begin)
+
+
+def _bounded(command: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> int:
+    """Run a program with our own output and no input; a late one is interrupted, then ended."""
+    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, env=shell.environment(env), cwd=ROOT)
+    try:
+        return process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        line(f"error: {' '.join(command)} was not done within {timeout_s:g} s; it is stopped")
+        return shell.TIMED_OUT
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def lint() -> Outcome:
+    """Format, lint, types of the services and of the host scripts, imports: one check each."""
+    tool = python.tool
+    checks = {
+        "format": [tool("ruff"), "format", "--check", "--quiet", "."],
+        "lint": [tool("ruff"), "check", "--quiet", "--output-format", "concise", "."],
+        "types": [tool("mypy")],
+        "types of scripts": [tool("mypy"), "--python-version", "3.10", "scripts/lib/tarn_host"],
+        "imports": [tool("lint-imports")],
+    }
+    begin = time.monotonic()
+    failed = 0
+    for name, command in checks.items():
+        result = shell.capture(command, timeout_s=LINT_TIMEOUT_S, cwd=ROOT)
+        line(f"    {name}: {'ok' if result.ok else 'FAILED'}")
+        if not result.ok:
+            failed += 1
+            for text in (result.out + result.err).splitlines()[-60:]:
+                line(f"        {text}")
+    return Outcome("lint", len(checks) - failed, failed, 0, round(time.monotonic() - begin, 1))
+
+
+@contextlib.contextmanager
+def _clean_after(here: Project | None, keep: bool) -> Iterator[None]:
+    """Remove what an earlier, killed run left and, after the block, what this one made."""
+    if here is None:
+        yield
+        return
+    if not keep:
+        clean(here)
+    try:
+        yield
+    finally:
+        if keep:
+            line(
+                f"    kept: the containers of {test_project(here)}; scripts/test without --keep removes them"
+            )
+        else:
+            clean(here)
+
+
+def clean(here: Project) -> None:
+    """Remove the tests' containers, networks, volumes and image names: our test project and testcontainers'."""
+    name = test_project(here)
+    tests = Project(name=name, base=here.base, own_base=here.own_base, settings={})
+    with contextlib.suppress(StopError):
+        stack.stop(tests, purge=True)
+    sessions = [path.read_text().strip() for path in ARTIFACTS.glob("*/session-id")]
+    for session in sessions:
+        by_label(f"label=org.testcontainers.session-id={session}")
+    by_label(f"label=com.docker.compose.project={name}")
+    listed = shell.capture(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], timeout_s=30)
+    names = [
+        image for image in listed.out.split() if image.startswith("tarn/") and image.endswith(f":{name}")
+    ]
+    if names:
+        shell.capture(["docker", "image", "rm", *names], timeout_s=60)
+
+
+def by_label(condition: str) -> None:
+    """Remove every container, then network and volume, that a filter finds."""
+    for kind, listing, removal in (
+        ("container", ["ps", "--all", "--quiet"], ["rm", "--force", "--volumes"]),
+        ("network", ["network", "ls", "--quiet"], ["network", "rm"]),
+        ("volume", ["volume", "ls", "--quiet"], ["volume", "rm"]),
+    ):
+        found = shell.capture(["docker", *listing, "--filter", condition], timeout_s=30)
+        names = found.out.split() if found.ok else []
+        if names:
+            line(f"    removing {len(names)} {kind}(s) of the tests")
+            shell.capture(["docker", *removal, *names], timeout_s=120)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

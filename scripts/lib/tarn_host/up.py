@@ -1,0 +1,196 @@
+"""scripts/up: from a fresh clone to a row read back by every engine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tarn_host import base, checks, engine, images, project, shell, stack
+from tarn_host.project import ROOT, Project
+from tarn_host.say import Phases, Problem, StopError, agree, line, problem, stopped
+
+CANARY_TIMEOUT_S = 300
+HELP = """Start Tarn: check this machine, get what is missing, build the images, start the services, and send
+a row through Kafka and ingest that pyiceberg, Trino and Spark read back. Safe to run again at any time."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of scripts/up."""
+    found = argparse.ArgumentParser(prog="scripts/up", description=HELP)
+    found.add_argument(
+        "--yes", action="store_true", help="do not ask before installing or starting an engine"
+    )
+    found.add_argument(
+        "--pull",
+        choices=["missing", "never"],
+        default="missing",
+        help="never: use no network at all; everything must be there from an earlier run",
+    )
+    found.add_argument(
+        "--offline", dest="pull", action="store_const", const="never", help="the same as --pull never"
+    )
+    found.add_argument(
+        "--no-canary", dest="canary", action="store_false", help="leave out the row at the end"
+    )
+    found.add_argument(
+        "--timings", metavar="FILE", type=Path, help="write the time of each phase to FILE as JSON"
+    )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run scripts/up and give its exit code."""
+    options = parser().parse_args(arguments)
+    phases = Phases()
+    outcome = "failed"
+    try:
+        with only_one(project.load()):
+            here = prepare(phases, assume_yes=options.yes, offline=options.pull == "never", ports=True)
+            config = images.compose_config(here)
+            with phases.phase("start") as notes:
+                notes.append(stack.start(here))
+            if options.canary:
+                with phases.phase("canary"):
+                    canary(here)
+        outcome = "done"
+    except StopError as error:
+        return stopped(error)
+    except KeyboardInterrupt:
+        return stopped(
+            StopError("stopped by the keyboard", "run scripts/up again to go on, or scripts/down to end", 130)
+        )
+    finally:
+        if options.timings:
+            phases.write(options.timings, command="scripts/up", outcome=outcome, ended_unix=int(time.time()))
+    line("\nTarn is up. On this machine only:")
+    for row in stack.addresses(config):
+        line(row)
+    line("\nTime:")
+    for row in phases.table():
+        line(row)
+    line("\nscripts/tarn --help shows what to do with it; scripts/down stops it and keeps the data.")
+    return 0
+
+
+@contextlib.contextmanager
+def only_one(here: Project) -> Iterator[None]:
+    """Let one script at a time change a project.
+
+    Raises:
+        StopError: another one is at it.
+    """
+    project.STATE_DIR.mkdir(exist_ok=True)
+    with (project.STATE_DIR / f"{here.name}.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StopError(
+                f"another scripts/up or scripts/down of {here.name} is running", "wait until it has ended"
+            ) from None
+        yield
+
+
+def prepare(phases: Phases, *, assume_yes: bool, offline: bool, ports: bool) -> Project:
+    """Everything before the services start: checks, engine, base image, .env, our images.
+
+    Raises:
+        StopError: something is missing or a step failed.
+    """
+    project.LOG_DIR.mkdir(parents=True, exist_ok=True)
+    here = project.load()
+    with phases.phase("checks") as notes:
+        wanted, machine = check(here, offline=offline, ports=ports)
+        notes.append("all well")
+    with phases.phase("engine") as notes:
+        if wanted == engine.Plan():
+            notes.append("there")
+        else:
+            line(f"    this will {wanted.words()}")
+            if not agree("    Go on?", assume_yes):
+                raise StopError(
+                    "no engine, and not asked to get one", "install and start Docker yourself, or answer y"
+                )
+            found = engine.carry_out(wanted, machine)
+            notes.append(f"engine {found.server}, Compose {found.compose}")
+    with phases.phase("base") as notes:
+        notes.append(base.ensure(here, offline))
+        if project.write_env(here):
+            notes.append("wrote .env")
+    with phases.phase("build") as notes:
+        notes.append(images.build(here, images.compose_config(here), offline))
+    return here
+
+
+def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, engine.Machine]:
+    """Look at everything that can hinder, and list all of it at once.
+
+    Raises:
+        StopError: something hinders; each item was printed with its fix.
+    """
+    found, machine = engine.look(), engine.machine()
+    wanted, problems = engine.plan(found, machine, offline)
+    running = False
+    images_there = False
+    own: frozenset[int] = frozenset()
+    holders: dict[int, str] = {}
+    if found.server:
+        running = bool(shell.capture(_project_containers(here), timeout_s=20).out.strip())
+        images_there = (
+            len(images.image_ids([f"tarn/{name}:{here.name}" for name in ("minio", "trino", "spark")])) == 3
+        )
+        own, holders = checks.containers_on_ports(here.name)
+    problems += checks.disk(found.data_root, images_there, checks.free_mib(found.data_root))
+    problems += checks.memory(checks.available_mib(found.memory_bytes), running)
+    if ports:
+        text = project.COMPOSE_FILE.read_text(encoding="utf-8")
+        problems += checks.ports(project.ports(here.settings, text), own, holders)
+    if problems:
+        _refuse(problems)
+    return wanted, machine
+
+
+def _project_containers(here: Project) -> list[str]:
+    return ["docker", "ps", "--quiet", "--filter", f"label=com.docker.compose.project={here.name}"]
+
+
+def _refuse(problems: list[Problem]) -> None:
+    for item in problems:
+        problem(item)
+    count = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
+    raise StopError(
+        f"{count} in the way; nothing was changed", "do what stands behind each `->`, then run this again"
+    )
+
+
+def canary(here: Project) -> None:
+    """Send the canary row; its own output is shown as it comes.
+
+    Raises:
+        StopError: it was not read back; the exit code is the canary's own.
+    """
+    command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "cli", "canary"]
+    fix = "the lines above say which step; `docker compose logs ingest catalog` shows the services' side"
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            env=shell.environment(here.env()),
+            cwd=ROOT,
+            timeout=CANARY_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise StopError(
+            f"the canary was not read back within {CANARY_TIMEOUT_S} s", fix, shell.TIMED_OUT
+        ) from None
+    if done.returncode != 0:
+        raise StopError(f"the canary failed with exit code {done.returncode}", fix, done.returncode)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
