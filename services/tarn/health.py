@@ -15,7 +15,8 @@ An image adds a check in two steps:
      start of the container, and then every 5 minutes. `DEEP_BUDGET_S` (optional, default 20) bounds it.
    Importing the probe must be cheap: libraries are imported inside `deep()`. The check exits after each deep
    look, so what that imported does not stay in memory. No JVM is started by a check.
-   `from tarn.health import secret, http` works in a probe, whether or not the image has the tarn package.
+   `from tarn.health import secret, http` works in a probe, whether or not the image has the tarn package;
+   so does `from tarn.health_lake import …` where the image copies that file beside the probe.
 
 A check is not one look but a watch of `hold_s` seconds: an exec and a Python start cost far more than a look.
 - Not yet proven in this start, or unhealthy before: looks at once and then at growing pauses, shallow then
@@ -24,8 +25,8 @@ A check is not one look but a watch of `hold_s` seconds: an exec and a Python st
 - Healthy before: looks every `watch_s`; exits 1 on a fault that `failures_max` looks in a row confirm, so
   that a fault shows about 20 s after it began, whatever `hold_s` is; exits 0 when `hold_s` is over.
 So `--retries=1` is right (the confirming is done here), `--interval` is only the pause between two watches,
-and `--timeout` (more than hold_s and both budgets) is the last resort. A file under /tmp, a tmpfs, keeps which
-start of the container is known and when the deep look passed.
+and `--timeout` (more than hold_s and both budgets) is the last resort. A file under /tmp, a tmpfs, keeps
+which start of the container is known and when the deep look passed.
 
 By hand: `health.py --once shallow` or `--once deep` looks once and prints the result.
 """
@@ -287,7 +288,7 @@ def load_probe(path: Path) -> types.ModuleType:
     """The probe module, which finds this very module as `tarn.health`."""
     if importlib.util.find_spec("tarn") is None:
         bare = types.ModuleType("tarn")
-        bare.__path__ = []
+        bare.__path__ = [str(path.parent)]
         sys.modules["tarn"] = bare
     sys.modules["tarn.health"] = sys.modules[__name__]
     spec = importlib.util.spec_from_file_location("tarn_probe", path)
