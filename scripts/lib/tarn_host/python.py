@@ -1,4 +1,4 @@
-"""The virtual environment of the tests: uv by hash from PyPI, then everything that uv.lock names into .venv."""
+"""The virtual environment of the tests: uv by hash from PyPI, then what uv.lock names into .venv."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _uv() -> Path:
 
 
 def _make_venv(folder: Path) -> bool:
-    """Make a virtual environment with pip; as root on Debian, get the module for it first where it is missing."""
+    """Make a virtual environment with pip; as root on Debian, get the module for it where it is missing."""
     command = [sys.executable, "-m", "venv", str(folder)]
     if shell.capture(command, timeout_s=120).ok:
         return True

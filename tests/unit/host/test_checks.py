@@ -1,0 +1,83 @@
+"""What scripts/up looks at first: each refusal has the value, the need and the fix."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+from tarn_host import checks
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        yield held.getsockname()[1]
+
+
+def test_little_disk_names_value_need_and_fix() -> None:
+    [problem] = checks.disk("/data", images_there=False, free_mib=123)
+    assert "123 MiB" in problem.what
+    assert f"{checks.DISK_MIB_COLD} MiB" in problem.what
+    assert "/data" in problem.what
+    assert "TARN_NEED_DISK_MIB" in problem.fix
+
+
+def test_disk_needs_less_once_the_images_are_there() -> None:
+    between = (checks.DISK_MIB_COLD + checks.DISK_MIB_WARM) // 2
+    assert checks.disk("/data", images_there=True, free_mib=between) == []
+    assert len(checks.disk("/data", images_there=False, free_mib=between)) == 1
+
+
+def test_unknown_disk_and_memory_pass() -> None:
+    assert checks.disk("/data", images_there=False, free_mib=None) == []
+    assert checks.memory(None, running=False) == []
+
+
+def test_little_memory_refuses_a_start_but_not_what_runs() -> None:
+    [problem] = checks.memory(500, running=False)
+    assert "500 MiB" in problem.what
+    assert str(checks.MEMORY_MIB) in problem.what
+    assert checks.memory(500, running=True) == []
+
+
+def test_the_environment_names_other_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARN_NEED_DISK_MIB", "999999999")
+    monkeypatch.setenv("TARN_NEED_MEMORY_MIB", "1")
+    assert "999999999 MiB" in checks.disk("/data", images_there=True, free_mib=10**8)[0].what
+    assert checks.memory(2, running=False) == []
+
+
+def test_a_taken_port_names_variable_and_process(listener: int) -> None:
+    [problem] = checks.ports({"TARN_PORT_S3": str(listener)}, frozenset(), {})
+    assert str(listener) in problem.what
+    assert f"(pid {os.getpid()})" in problem.what
+    assert "TARN_PORT_S3=" in problem.fix
+
+
+def test_a_port_held_by_a_container_names_it(listener: int) -> None:
+    [problem] = checks.ports(
+        {"TARN_PORT_S3": str(listener)}, frozenset(), {listener: "container other-minio-1"}
+    )
+    assert "container other-minio-1" in problem.what
+
+
+def test_a_port_of_our_own_containers_is_fine(listener: int) -> None:
+    assert checks.ports({"TARN_PORT_S3": str(listener)}, frozenset({listener}), {}) == []
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "http", "-1", ""])
+def test_what_is_no_port_is_refused(text: str) -> None:
+    [problem] = checks.ports({"TARN_PORT_S3": text}, frozenset(), {})
+    assert f"TARN_PORT_S3={text}" in problem.what
+
+
+def test_two_variables_with_one_port_are_refused() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    problems = checks.ports({"TARN_PORT_A": str(free), "TARN_PORT_B": str(free)}, frozenset(), {})
+    assert [p.what for p in problems] == [f"TARN_PORT_B and TARN_PORT_A are both {free}"]

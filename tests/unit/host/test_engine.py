@@ -1,0 +1,92 @@
+"""Which way to an engine is taken, and which refusal is given, as state in, plan out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tarn_host.engine import Engine, Machine, Plan, plan, version_tuple
+
+UP = Engine(
+    server="20.10.24", error="", compose="2.26.1-4", data_root="/var/lib/docker", memory_bytes=8 << 30
+)
+DEAD = dataclasses.replace(UP, server=None, error="Cannot connect to the Docker daemon", memory_bytes=None)
+DEBIAN_ROOT = Machine(linux=True, root=True, debian=True, has_dockerd=False, systemd=False, docker_host="")
+
+
+def test_nothing_is_done_where_engine_and_compose_answer() -> None:
+    assert plan(UP, DEBIAN_ROOT, offline=True) == (Plan(), [])
+
+
+def test_a_client_without_an_engine_on_debian_gets_one() -> None:
+    wanted, problems = plan(DEAD, DEBIAN_ROOT, offline=False)
+    assert wanted == Plan(install_engine=True, install_compose=False, start=True)
+    assert problems == []
+
+
+def test_an_installed_but_sleeping_engine_is_only_started_even_offline() -> None:
+    here = dataclasses.replace(DEBIAN_ROOT, has_dockerd=True)
+    assert plan(DEAD, here, offline=True) == (Plan(start=True), [])
+
+
+def test_everything_missing_on_debian() -> None:
+    wanted, problems = plan(dataclasses.replace(DEAD, compose=None), DEBIAN_ROOT, offline=False)
+    assert wanted == Plan(install_engine=True, install_compose=True, start=True)
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("here", "words", "fix"),
+    [
+        (dataclasses.replace(DEBIAN_ROOT, root=False), "no container engine answers", "as root"),
+        (
+            dataclasses.replace(DEBIAN_ROOT, debian=False),
+            "no container engine answers",
+            "Docker Engine 20.10",
+        ),
+        (dataclasses.replace(DEBIAN_ROOT, linux=False), "no container engine answers", "Docker Desktop"),
+        (
+            dataclasses.replace(DEBIAN_ROOT, docker_host="tcp://127.0.0.1:1"),
+            "tcp://127.0.0.1:1",
+            "unset DOCKER_HOST",
+        ),
+    ],
+)
+def test_no_engine_and_no_way_to_one_names_the_fix(here: Machine, words: str, fix: str) -> None:
+    wanted, problems = plan(DEAD, here, offline=False)
+    assert wanted == Plan()
+    assert len(problems) == 1
+    assert words in problems[0].what
+    assert fix in problems[0].fix
+
+
+def test_a_refused_user_is_told_about_the_group() -> None:
+    refused = dataclasses.replace(
+        DEAD, error="permission denied while trying to connect to the Docker daemon socket"
+    )
+    wanted, problems = plan(refused, DEBIAN_ROOT, offline=False)
+    assert wanted == Plan()
+    assert "group `docker`" in problems[0].fix
+
+
+@pytest.mark.parametrize("compose", [None, "2.19.9", "1.29.2"])
+def test_old_or_missing_compose(compose: str | None) -> None:
+    found = dataclasses.replace(UP, compose=compose)
+    assert plan(found, DEBIAN_ROOT, offline=False) == (Plan(install_compose=True), [])
+    wanted, problems = plan(found, dataclasses.replace(DEBIAN_ROOT, debian=False), offline=False)
+    assert wanted == Plan()
+    assert "2.20" in problems[0].what
+    assert compose is None or compose in problems[0].what
+
+
+def test_offline_refuses_what_would_need_the_network() -> None:
+    _, problems = plan(DEAD, DEBIAN_ROOT, offline=True)
+    assert len(problems) == 1
+    assert "--pull never" in problems[0].fix
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("2.26.1-4", (2, 26, 1)), ("v2.20.0", (2, 20, 0)), ("dev", ()), (" 5.1 ", (5, 1))]
+)
+def test_version_tuple(text: str, wanted: tuple[int, ...]) -> None:
+    assert version_tuple(text) == wanted

@@ -1,0 +1,49 @@
+"""What is built, in which order, and when a build can be left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tarn_host.images import Target, context_patterns, fingerprint, targets
+
+
+def test_targets_are_one_per_image_and_the_slow_ones_first() -> None:
+    config = {
+        "services": {
+            "cli": {"image": "tarn/services:p", "build": {}},
+            "init": {"image": "tarn/services:p", "build": {}},
+            "minio": {"image": "tarn/minio:p", "build": {}},
+            "trino": {"image": "tarn/trino:p", "build": {}},
+            "other": {"image": "elsewhere:1"},
+        }
+    }
+    found = targets(config)
+    assert [t.short for t in found] == ["minio", "trino", "services"]
+    assert found[-1] == Target(image="tarn/services:p", service="cli")
+
+
+def test_context_patterns_are_the_lines_that_let_in() -> None:
+    assert context_patterns("# note\n**\n!catalog\n!uv.lock\n**/*.pyc\n") == ["catalog", "uv.lock"]
+
+
+def test_fingerprint_changes_with_what_the_context_holds_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / ".dockerignore").write_text("**\n!app\n!lock\n")
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "a.py").write_text("1")
+    (tmp_path / "lock").write_text("x")
+    first = fingerprint(tmp_path, "salt")
+    (tmp_path / "README.md").write_text("outside")
+    (app / "__pycache__").mkdir()
+    (app / "__pycache__" / "a.pyc").write_text("noise")
+    assert fingerprint(tmp_path, "salt") == first
+    seen = {first, fingerprint(tmp_path, "other base")}
+    (app / "a.py").write_text("2")
+    seen.add(fingerprint(tmp_path, "salt"))
+    (app / "a.py").chmod(0o755)
+    seen.add(fingerprint(tmp_path, "salt"))
+    (app / "a.py").rename(app / "b.py")
+    seen.add(fingerprint(tmp_path, "salt"))
+    (tmp_path / "lock").write_text("y")
+    seen.add(fingerprint(tmp_path, "salt"))
+    assert len(seen) == 6

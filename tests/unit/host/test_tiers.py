@@ -1,0 +1,51 @@
+"""Counting tests: no outcome may be lost, and a crash is never a pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tarn_host.tiers import Outcome, counted, existing, split, table
+
+REPORT = """<?xml version="1.0"?><testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "rest"),
+    [
+        (["unit"], ["unit"], []),
+        (["unit", "--", "-k", "x"], ["unit"], ["-k", "x"]),
+        (["--", "--", "y"], [], ["--", "y"]),
+    ],
+)
+def test_split(words: list[str], own: list[str], rest: list[str]) -> None:
+    assert split(words) == (own, rest)
+
+
+def test_existing_needs_a_test_file(tmp_path: Path) -> None:
+    (tmp_path / "unit/part").mkdir(parents=True)
+    (tmp_path / "unit/part/test_a.py").write_text("")
+    (tmp_path / "e2e").mkdir()
+    (tmp_path / "e2e/helper.py").write_text("")
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults/test_b.py").write_text("")
+    assert existing(tmp_path) == ["unit", "faults"]
+
+
+def test_counted_reads_the_report(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT)
+    assert counted(report, "unit", 1, 2.0) == Outcome("unit", passed=5, failed=2, skipped=2, seconds=2.0)
+
+
+def test_a_failed_run_without_a_failed_test_counts_as_one(tmp_path: Path) -> None:
+    assert counted(tmp_path / "none.xml", "e2e", -9, 1.0).failed == 1
+    report = tmp_path / "report.xml"
+    report.write_text('<testsuites><testsuite tests="3" failures="0" errors="0" skipped="0"/></testsuites>')
+    assert counted(report, "e2e", 1, 1.0) == Outcome("e2e", passed=3, failed=1, skipped=0, seconds=1.0)
+
+
+def test_table_ends_in_the_plain_closing_line() -> None:
+    rows = table([Outcome("unit", 5, 0, 0, 1.0), Outcome("e2e", 2, 1, 0, 60.0)])
+    assert rows[-1] == "7 passed, 1 failed"
+    assert rows[1].split() == ["unit", "5", "5", "0", "0", "1.0s"]
