@@ -157,9 +157,10 @@ def _tag(wanted: list[Target], ids: Mapping[str, str]) -> bool:
         known = ids.get(target.short)
         if known is None:
             return False
-        if there.get(target.image) != known:
-            if not shell.capture(["docker", "tag", known, target.image], timeout_s=30).ok:
-                return False
+        if there.get(target.image) == known:
+            continue
+        if not shell.capture(["docker", "tag", known, target.image], timeout_s=30).ok:
+            return False
     return True
 
 

@@ -27,11 +27,7 @@ ARTIFACTS = ROOT / "artifacts"
 HELP = """Run the tests. Without a tier: all that exist. `unit` includes the checks of `lint` (format, lint, types,
 imports), needs no container and takes seconds. Tiers with containers build the images first and remove their
 containers after. Reports and container logs are in artifacts/."""
-EPILOG = (
-    "Tiers: "
-    + " ".join(TIERS)
-    + ". What stands behind `--` goes to pytest, for example: scripts/test unit -- -k spec"
-)
+EPILOG = f"Tiers: {' '.join(TIERS)}. What stands behind `--` goes to pytest: scripts/test unit -- -k spec"
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/test and give its exit code."""
     own, for_pytest = split(sys.argv[1:] if arguments is None else arguments)
     found = argparse.ArgumentParser(prog="scripts/test", description=HELP, epilog=EPILOG)
-    found.add_argument(
-        "tiers", nargs="*", metavar="tier", choices=[*TIERS, "lint", []], help="which tiers to run"
-    )
+    found.add_argument("tiers", nargs="*", metavar="tier", help="which tiers to run")
     found.add_argument(
         "--yes", action="store_true", help="do not ask before installing or starting an engine"
     )
@@ -114,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     absent = [tier for tier in wanted if tier not in (*there, "lint")]
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        unknown = [tier for tier in wanted if tier not in (*TIERS, "lint")]
+        if unknown:
+            raise StopError(f"no such tier: {', '.join(unknown)}", f"choose from: {' '.join(TIERS)} lint", 2)
         if absent:
             raise StopError(
                 f"no tests yet in {', '.join(f'tests/{tier}' for tier in absent)}",
@@ -238,7 +235,7 @@ def _clean_after(here: Project | None, keep: bool) -> Iterator[None]:
 
 
 def clean(here: Project) -> None:
-    """Remove the tests' containers, networks, volumes and image names: our test project and testcontainers'."""
+    """Remove the containers, networks, volumes and image names of the tests, whoever made them."""
     name = test_project(here)
     tests = Project(name=name, base=here.base, own_base=here.own_base, settings={})
     with contextlib.suppress(StopError):

@@ -67,10 +67,6 @@ def test_every_published_port_of_the_compose_file_comes_from_a_variable() -> Non
     found = project.ports({"TARN_PORT_S3": "9999"}, text)
     assert found["TARN_PORT_S3"] == "9999"
     assert found["TARN_PORT_CATALOG"] == "8181"
-    published = [
-        raw
-        for raw in text.splitlines()
-        if "127.0.0.1:$" in raw and "ports" in raw or raw.strip().startswith('- "127.')
-    ]
+    published = [raw for raw in text.splitlines() if '"127.0.0.1:' in raw]
     assert len(published) >= 6
     assert all("${TARN_PORT_" in raw for raw in published)
