@@ -24,10 +24,9 @@ TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
 ARTIFACTS = ROOT / "artifacts"
-HELP = """Run the tests. Without a tier: all that exist. `unit` includes the checks of `lint` (format, lint, types,
-imports), needs no container and takes seconds. Tiers with containers build the images first and remove their
+HELP = """Run the tests. Without a tier: all that exist. `unit` includes `lint` (format, lint, types, imports), needs no container and takes seconds. Tiers with containers build the images first and remove their
 containers after. Reports and container logs are in artifacts/."""
-EPILOG = f"Tiers: {' '.join(TIERS)}. What stands behind `--` goes to pytest: scripts/test unit -- -k spec"
+EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/test unit -- -k spec"
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return stopped(StopError("stopped before the end", "run it again; what ran is in artifacts/", 130))
+    rows = table(outcomes)
+    (ARTIFACTS / "closing-line.txt").write_text(rows[-1] + "\n", encoding="utf-8")
     line("")
-    for row in table(outcomes):
+    for row in rows:
         line(row)
     return 1 if any(o.failed or not o.passed for o in outcomes) else 0
 
@@ -140,6 +141,7 @@ def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, k
         StopError: something could not be set up.
     """
     phases = Phases()
+    ARTIFACTS.mkdir(exist_ok=True)
     env: dict[str, str] = {}
     with phases.phase("python") as notes:
         notes.append(python.ensure())
