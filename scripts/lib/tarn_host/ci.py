@@ -1,4 +1,4 @@
-""".ci/run: every test on a machine that may have nothing, within a hard time limit, leaving nothing but caches."""
+""".ci/run: every test on a machine that may have nothing, within a hard limit, leaving only caches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     had_engine = engine.look().server is not None
     line(
-        f"an engine {'answers already: it stays' if had_engine else 'does not answer: one is got and stopped again'}"
+        "an engine answers already: it stays"
+        if had_engine
+        else "no engine answers: one is got and stopped again"
     )
     CLOSING.unlink(missing_ok=True)
     code = 1
@@ -91,9 +93,7 @@ def clean_up(*, stop_engine: bool) -> None:
 
 def _forget_images(here: Project) -> None:
     """Take this clone's names off its images: the layers stay in the build cache."""
-    names = [
-        f"tarn/{short}:{here.name}" for short in ("minio", "kafka", "trino", "spark", "catalog", "services")
-    ]
+    names = [t.image for t in images.targets(images.compose_config(here))]
     there = sorted(images.image_ids(names))
     if there:
         shell.capture(["docker", "image", "rm", *there], timeout_s=120)
