@@ -1,4 +1,4 @@
-"""What holds for every test: its tier comes from its folder, and a skip is a failure."""
+"""What holds for every test: the folder gives the tier; a skip or an unexpected ERROR line is a failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.support.tiers import TIMEOUT_S_BY_TIER, tier_of
+from tests.support.containers import (
+    KEEPER,
+    LogKeeper,
+    artifacts,
+    keep_logs_of_testcontainers,
+    remove_leftovers,
+)
+from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 
 # The reaper image of testcontainers lives in a registry; we clean up by label instead.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
@@ -53,3 +60,41 @@ def pytest_make_collect_report(
         detail = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.longrepr = f"{detail}: a module that skips itself proves nothing"
     return report
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have a keeper for container logs."""
+    session.config.stash[KEEPER] = LogKeeper(artifacts() / "logs")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where tests with containers were collected, see to their logs."""
+    if {tier_of(item.path) for item in session.items} & set(CONTAINER_TIERS):
+        keep_logs_of_testcontainers(session.config.stash[KEEPER])
+        session.config.add_cleanup(remove_leftovers)
+
+
+@pytest.fixture(scope="session")
+def log_keeper(pytestconfig: pytest.Config) -> LogKeeper:
+    """The keeper of this session, for containers that testcontainers did not start."""
+    return pytestconfig.stash[KEEPER]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run on an ERROR line that nobody expected."""
+    if session.config.stash[KEEPER].findings and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show the ERROR lines that failed the run."""
+    keeper = config.stash[KEEPER]
+    if not keeper.findings:
+        return
+    terminalreporter.section("unexpected ERROR lines of containers", red=True)
+    for finding in keeper.findings[:40]:
+        terminalreporter.line(f"{finding.service}: {finding.line[:400]}")
+    terminalreporter.line(
+        f"{len(keeper.findings)} lines; whole logs: {keeper.folder}; expected ones: tests/log_allow.toml"
+    )

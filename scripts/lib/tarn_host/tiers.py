@@ -24,9 +24,9 @@ TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
 ARTIFACTS = ROOT / "artifacts"
-HELP = """Run the tests. Without a tier: all that exist. `unit` includes `lint` (format, lint, types, imports), needs
-no container and takes seconds. Tiers with containers build the images first and remove their containers after.
-Reports and container logs are in artifacts/."""
+HELP = """Run the tests. No tier: all that exist. `unit` includes `lint` (format, lint, types, imports),
+needs no container and takes seconds. Tiers with containers build the images first and remove their
+containers after. Reports and container logs are in artifacts/."""
 EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/test unit -- -k spec"
 
 
