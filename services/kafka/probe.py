@@ -83,7 +83,8 @@ class _Reader:
         return int(value)
 
     def text(self) -> None:
-        self._at += max(self.take(">h"), 0)
+        length = self.take(">h")
+        self._at += max(length, 0)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
