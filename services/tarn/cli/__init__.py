@@ -1,0 +1,11 @@
+"""The command line.
+
+main       the commands: read options, call, print
+wiring     the adapters, put together from the settings
+canary     one row through everything, checked
+status     what the lake looks like right now
+hostenv    settings for clients on the host
+answers    rows as a table, JSON or CSV
+ports      what the flows need from outside, as small interfaces
+clients/   the adapters: catalog, Kafka, Trino, Spark, plain HTTP
+"""

@@ -1,0 +1,95 @@
+"""Rows for people and programs: as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from rich.table import Table
+
+from tarn.cli.ports import Answer
+
+CELL_CHARS_MAX = 200
+
+
+def plain(value: object) -> Any:
+    """Return a value as JSON can hold it, without loss: decimals and times as text, bytes as base64."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value == value and abs(value) != float("inf") else str(value)
+        case datetime():
+            return _stamp(value)
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(bytes(value)).decode()
+        case Decimal() | UUID():
+            return str(value)
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case tuple() if hasattr(value, "_fields"):
+            return {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+def as_json(answer: Answer) -> str:
+    """Return one JSON object: columns, rows (as lists, since names may be given twice), truncated."""
+    return json.dumps(
+        {
+            "columns": list(answer.columns),
+            "rows": [[plain(value) for value in row] for row in answer.rows],
+            "truncated": answer.truncated,
+        }
+    )
+
+
+def as_csv(answer: Answer) -> str:
+    """Return the answer as CSV with a header; null is empty, nested values are JSON."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(answer.columns)
+    for row in answer.rows:
+        writer.writerow(["" if value is None else cell(value) for value in row])
+    return stream.getvalue()
+
+
+def as_table(answer: Answer) -> Table:
+    """Return the answer as a table for a terminal; long values are cut."""
+    table = Table(show_edge=False, pad_edge=False)
+    for column in answer.columns:
+        table.add_column(column, overflow="fold")
+    for row in answer.rows:
+        table.add_row(*(_shown(value) for value in row))
+    return table
+
+
+def cell(value: object) -> str:
+    """Return one value as text."""
+    flat = plain(value)
+    return flat if isinstance(flat, str) else json.dumps(flat)
+
+
+def _shown(value: object) -> str:
+    text = "NULL" if value is None else cell(value)
+    cut = text if len(text) <= CELL_CHARS_MAX else f"{text[: CELL_CHARS_MAX - 1]}…"
+    return cut.replace("[", "\\[")
+
+
+def _stamp(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,315 @@
+"""The canary: one row through Kafka and ingest into a table, read back by every engine and compared exactly.
+
+It also audits all rows that canaries ever sent: by the offsets they carry, none is missing, none doubled.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from tarn.cli.ports import Clock, Lake, MessageLog, Placed, Reader, Tell, Traced
+from tarn.core.errors import DataError, TarnError, UnavailableError
+
+TOPIC = "tarn.canary"
+TABLE = "ops.canary"
+STREAM = "canary"
+SHOWN_MAX = 5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryRow:
+    """The row that is sent.
+
+    Attributes:
+        id: unique.
+        sent_at: in UTC, whole microseconds.
+        note: any text.
+    """
+
+    id: str
+    sent_at: datetime
+    note: str
+
+    def message(self) -> bytes:
+        """Return the row as the JSON message that ingest reads."""
+        stamp = self.sent_at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return json.dumps({"id": self.id, "sent_at": stamp, "note": self.note}).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long each part may take; all of it at most `total_s`."""
+
+    total_s: float = 90.0
+    log_s: float = 20.0
+    commit_s: float = 40.0
+    read_s: float = 60.0
+    audit_s: float = 30.0
+    poll_s: float = 0.2
+    retry_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of the way.
+
+    Attributes:
+        name: `kafka`, `ingest`, an engine, or `audit`.
+        ok: it did what it should.
+        rows: how many rows it saw; None if it saw none for a fault.
+        seconds: how long it took.
+        detail: what was seen, or what went wrong and what to do.
+    """
+
+    name: str
+    ok: bool
+    rows: int | None
+    seconds: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole run; `ok` if every stage is."""
+
+    row: CanaryRow
+    stages: tuple[Stage, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the row went all the way."""
+        return all(stage.ok for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """What a canary needs.
+
+    Attributes:
+        log: where the row goes in.
+        lake: where it must arrive.
+        readers: who must see it.
+        limits: how long things may take.
+        clock: time.
+        tell: shows progress.
+    """
+
+    log: MessageLog
+    lake: Lake
+    readers: Sequence[Reader]
+    limits: Limits
+    clock: Clock
+    tell: Tell
+
+
+def fly(flight: Flight, row: CanaryRow) -> Report:
+    """Send the row, follow it through every part, and report; stops at the first part that the next needs."""
+    start_s = flight.clock.now_s()
+    stages: list[Stage] = []
+    flight.tell(f"kafka: sending one row to {TOPIC}")
+    sent, placed = _stage(flight, "kafka", lambda: _send(flight, row), start_s)
+    stages.append(sent)
+    if placed is not None:
+        flight.tell(f"ingest: waiting for offset {placed.offset} to be committed to {TABLE}")
+        landed, _ = _stage(flight, "ingest", lambda: _await_commit(flight, placed, start_s), start_s)
+        stages.append(landed)
+        if landed.ok:
+            flight.tell(f"reading back with {', '.join(reader.name for reader in flight.readers)}")
+            stages += _read_all(flight, row, start_s)
+            audited, _ = _stage(flight, "audit", lambda: _audit(flight, start_s), start_s)
+            stages.append(audited)
+    return Report(row=row, stages=tuple(stages), seconds=flight.clock.now_s() - start_s)
+
+
+def differences(row: CanaryRow, found: Sequence[tuple[object, ...]]) -> list[str]:
+    """Return how what an engine found differs from the one row that was sent; empty if it is exactly that."""
+    if len(found) != 1:
+        return [f"expected 1 row with id {row.id}, found {len(found)}"]
+    expected = {"id": row.id, "sent_at": row.sent_at, "note": row.note}
+    if len(found[0]) != len(expected):
+        return [f"expected columns {', '.join(expected)}, found {len(found[0])} values"]
+    return [
+        f"{name}: sent {value!r}, found {got!r}"
+        for (name, value), got in zip(expected.items(), found[0], strict=True)
+        if not _same(value, got)
+    ]
+
+
+def audit(traced: Traced) -> list[str]:
+    """Return what is wrong with the rows of all canaries so far; empty if every offset is there exactly once.
+
+    Per partition the offsets of rows and dead letters must be all from the first one seen to the end that the
+    offset map states.
+    """
+    wrong: list[str] = []
+    seen: dict[int, Counter[int]] = {partition: Counter() for partition in traced.next}
+    for partition, offset in (*traced.rows, *traced.dead):
+        seen.setdefault(partition, Counter())[offset] += 1
+    for partition, offsets in sorted(seen.items()):
+        end = traced.next.get(partition, 0)
+        first = min(offsets, default=end)
+        missing = [offset for offset in range(first, end) if offset not in offsets]
+        doubled = sorted(offset for offset, count in offsets.items() if count > 1)
+        beyond = sorted(offset for offset in offsets if offset >= end)
+        for what, which in (("missing", missing), ("doubled", doubled), ("beyond the map", beyond)):
+            if which:
+                wrong.append(f"partition {partition}: {len(which)} {what} ({_some(which)})")
+        if end and not offsets:
+            wrong.append(f"partition {partition}: the map ends at {end} and there is no row")
+    return wrong
+
+
+def within(seconds: float, what: str, work: Callable[[], T]) -> T:
+    """Run blocking work and return its result, or stop waiting for it after that many seconds.
+
+    Raises:
+        UnavailableError: it did not come back in time. Its thread is left behind.
+    """
+    results: queue.Queue[tuple[bool, T | BaseException]] = queue.Queue(maxsize=1)
+
+    def call() -> None:
+        try:
+            results.put((True, work()))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller below
+            results.put((False, error))
+
+    threading.Thread(target=call, name=what, daemon=True).start()
+    try:
+        ok, value = results.get(timeout=max(seconds, 0.0))
+    except queue.Empty:
+        raise UnavailableError(
+            f"{what} did not answer within {seconds:.0f} s; see docker compose logs {what}", what=what
+        ) from None
+    if ok:
+        return value  # type: ignore[return-value]
+    assert isinstance(value, BaseException)
+    raise value
+
+
+def _send(flight: Flight, row: CanaryRow) -> tuple[Placed, int, str]:
+    placed = flight.log.send(TOPIC, row.message(), timeout_s=flight.limits.log_s)
+    return placed, 1, f"partition {placed.partition}, offset {placed.offset}"
+
+
+def _await_commit(flight: Flight, placed: Placed, start_s: float) -> tuple[None, int, str]:
+    end_s = flight.clock.now_s() + min(flight.limits.commit_s, _left(flight, start_s))
+    seen: Mapping[int, int] | None = None
+    trouble: TarnError | None = None
+    while flight.clock.now_s() < end_s:
+        try:
+            seen, trouble = flight.lake.committed(TABLE, STREAM), None
+        except UnavailableError as error:
+            trouble = error
+        if seen is not None and seen.get(placed.partition, 0) > placed.offset:
+            return None, 1, f"committed to {TABLE} up to offset {seen[placed.partition]}"
+        flight.clock.wait(flight.limits.poll_s)
+    if trouble is not None:
+        raise trouble
+    state = "the table has no offset map yet" if seen is None else f"the table ends at {dict(seen)}"
+    raise UnavailableError(
+        f"offset {placed.offset} of {TOPIC} was not committed within {flight.limits.commit_s:.0f} s; "
+        f"{state}; see scripts/tarn status and docker compose logs ingest catalog"
+    )
+
+
+def _read_all(flight: Flight, row: CanaryRow, start_s: float) -> list[Stage]:
+    """Let all engines read at once; their stages come in the engines' own order."""
+    found: dict[str, Stage] = {}
+
+    def read(reader: Reader) -> None:
+        stage, _ = _stage(flight, reader.name, lambda: _read(flight, reader, row, start_s), start_s)
+        found[reader.name] = stage
+        flight.tell(f"{reader.name}: {'ok' if stage.ok else 'failed'} after {stage.seconds:.1f} s")
+
+    threads = [threading.Thread(target=read, args=(reader,), daemon=True) for reader in flight.readers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[reader.name] for reader in flight.readers]
+
+
+def _read(flight: Flight, reader: Reader, row: CanaryRow, start_s: float) -> tuple[None, int, str]:
+    end_s = flight.clock.now_s() + min(flight.limits.read_s, _left(flight, start_s))
+    while True:
+        left_s = end_s - flight.clock.now_s()
+        try:
+            found = within(
+                left_s,
+                reader.name,
+                lambda: reader.find(TABLE, row.id, timeout_s=max(end_s - flight.clock.now_s(), 0.1)),
+            )
+            break
+        except UnavailableError:
+            if end_s - flight.clock.now_s() <= flight.limits.retry_s:
+                raise
+            flight.clock.wait(flight.limits.retry_s)
+    wrong = differences(row, found)
+    if wrong:
+        raise DataError(
+            f"{reader.name} read something else than was sent: {'; '.join(wrong)}; "
+            f"look at the row {row.id} of {TABLE} with scripts/tarn sql",
+            engine=reader.name,
+        )
+    return None, 1, "the same values"
+
+
+def _audit(flight: Flight, start_s: float) -> tuple[None, int, str]:
+    left_s = min(flight.limits.audit_s, _left(flight, start_s))
+    end_s = flight.clock.now_s() + left_s
+    while True:
+        traced = within(end_s - flight.clock.now_s(), "catalog", lambda: flight.lake.traced(TABLE, STREAM))
+        wrong = audit(traced)
+        if not wrong:
+            break
+        # Dead letters are registered a moment after the commit that names them.
+        if flight.clock.now_s() + flight.limits.retry_s >= end_s:
+            raise DataError(
+                f"the rows of {TABLE} and its offset map disagree: {'; '.join(wrong)}; "
+                "keep the table as it is and report this: it is a defect or a hand-made change",
+                wrong=wrong,
+            )
+        flight.clock.wait(flight.limits.retry_s)
+    dead = f" and {len(traced.dead)} dead letters" if traced.dead else ""
+    return None, len(traced.rows), f"all {len(traced.rows)} rows{dead} of all canaries, each offset once"
+
+
+def _stage(
+    flight: Flight, name: str, work: Callable[[], tuple[T, int, str]], start_s: float
+) -> tuple[Stage, T | None]:
+    began_s = flight.clock.now_s()
+    try:
+        if _left(flight, start_s) <= 0:
+            raise UnavailableError(f"no time left of {flight.limits.total_s:.0f} s; try again")
+        value, rows, detail = work()
+    except TarnError as error:
+        took_s = flight.clock.now_s() - began_s
+        return Stage(name=name, ok=False, rows=None, seconds=took_s, detail=error.message), None
+    took_s = flight.clock.now_s() - began_s
+    return Stage(name=name, ok=True, rows=rows, seconds=took_s, detail=detail), value
+
+
+def _left(flight: Flight, start_s: float) -> float:
+    return start_s + flight.limits.total_s - flight.clock.now_s()
+
+
+def _same(sent: object, got: object) -> bool:
+    if isinstance(sent, datetime):
+        return isinstance(got, datetime) and got.tzinfo is not None and got == sent
+    return type(got) is type(sent) and got == sent
+
+
+def _some(values: Iterable[int]) -> str:
+    listed = list(values)
+    shown = ", ".join(str(value) for value in listed[:SHOWN_MAX])
+    return shown + (", …" if len(listed) > SHOWN_MAX else "")

@@ -1,0 +1,1 @@
+"""The adapters of the command line; vendor types and vendor errors stop here."""

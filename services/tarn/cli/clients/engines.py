@@ -1,0 +1,155 @@
+"""Trino and Spark as the command line uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import trino
+from trino.exceptions import Error as TrinoError
+from trino.exceptions import HttpError, TrinoConnectionError, TrinoQueryError, TrinoUserError
+
+from tarn.cli.hostenv import TRINO_CATALOG, TRINO_USER
+from tarn.cli.ports import Answer
+from tarn.core.errors import InvalidError, InvalidSettingError, TarnError, UnavailableError
+
+CONNECT_S = 20.0
+ROWS_MAX = 1_000
+
+
+class Trino:
+    """One Trino coordinator.
+
+    Args:
+        uri: `http://host:port`.
+    """
+
+    name = "trino"
+
+    def __init__(self, uri: str) -> None:
+        parts = urlsplit(uri)
+        if not parts.hostname:
+            raise InvalidSettingError(f"TARN_TRINO_URI is {uri!r}; set it to http://host:port", uri=uri)
+        self._uri = uri
+        self._host, self._port, self._scheme = parts.hostname, parts.port or 8080, parts.scheme
+
+    def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
+        """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
+        return self._run(
+            f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = ?",  # noqa: S608 - a constant
+            (row_id,),
+            10,
+            timeout_s,
+        ).rows
+
+    def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
+        """Run one statement; see `Engine`."""
+        return self._run(sql, None, rows_max, CONNECT_S)
+
+    def _run(self, sql: str, parameters: tuple[str, ...] | None, rows_max: int, timeout_s: float) -> Answer:
+        connection = trino.dbapi.connect(  # type: ignore[no-untyped-call]
+            host=self._host,
+            port=self._port,
+            user=TRINO_USER,
+            catalog=TRINO_CATALOG,
+            http_scheme=self._scheme,
+            source="tarn",
+            max_attempts=1,
+            request_timeout=timeout_s,
+            timezone="UTC",
+        )
+        try:
+            cursor = connection.cursor()
+            cursor.execute(sql.strip().rstrip(";"), parameters)
+            rows: list[Any] = cursor.fetchmany(rows_max + 1)
+            columns = tuple(str(column[0]) for column in cursor.description or ())
+            if len(rows) > rows_max:
+                cursor.cancel()
+        except TrinoUserError as error:
+            raise InvalidError(
+                f"Trino does not accept the statement: {error.message}", code=error.error_name
+            ) from error
+        except (TrinoConnectionError, HttpError, requests.RequestException) as error:
+            raise UnavailableError(
+                f"Trino at {self._uri} does not answer ({type(error).__name__}: {error}); "
+                "is the service trino running and healthy? see docker compose logs trino",
+                address=self._uri,
+            ) from error
+        except TrinoQueryError as error:
+            raise TarnError(
+                f"Trino failed: {error.error_name}: {error.message}; see docker compose logs trino",
+                query_id=error.query_id,
+            ) from error
+        except TrinoError as error:
+            raise TarnError(f"Trino failed: {error}; see docker compose logs trino") from error
+        finally:
+            connection.close()
+        return Answer(
+            columns=columns, rows=tuple(tuple(row) for row in rows[:rows_max]), truncated=len(rows) > rows_max
+        )
+
+
+class Spark:
+    """One Spark Connect server.
+
+    Args:
+        remote: `sc://host:port`.
+    """
+
+    name = "spark"
+
+    def __init__(self, remote: str) -> None:
+        self._remote = remote
+
+    @cached_property
+    def _session(self) -> Any:
+        # Importing it takes over a second: only commands that use Spark pay.
+        from pyspark.sql.connect.session import SparkSession
+
+        session = SparkSession.builder.remote(self._remote).getOrCreate()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+        return session
+
+    def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
+        """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
+        return self._run(
+            f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = :id",  # noqa: S608 - a constant
+            10,
+            {"id": row_id},
+        ).rows
+
+    def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
+        """Run one statement; see `Engine`."""
+        return self._run(sql, rows_max, None)
+
+    def _run(self, sql: str, rows_max: int, arguments: dict[str, str] | None) -> Answer:
+        from grpc import RpcError  # type: ignore[import-untyped]
+        from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+        try:
+            frame = self._session.sql(sql.strip().rstrip(";"), args=arguments)
+            found = frame.limit(rows_max + 1).toArrow() if frame.columns else None
+        except (AnalysisException, ParseException) as error:
+            raise InvalidError(f"Spark does not accept the statement: {_first_line(error)}") from error
+        except (RpcError, PySparkException) as error:
+            text = _first_line(error)
+            if isinstance(error, RpcError) or "UNAVAILABLE" in text or "RETRIES_EXCEEDED" in text:
+                raise UnavailableError(
+                    f"Spark Connect at {self._remote} does not answer ({text}); is the service spark running "
+                    "and healthy? see docker compose logs spark",
+                    address=self._remote,
+                ) from error
+            raise TarnError(f"Spark failed: {text}; see docker compose logs spark") from error
+        if found is None:
+            return Answer(columns=(), rows=())
+        # Column by column: names may be given twice.
+        values = [column.to_pylist() for column in found.columns]
+        rows = tuple(zip(*values, strict=True)) if values else ()
+        return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split("JVM stacktrace")[0].split())[:500]

@@ -1,0 +1,86 @@
+"""Kafka as the command line uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kafka.consumer import KafkaConsumer
+from kafka.errors import KafkaError
+from kafka.producer import KafkaProducer
+
+from tarn.cli.ports import Placed
+from tarn.core.errors import UnavailableError
+
+TOPIC_POLL_S = 0.2
+
+
+class KafkaLog:
+    """One broker list.
+
+    Args:
+        bootstrap: `host:port`, several joined by commas.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def send(self, topic: str, value: bytes, *, timeout_s: float) -> Placed:
+        """Append one message and return where it is; see `MessageLog`."""
+        end_s = time.monotonic() + timeout_s
+        try:
+            producer = KafkaProducer(
+                bootstrap_servers=self._bootstrap.split(","),
+                acks="all",
+                enable_idempotence=True,
+                allow_auto_create_topics=False,
+                max_block_ms=_milliseconds(timeout_s),
+                delivery_timeout_ms=_milliseconds(timeout_s),
+                request_timeout_ms=_milliseconds(timeout_s),
+                bootstrap_timeout_ms=_milliseconds(timeout_s),
+                linger_ms=0,
+            )
+        except KafkaError as error:
+            raise self._unreachable(error) from error
+        try:
+            while not producer.partitions_for(topic):
+                if time.monotonic() + TOPIC_POLL_S >= end_s:
+                    raise UnavailableError(
+                        f"topic {topic} does not exist on {self._bootstrap}; ingest makes it from its spec: "
+                        "see docker compose logs ingest",
+                        topic=topic,
+                    )
+                time.sleep(TOPIC_POLL_S)
+            meta: Any = producer.send(topic, value).get(timeout=max(end_s - time.monotonic(), 0.1))
+        except KafkaError as error:
+            raise self._unreachable(error) from error
+        finally:
+            producer.close(timeout=2)
+        return Placed(partition=meta.partition, offset=meta.offset)
+
+    def topics(self, *, timeout_s: float) -> Sequence[str]:
+        """Return the names of all topics; see `MessageLog`."""
+        try:
+            consumer = KafkaConsumer(
+                bootstrap_servers=self._bootstrap.split(","),
+                bootstrap_timeout_ms=_milliseconds(timeout_s),
+                request_timeout_ms=_milliseconds(timeout_s),
+            )
+            try:
+                return sorted(consumer.topics())
+            finally:
+                consumer.close()
+        except KafkaError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: KafkaError) -> UnavailableError:
+        return UnavailableError(
+            f"Kafka at {self._bootstrap} does not answer ({type(error).__name__}: {error}); "
+            "is the service kafka running and healthy? see docker compose logs kafka",
+            address=self._bootstrap,
+        )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(seconds * 1000))

@@ -1,0 +1,222 @@
+"""The tables through the REST catalog, by pyiceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+import requests
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    OAuthError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    UnauthorizedError,
+)
+from pyiceberg.exceptions import (
+    ForbiddenError as RefusedError,
+)
+from pyiceberg.exceptions import (
+    NoSuchNamespaceError as NoNamespaceError,
+)
+from pyiceberg.exceptions import (
+    NoSuchTableError as NoTableError,
+)
+from pyiceberg.expressions import BooleanExpression, EqualTo
+from pyiceberg.table import Table
+
+from tarn.cli.ports import TableFacts, Traced
+from tarn.cli.settings import Secrets, Settings
+from tarn.core.dead_letter import FIELDS as DEAD_LETTER_FIELDS
+from tarn.core.errors import (
+    ForbiddenError,
+    NoSuchTableError,
+    TarnError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+from tarn.core.spec import TRACE_COLUMN, DeadLetters
+
+ANCESTORS_MAX = 10_000
+
+T = TypeVar("T")
+
+
+class RestLake:
+    """One REST catalog and the store behind it.
+
+    Args:
+        settings: where they are.
+        secrets: who we are.
+    """
+
+    name = "pyiceberg"
+
+    def __init__(self, settings: Settings, secrets: Secrets) -> None:
+        self._settings = settings
+        self._secrets = secrets
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return load_catalog(
+            "tarn",
+            **{
+                "type": "rest",
+                "uri": self._settings.catalog_uri,
+                "warehouse": self._settings.warehouse,
+                "credential": self._secrets.credential,
+                "s3.endpoint": self._settings.s3_endpoint,
+                "s3.region": self._settings.region,
+                "s3.access-key-id": self._secrets.access_key,
+                "s3.secret-access-key": self._secrets.secret_key,
+            },
+        )
+
+    def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
+        """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
+
+        def work() -> list[tuple[object, ...]]:
+            columns = ("id", "sent_at", "note")
+            scan = self._load(table).scan(row_filter=_equal("id", row_id), selected_fields=columns)
+            return [tuple(row[column] for column in columns) for row in scan.to_arrow().to_pylist()]
+
+        return self._call(work)
+
+    def committed(self, table: str, stream: str) -> Mapping[int, int] | None:
+        """Return the table's offset map for a stream; see `Lake`."""
+        try:
+            return self._call(lambda: newest_offsets(self._load(table), stream))
+        except NoSuchTableError:
+            return None
+
+    def traced(self, table: str, stream: str) -> Traced:
+        """Return the origin of every row of an ingested table; see `Lake`."""
+
+        def work() -> Traced:
+            loaded = self._load(table)
+            column = loaded.scan(selected_fields=(TRACE_COLUMN,)).to_arrow().column(TRACE_COLUMN)
+            rows = tuple((row["partition"], row["offset"]) for row in column.to_pylist())
+            return Traced(rows=rows, dead=self._dead(stream), next=newest_offsets(loaded, stream) or {})
+
+        return self._call(work)
+
+    def tables(self) -> Sequence[str]:
+        """Return the full names of all tables; see `Lake`."""
+
+        def work() -> list[str]:
+            found: list[str] = []
+            waiting: list[tuple[str, ...]] = list(self._catalog.list_namespaces())
+            while waiting:
+                namespace = waiting.pop()
+                found += [".".join(name) for name in self._catalog.list_tables(namespace)]
+                waiting += [n for n in self._catalog.list_namespaces(namespace) if len(n) > len(namespace)]
+            return sorted(found)
+
+        return self._call(work)
+
+    def facts(self, table: str) -> TableFacts:
+        """Return what the catalog says about a table; see `Lake`."""
+
+        def work() -> TableFacts:
+            loaded = self._load(table)
+            current = loaded.current_snapshot()
+            summary: Mapping[str, str] = (
+                dict(current.summary.additional_properties) if current and current.summary else {}
+            )
+            return TableFacts(
+                name=table,
+                format_version=loaded.metadata.format_version,
+                rows=_number(summary, "total-records") if current else 0,
+                data_files=_number(summary, "total-data-files") if current else 0,
+                delete_files=_number(summary, "total-delete-files") if current else 0,
+                snapshots=len(loaded.metadata.snapshots),
+                last_commit=datetime.fromtimestamp(current.timestamp_ms / 1000, UTC) if current else None,
+            )
+
+        return self._call(work)
+
+    def _dead(self, stream: str) -> tuple[tuple[int, int], ...]:
+        names = {field.name for field in DEAD_LETTER_FIELDS}
+        assert {"ingestor", "partition", "offset"} <= names
+        try:
+            loaded = self._load(str(DeadLetters().table))
+        except NoTableError:
+            return ()
+        scan = loaded.scan(row_filter=_equal("ingestor", stream), selected_fields=("partition", "offset"))
+        return tuple((row["partition"], row["offset"]) for row in scan.to_arrow().to_pylist())
+
+    def _load(self, table: str) -> Table:
+        return self._catalog.load_table(tuple(table.split(".")))
+
+    def _call(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (NoTableError, NoNamespaceError) as error:
+            raise NoSuchTableError(
+                f"the catalog at {self._settings.catalog_uri} has no such table: {error}; "
+                "scripts/tarn status lists what there is"
+            ) from error
+        except (UnauthorizedError, AuthorizationExpiredError, OAuthError) as error:
+            raise UnauthenticatedError(
+                f"the catalog at {self._settings.catalog_uri} does not accept the cli's "
+                f"credential ({error}); it was started with "
+                "other secrets: run docker compose up --force-recreate init catalog"
+            ) from error
+        except RefusedError as error:
+            raise ForbiddenError(
+                f"the catalog at {self._settings.catalog_uri} refuses this to the principal cli: {error}"
+            ) from error
+        except (ServerError, ServiceUnavailableError, requests.RequestException) as error:
+            raise UnavailableError(
+                f"the catalog at {self._settings.catalog_uri} does not answer "
+                f"({type(error).__name__}: {error}); is the service "
+                "catalog running and healthy? see docker compose logs catalog",
+                address=self._settings.catalog_uri,
+            ) from error
+        except RESTError as error:
+            raise TarnError(
+                f"the catalog at {self._settings.catalog_uri} says {type(error).__name__}: {error}; "
+                "see docker compose logs catalog"
+            ) from error
+        except OSError as error:
+            raise UnavailableError(
+                f"the store at {self._settings.s3_endpoint} cannot be read ({error}); is the service minio "
+                "running and healthy? see docker compose logs minio",
+                address=self._settings.s3_endpoint,
+            ) from error
+
+
+def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:
+    """Return the newest offset map among the current snapshot and its ancestors, None if none has one.
+
+    Raises:
+        CorruptStateError: the map cannot be read.
+    """
+    snapshot = table.current_snapshot()
+    for _ in range(ANCESTORS_MAX):
+        if snapshot is None:
+            return None
+        text = (
+            snapshot.summary.additional_properties.get(f"{SUMMARY_PREFIX}{stream}")
+            if snapshot.summary
+            else None
+        )
+        if text is not None:
+            return OffsetMap.from_json(text).next
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
+    return None
+
+
+def _equal(column: str, value: str) -> BooleanExpression:
+    return EqualTo(column, value)  # type: ignore[call-arg]
+
+
+def _number(summary: Mapping[str, str], key: str) -> int | None:
+    value = summary.get(key, "")
+    return int(value) if value.isdigit() else None

@@ -1,0 +1,56 @@
+"""Settings for clients on the host: `eval "$(scripts/tarn env)"` and any client of the lake runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from tarn.cli.settings import Secrets, Settings
+from tarn.core.errors import InvalidError
+
+HOST = "127.0.0.1"
+TRINO_CATALOG = "tarn"
+TRINO_USER = "tarn"
+
+
+def host_env(settings: Settings, secrets: Secrets) -> dict[str, str]:
+    """Return variable -> value, with addresses as the host reaches them.
+
+    The store user is the cli's own, which has no access to the catalog's keys.
+    """
+    return {
+        "TARN_CATALOG_URI": f"http://{HOST}:{settings.port_catalog}",
+        "TARN_CATALOG_CREDENTIAL": secrets.credential,
+        "TARN_WAREHOUSE": settings.warehouse,
+        "TARN_S3_ENDPOINT": f"http://{HOST}:{settings.port_s3}",
+        "AWS_ACCESS_KEY_ID": secrets.access_key,
+        "AWS_SECRET_ACCESS_KEY": secrets.secret_key,
+        "AWS_REGION": settings.region,
+        "TARN_TRINO_URI": f"http://{HOST}:{settings.port_trino}",
+        "TARN_TRINO_USER": TRINO_USER,
+        "TARN_TRINO_PASSWORD": "",
+        "TARN_TRINO_CATALOG": TRINO_CATALOG,
+        "TARN_KAFKA_BOOTSTRAP": f"{HOST}:{settings.port_kafka}",
+        "TARN_KAFKA_SECURITY_PROTOCOL": "PLAINTEXT",
+        "TARN_KAFKA_SASL_MECHANISM": "",
+        "TARN_KAFKA_USERNAME": "",
+        "TARN_KAFKA_PASSWORD": "",
+        "TARN_SPARK_REMOTE": f"sc://{HOST}:{settings.port_spark}",
+    }
+
+
+def exports(variables: Mapping[str, str], shell: str) -> str:
+    """Return the text that sets the variables in a shell: `sh` (bash, zsh) or `fish`.
+
+    Raises:
+        InvalidError: no such shell.
+    """
+    if shell == "sh":
+        return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    if shell == "fish":
+        return "".join(f"set -gx {name} {_fish_quote(value)}\n" for name, value in variables.items())
+    raise InvalidError(f"no such shell: {shell!r}; choose sh (for bash and zsh too) or fish", shell=shell)
+
+
+def _fish_quote(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

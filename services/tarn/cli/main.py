@@ -1,0 +1,260 @@
+"""The commands: read options, call, print. What they do is in the modules they call.
+
+Exit codes: 0 done; 1 the answer is no (a canary that did not arrive, a service that is down); 2 wrong input
+or setting; 3 something does not answer; 4 access refused; 5 stored state needs a person; 70 a defect of Tarn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tarn.cli import wiring
+from tarn.cli.answers import as_csv, as_json, as_table
+from tarn.cli.canary import Limits, Report, fly
+from tarn.cli.hostenv import exports, host_env
+from tarn.cli.ports import Clock, Tell
+from tarn.cli.settings import load_secrets, load_settings
+from tarn.cli.status import Status, as_data, freshness_s, gather
+from tarn.core.errors import InvalidError, TarnError
+from tarn.core.exits import BUG, FAILED, OK, exit_code
+from tarn.core.spec import parse_spec
+
+app = typer.Typer(
+    name="tarn",
+    help="Tarn's command line. Every command says what is wrong and what to do; --debug shows where.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a stack trace with an error.")] = False,
+) -> None:
+    """Take the options that come before the command."""
+
+
+@app.command()
+def canary(
+    as_json_: Json = False,
+    note: Annotated[str, typer.Option(help="A text to send along.", show_default=False)] = "canary",
+    timeout: Annotated[
+        float, typer.Option(min=1, max=3600, help="Seconds for everything.")
+    ] = Limits().total_s,
+) -> None:
+    """Send one row through Kafka and ingest and read it back with every engine."""
+    tell = _teller()
+    report = fly(wiring.flight(load_settings(), Limits(total_s=timeout), tell), wiring.canary_row(note))
+    if as_json_:
+        print(json.dumps(_report_data(report)))  # noqa: T201
+    else:
+        _out().print(_report_table(report))
+        for stage in report.stages:
+            if not stage.ok:
+                _err().print(f"{stage.name}: {stage.detail}", style="red", markup=False, highlight=False)
+        verdict = "The canary went through everything" if report.ok else "The canary did not make it"
+        _out().print(f"{verdict} in {report.seconds:.1f} s.")
+    raise typer.Exit(OK if report.ok else FAILED)
+
+
+@app.command()
+def status(as_json_: Json = False) -> None:
+    """Show services, tables, freshness and what ingest is doing."""
+    settings = load_settings()
+    seen = gather(
+        wiring.looks(settings),
+        wiring.lake(settings),
+        wiring.ingest_status(settings),
+        clock=Clock(),
+        at=datetime.now(UTC),
+    )
+    if as_json_:
+        print(json.dumps(as_data(seen)))  # noqa: T201
+    else:
+        _print_status(seen)
+    raise typer.Exit(OK if seen.ok else FAILED)
+
+
+@app.command()
+def sql(
+    statement: Annotated[str, typer.Argument(help="One SQL statement; - reads it from stdin.")],
+    engine: Annotated[str, typer.Option(help="trino or spark.")] = "trino",
+    as_json_: Json = False,
+    as_csv_: Annotated[bool, typer.Option("--csv", help="Print CSV on stdout.")] = False,
+    rows_max: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rows to print at most.")] = 1_000,
+) -> None:
+    """Run one statement and print its rows."""
+    if as_json_ and as_csv_:
+        raise InvalidError("--json and --csv at once: choose one")
+    text = sys.stdin.read() if statement == "-" else statement
+    if not text.strip():
+        raise InvalidError('no statement; write one, such as tarn sql "SELECT count(*) FROM ops.canary"')
+    answer = wiring.engine(load_settings(), engine).query(text, rows_max=rows_max)
+    if as_json_:
+        print(as_json(answer))  # noqa: T201
+    elif as_csv_:
+        print(as_csv(answer), end="")  # noqa: T201
+    elif answer.columns:
+        _out().print(as_table(answer))
+    if answer.truncated:
+        _err().print(f"Only the first {rows_max} rows are shown; ask for more with --rows-max.")
+
+
+@app.command()
+def env(
+    shell: Annotated[str, typer.Option(help="sh (also for bash and zsh) or fish.")] = "sh",
+    as_json_: Json = False,
+) -> None:
+    """Print settings for clients on the host; use it as: eval "$(scripts/tarn env)"."""
+    settings = load_settings()
+    variables = host_env(settings, load_secrets(settings.secrets_dir))
+    print(json.dumps(variables) if as_json_ else exports(variables, shell).rstrip("\n"))  # noqa: T201
+
+
+@app.command("check-spec")
+def check_spec(
+    file: Annotated[Path, typer.Argument(help="A YAML file with one ingestor; - reads stdin.")],
+    as_json_: Json = False,
+) -> None:
+    """Check an ingestor spec without running it."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InvalidError(f"could not read {file}: {reason}; name a readable YAML file") from error
+    spec = parse_spec(text, file=str(file))
+    body = spec.spec
+    if as_json_:
+        print(spec.model_dump_json(by_alias=True))  # noqa: T201
+    else:
+        columns = ", ".join(f"{field.name} {field.type}" for field in body.columns.fields)
+        print(f"{file}: ok. {spec.name}: {body.source.kafka.topic} -> {body.table} ({columns})")  # noqa: T201
+
+
+@app.command()
+def version() -> None:
+    """Print Tarn's version."""
+    print(f"tarn {package_version('tarn')}")  # noqa: T201
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, even if a client library's thread still waits for an answer nobody wants any more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main(argv: Sequence[str] | None = None, *, end: Callable[[int], NoReturn] = leave) -> NoReturn:
+    """Run one command and end the process with its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        app(args=arguments, prog_name="tarn")
+        code = OK
+    except TarnError as error:
+        code = _failed(error, error.message, exit_code(error), debug=debug)
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else OK
+    except Exception as error:  # noqa: BLE001 - the last resort of a process, told as a defect
+        message = (
+            f"unexpected {type(error).__name__}: {error}. This is a defect of Tarn: run the command again as "
+            "tarn --debug … and report what it prints"
+        )
+        code = _failed(error, message, BUG, debug=debug)
+    end(code)
+
+
+def _failed(error: Exception, message: str, code: int, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    print(f"tarn: {message}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _out() -> Console:
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def _err() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _teller() -> Tell:
+    console = _err()
+    return lambda text: console.print(text, style="dim", markup=False)
+
+
+def _report_data(report: Report) -> dict[str, object]:
+    return {
+        "ok": report.ok,
+        "seconds": round(report.seconds, 3),
+        "row": {
+            "id": report.row.id,
+            "sent_at": report.row.sent_at.isoformat(),
+            "note": report.row.note,
+        },
+        "stages": [{**asdict(stage), "seconds": round(stage.seconds, 3)} for stage in report.stages],
+    }
+
+
+def _report_table(report: Report) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    for column in ("part", "", "rows", "seconds", "seen"):
+        table.add_column(column, justify="right" if column in ("rows", "seconds") else "left")
+    for stage in report.stages:
+        rows = "" if stage.rows is None else str(stage.rows)
+        detail = stage.detail if stage.ok else "see below"
+        table.add_row(stage.name, "ok" if stage.ok else "FAILED", rows, f"{stage.seconds:.1f}", detail)
+    return table
+
+
+def _print_status(seen: Status) -> None:
+    services = Table(show_edge=False, pad_edge=False)
+    for column in ("service", "", "address", "ms", "detail"):
+        services.add_column(column, justify="right" if column == "ms" else "left", overflow="fold")
+    for state in seen.services:
+        services.add_row(
+            state.service, "ok" if state.ok else "DOWN", state.address, str(state.milliseconds), state.detail
+        )
+    tables = Table(show_edge=False, pad_edge=False)
+    for column in ("table", "rows", "files", "deletes", "snapshots", "last commit", "age"):
+        tables.add_column(column, justify="left" if column in ("table", "last commit") else "right")
+    for facts in seen.tables:
+        age_s = freshness_s(facts, seen.at)
+        tables.add_row(
+            facts.name,
+            *("?" if n is None else f"{n:,}" for n in (facts.rows, facts.data_files, facts.delete_files)),
+            f"{facts.snapshots:,}",
+            "never" if facts.last_commit is None else f"{facts.last_commit:%Y-%m-%d %H:%M:%S}Z",
+            "" if age_s is None else f"{age_s:.0f} s",
+        )
+    out = _out()
+    out.print(services)
+    out.print()
+    out.print(tables if seen.tables else "no tables")
+    if isinstance(seen.ingest, dict):
+        out.print()
+        out.print("ingest: " + json.dumps(seen.ingest), markup=False)
+    for name, fault in seen.faults.items():
+        _err().print(f"{name}: {fault}", style="red", markup=False)
+
+
+if __name__ == "__main__":
+    main()

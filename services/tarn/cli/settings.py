@@ -1,0 +1,94 @@
+"""The settings of the command line, from the environment; see docs/reference.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tarn.core.credentials import ACCESS_KEY_FILE, CREDENTIAL_FILE, SECRET_KEY_FILE
+from tarn.core.errors import InvalidSettingError, UnavailableError
+
+_HTTP = r"^https?://[A-Za-z0-9.\-\[\]:]+/?$"
+_HOST_PORT = r"^[A-Za-z0-9.\-]+:\d{1,5}(,[A-Za-z0-9.\-]+:\d{1,5})*$"
+
+
+class Settings(BaseSettings):
+    """Addresses as the cli reaches them, and the published ports as the host does."""
+
+    model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore", frozen=True)
+
+    s3_endpoint: str = Field(default="http://minio:9000", pattern=_HTTP)
+    region: str = "us-east-1"
+    bucket: str = "tarn"
+    warehouse: str = "tarn"
+    catalog_uri: str = Field(default="http://catalog:8181", pattern=_HTTP)
+    kafka_bootstrap: str = Field(default="kafka:9092", pattern=_HOST_PORT)
+    trino_uri: str = Field(default="http://trino:8080", pattern=_HTTP)
+    spark_remote: str = Field(default="sc://spark:15002", pattern=r"^sc://[^\s]+$")
+    ingest_uri: str = Field(default="http://ingest:8091", pattern=_HTTP)
+    secrets_dir: Path = Path("/run/tarn/secrets")
+    log_level: str = "info"
+
+    port_s3: int = Field(default=9000, ge=1, le=65535)
+    port_catalog: int = Field(default=8181, ge=1, le=65535)
+    port_kafka: int = Field(default=9092, ge=1, le=65535)
+    port_spark: int = Field(default=15002, ge=1, le=65535)
+    port_spark_ui: int = Field(default=4040, ge=1, le=65535)
+    port_trino: int = Field(default=8080, ge=1, le=65535)
+    port_ingest: int = Field(default=8091, ge=1, le=65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """The cli's own secrets.
+
+    Attributes:
+        access_key, secret_key: its user of the store.
+        credential: its principal of the catalog, `client_id:client_secret`.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    credential: str = field(repr=False)
+
+
+def load_settings() -> Settings:
+    """Return the settings from the environment.
+
+    Raises:
+        InvalidSettingError: one of them cannot be used.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"TARN_{str(first['loc'][0]).upper()}"
+        raise InvalidSettingError(
+            f"{name} is {first['input']!r}: {first['msg']}; see Settings in docs/reference.md", setting=name
+        ) from error
+
+
+def load_secrets(folder: Path) -> Secrets:
+    """Return the cli's own secrets.
+
+    Raises:
+        UnavailableError: one is missing or may not be read.
+    """
+    texts: dict[str, str] = {}
+    for name in (ACCESS_KEY_FILE, SECRET_KEY_FILE, CREDENTIAL_FILE):
+        try:
+            texts[name] = (folder / name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UnavailableError(
+                f"could not read the secret {folder / name}: {error.strerror}; the service init makes it on "
+                "first start: run scripts/up, then this command by scripts/tarn",
+                path=str(folder / name),
+            ) from error
+    return Secrets(
+        access_key=texts[ACCESS_KEY_FILE],
+        secret_key=texts[SECRET_KEY_FILE],
+        credential=texts[CREDENTIAL_FILE],
+    )

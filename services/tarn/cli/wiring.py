@@ -1,0 +1,121 @@
+"""Puts the adapters together from the settings; the only place where flows and adapters meet.
+
+Adapters are imported when they are needed: `tarn version` must not pay for Spark's client.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from tarn.cli.canary import CanaryRow, Flight, Limits
+from tarn.cli.ports import Clock, Engine, Lake, Reader, Tell
+from tarn.cli.settings import Settings, load_secrets
+from tarn.cli.status import Look
+from tarn.core.errors import InvalidError, UnavailableError
+
+LOOK_S = 5.0
+ENGINES = ("trino", "spark")
+
+
+def lake(settings: Settings) -> Lake:
+    """Return the tables through the REST catalog."""
+    from tarn.cli.clients.lake import RestLake
+
+    return RestLake(settings, load_secrets(settings.secrets_dir))
+
+
+def engine(settings: Settings, name: str) -> Engine:
+    """Return an engine by name.
+
+    Raises:
+        InvalidError: no such engine.
+    """
+    from tarn.cli.clients.engines import Spark, Trino
+
+    if name == "trino":
+        return Trino(settings.trino_uri)
+    if name == "spark":
+        return Spark(settings.spark_remote)
+    raise InvalidError(f"no such engine: {name!r}; choose one of {', '.join(ENGINES)}", engine=name)
+
+
+def flight(settings: Settings, limits: Limits, tell: Tell) -> Flight:
+    """Return what a canary needs."""
+    from tarn.cli.clients.engines import Spark, Trino
+    from tarn.cli.clients.kafka_log import KafkaLog
+    from tarn.cli.clients.lake import RestLake
+
+    tables = RestLake(settings, load_secrets(settings.secrets_dir))
+    readers: tuple[Reader, ...] = (tables, Trino(settings.trino_uri), Spark(settings.spark_remote))
+    return Flight(
+        log=KafkaLog(settings.kafka_bootstrap),
+        lake=tables,
+        readers=readers,
+        limits=limits,
+        clock=Clock(),
+        tell=tell,
+    )
+
+
+def canary_row(note: str) -> CanaryRow:
+    """Return a row that was never sent before."""
+    return CanaryRow(id=uuid.uuid4().hex, sent_at=datetime.now(UTC), note=note)
+
+
+def looks(settings: Settings) -> tuple[Look, ...]:
+    """Return how to look at every service that the cli can reach."""
+    from tarn.cli.clients.http import connect, get, get_json
+    from tarn.cli.clients.kafka_log import KafkaLog
+
+    def answers(service: str, url: str, below: int) -> Callable[[], str]:
+        def look() -> str:
+            status, _ = get(url, service=service, timeout_s=LOOK_S)
+            if status >= below:
+                raise UnavailableError(f"answers {status}; see docker compose logs {service}", status=status)
+            return "answers"
+
+        return look
+
+    def trino() -> str:
+        info = get_json(f"{_base(settings.trino_uri)}/v1/info", service="trino", timeout_s=LOOK_S)
+        if info.get("starting"):
+            raise UnavailableError("is still starting; wait a few seconds")
+        return f"version {info.get('nodeVersion', {}).get('version', '?')}"
+
+    def kafka() -> str:
+        return f"{len(KafkaLog(settings.kafka_bootstrap).topics(timeout_s=LOOK_S))} topics"
+
+    def spark() -> str:
+        where = urlsplit(settings.spark_remote)
+        connect(where.hostname or "", where.port or 15002, service="spark", timeout_s=LOOK_S)
+        return "accepts connections"
+
+    def ingest() -> str:
+        get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S)
+        return "answers"
+
+    store, catalog = _base(settings.s3_endpoint), _base(settings.catalog_uri)
+    return (
+        Look(service="minio", address=store, look=answers("minio", f"{store}/minio/health/live", 300)),
+        # Without a token the catalog answers 401 at most: it is there.
+        Look(service="catalog", address=catalog, look=answers("catalog", f"{catalog}/v1/config", 500)),
+        Look(service="kafka", address=settings.kafka_bootstrap, look=kafka),
+        Look(service="ingest", address=settings.ingest_uri, look=ingest),
+        Look(service="trino", address=settings.trino_uri, look=trino),
+        Look(service="spark", address=settings.spark_remote, look=spark),
+    )
+
+
+def ingest_status(settings: Settings) -> Callable[[], Any]:
+    """Return a function that asks ingest for its status."""
+    from tarn.cli.clients.http import get_json
+
+    return lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S)
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/")

@@ -1,0 +1,81 @@
+"""Rows as JSON, CSV and a table, without loss in the first two."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import namedtuple
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tarn.cli.answers import as_csv, as_json, as_table, plain
+from tarn.cli.ports import Answer
+
+Row = namedtuple("Row", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (2**62, 2**62),
+        (1.5, 1.5),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (Decimal("1.10"), "1.10"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (time(1, 2, 3), "01:02:03"),
+        (timedelta(seconds=90), 90.0),
+        (datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "2026-01-02T03:04:05.000006Z"),
+        (datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=1))), "2026-01-02T02:00:00Z"),
+        (datetime(2026, 1, 2, 3), "2026-01-02T03:00:00"),
+        (b"\x00\xff", "AP8="),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ({"k": [Decimal(1)]}, {"k": ["1"]}),
+        (Row(1, b"x"), {"a": 1, "b": "eA=="}),
+        ([(1, None)], [[1, None]]),
+    ],
+)
+def test_values_in_json(value, expected):
+    assert plain(value) == expected
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_json_keeps_columns_with_the_same_name():
+    answer = Answer(columns=("n", "n"), rows=((1, 2), (3, None)), truncated=True)
+    assert json.loads(as_json(answer)) == {
+        "columns": ["n", "n"],
+        "rows": [[1, 2], [3, None]],
+        "truncated": True,
+    }
+
+
+@given(rows=st.lists(st.tuples(st.text(alphabet=st.characters(exclude_characters="\r\0")), st.integers())))
+def test_csv_reads_back_as_it_was_written(rows):
+    text = as_csv(Answer(columns=("t", "n"), rows=tuple(rows)))
+    found = list(csv.reader(io.StringIO(text)))
+    assert found == [["t", "n"], *([t, str(n)] for t, n in rows)]
+
+
+def test_csv_writes_null_as_nothing_and_nested_values_as_json():
+    answer = Answer(columns=("a", "b"), rows=((None, {"k": [1]}),))
+    assert as_csv(answer) == 'a,b\n,"{""k"": [1]}"\n'
+
+
+def test_the_table_shows_values_as_they_are_and_cuts_long_ones():
+    answer = Answer(columns=("a", "b"), rows=(("[red]not markup[/red]", None), ("x" * 500, 1.0)))
+    console = Console(file=io.StringIO(), width=400)
+    console.print(as_table(answer))
+    text = console.file.getvalue()
+    assert "[red]not markup[/red]" in text
+    assert "NULL" in text
+    assert "x" * 199 + "…" in text
+    assert "x" * 200 not in text
