@@ -1,0 +1,1 @@
+"""Tarn's Iceberg catalog: its whole state lives in the object store."""

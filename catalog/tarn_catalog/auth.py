@@ -1,0 +1,288 @@
+"""Who may come in: OAuth2 client credentials, and bearer tokens that this catalog signed.
+
+One algorithm, one issuer, one audience. A token names its principal and a mark of the secret behind it,
+so that it dies with either (security checks 2 and 10 of the design notes).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import orjson
+
+from tarn.core.errors import InvalidSettingError, UnauthenticatedError
+
+ISSUER = "tarn-catalog"
+AUDIENCE = "tarn-catalog"
+PROBE_AUDIENCE = "tarn-catalog-probe"
+ALGORITHM = "HS256"
+LIFETIME_S = 3600
+PROBE_LIFETIME_S = 60
+LEEWAY_S = 10
+KEY_BYTES_MIN = 32
+REREAD_S = 1.0
+CLIENT_CREDENTIALS = "client_credentials"
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105
+PROBE = "tarn-probe"
+
+
+class OAuthError(UnauthenticatedError):
+    """An error in the form that OAuth2 clients read.
+
+    Args:
+        error: one of the codes of RFC 6749, section 5.2.
+        description: what to do.
+        status: of the HTTP answer.
+    """
+
+    def __init__(self, error: str, description: str, *, status: int = 400) -> None:
+        super().__init__(description)
+        self.error = error
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who calls.
+
+    Attributes:
+        client_id: the id it came in with.
+        name: for people and logs.
+        mark: changes with its secret.
+        probe: whether it is the health probe, which may do nothing else.
+    """
+
+    client_id: str
+    name: str
+    mark: str
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    stamp: tuple[tuple[int, int, int], ...]
+    key: bytes
+    principals: Mapping[str, Mapping[str, str]]
+
+
+def read_key(path: Path) -> bytes:
+    """The key that signs tokens.
+
+    Raises:
+        InvalidSettingError: it cannot be read or is too short.
+    """
+    try:
+        key = base64.urlsafe_b64decode(path.read_text().strip() + "==")
+    except (OSError, binascii.Error, ValueError) as e:
+        raise InvalidSettingError(f"Cannot read the token key {path}: {e}; run the init service") from e
+    if len(key) < KEY_BYTES_MIN:
+        raise InvalidSettingError(
+            f"The token key {path} has {len(key)} bytes, at least {KEY_BYTES_MIN} are needed; remove it and "
+            "run the init service"
+        )
+    return key
+
+
+def probe_token(key: bytes, *, now_s: float) -> str:
+    """A token that opens the health routes and nothing else."""
+    claims = {
+        "iss": ISSUER,
+        "aud": PROBE_AUDIENCE,
+        "sub": PROBE,
+        "iat": int(now_s),
+        "exp": int(now_s) + PROBE_LIFETIME_S,
+        "mark": "",
+    }
+    return jwt.encode(claims, key, algorithm=ALGORITHM)
+
+
+class Access:
+    """Issues and checks tokens. The files are read again when they change.
+
+    Args:
+        secrets_dir: where `principals.json` and `token_key` are.
+        now_s: seconds since the epoch.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        secrets_dir: Path,
+        *,
+        now_s: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._principals_path = secrets_dir / "principals.json"
+        self._key_path = secrets_dir / "token_key"
+        self._now_s = now_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known = self._read()
+        self._looked = clock()
+
+    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+        stats = [path.stat() for path in (self._principals_path, self._key_path)]
+        return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+    def _read(self) -> _Known:
+        try:
+            stamp = self._stamp()
+            principals = orjson.loads(self._principals_path.read_bytes())
+            good = all(
+                isinstance(one["name"], str) and len(bytes.fromhex(one["secret_sha256"])) == 32
+                for one in principals.values()
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            raise InvalidSettingError(
+                f"Cannot read the principals {self._principals_path}: {e}; run the init service"
+            ) from e
+        if not good:
+            raise InvalidSettingError(
+                f"{self._principals_path} holds a bad secret_sha256; run the init service"
+            )
+        return _Known(stamp=stamp, key=read_key(self._key_path), principals=principals)
+
+    def _current(self) -> _Known:
+        with self._lock:
+            if self._clock() - self._looked >= REREAD_S:
+                if self._stamp() != self._known.stamp:
+                    self._known = self._read()
+                self._looked = self._clock()
+            return self._known
+
+    @staticmethod
+    def _principal(known: _Known, client_id: str) -> Principal | None:
+        found = known.principals.get(client_id)
+        if found is None:
+            return None
+        return Principal(client_id=client_id, name=found["name"], mark=found["secret_sha256"][:8])
+
+    def token(self, form: Mapping[str, str], authorization: str | None) -> dict[str, Any]:
+        """The answer to a request for a token (RFC 6749, section 4.4; RFC 8693 for one's own tokens).
+
+        Args:
+            form: the fields of the request.
+            authorization: its Authorization header.
+
+        Raises:
+            OAuthError: no token is given.
+        """
+        known = self._current()
+        grant = form.get("grant_type")
+        if grant == CLIENT_CREDENTIALS:
+            return self._answer(known, self._by_secret(known, form, authorization))
+        if grant == TOKEN_EXCHANGE:
+            if form.get("subject_token_type", ACCESS_TOKEN) != ACCESS_TOKEN:
+                raise OAuthError("invalid_request", f"only {ACCESS_TOKEN} can be exchanged here")
+            try:
+                principal = self._by_token(known, form.get("subject_token", ""), AUDIENCE)
+            except UnauthenticatedError as e:
+                raise OAuthError(
+                    "invalid_grant",
+                    f"the token cannot be exchanged: {e.message}; log in with client id and secret again",
+                    status=401,
+                ) from e
+            return self._answer(known, principal)
+        raise OAuthError(
+            "unsupported_grant_type",
+            f"grant_type {grant!r} is not supported; use {CLIENT_CREDENTIALS}, or {TOKEN_EXCHANGE} with a "
+            "token of this catalog",
+        )
+
+    def _by_secret(self, known: _Known, form: Mapping[str, str], authorization: str | None) -> Principal:
+        client_id, secret = form.get("client_id"), form.get("client_secret")
+        if authorization is not None and authorization.lower().startswith("basic "):
+            try:
+                text = base64.b64decode(authorization[6:], validate=True).decode()
+            except ValueError as e:
+                raise OAuthError("invalid_request", "the Basic authorization header cannot be decoded") from e
+            client_id, _, secret = text.partition(":")
+        if not client_id or not secret:
+            raise OAuthError(
+                "invalid_client",
+                "client id or client secret is missing; set `credential` to client_id:client_secret, as "
+                "printed by `scripts/tarn credentials`",
+                status=401,
+            )
+        found = known.principals.get(client_id)
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        right = hmac.compare_digest(digest, found["secret_sha256"].lower() if found else "0" * 64)
+        principal = self._principal(known, client_id)
+        if not right or principal is None:
+            raise OAuthError(
+                "invalid_client",
+                "client id or client secret is wrong; take the credential (client_id:client_secret) that "
+                "belongs to this catalog, it changes when its volumes are removed",
+                status=401,
+            )
+        return principal
+
+    def _answer(self, known: _Known, principal: Principal) -> dict[str, Any]:
+        now_s = int(self._now_s())
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": principal.client_id,
+            "iat": now_s,
+            "exp": now_s + LIFETIME_S,
+            "jti": str(uuid.uuid4()),
+            "mark": principal.mark,
+        }
+        return {
+            "access_token": jwt.encode(claims, known.key, algorithm=ALGORITHM),
+            "token_type": "bearer",
+            "expires_in": LIFETIME_S,
+            "issued_token_type": ACCESS_TOKEN,
+            "scope": "catalog",
+        }
+
+    def principal(self, authorization: str | None, *, probe: bool = False) -> Principal:
+        """Who shows this Authorization header.
+
+        Args:
+            authorization: the header.
+            probe: whether the health probe's own tokens are asked for, instead of clients'.
+
+        Raises:
+            UnauthenticatedError: it shows no valid token.
+        """
+        if authorization is None or not authorization.lower().startswith("bearer "):
+            raise UnauthenticatedError("Not authorized: no bearer token; get one from /v1/oauth/tokens")
+        audience = PROBE_AUDIENCE if probe else AUDIENCE
+        return self._by_token(self._current(), authorization[7:].strip(), audience)
+
+    def _by_token(self, known: _Known, token: str, audience: str) -> Principal:
+        try:
+            claims = jwt.decode(
+                token,
+                known.key,
+                algorithms=[ALGORITHM],
+                issuer=ISSUER,
+                audience=audience,
+                leeway=LEEWAY_S,
+                options={"require": ["iss", "aud", "sub", "iat", "exp", "mark"]},
+            )
+        except jwt.ExpiredSignatureError as e:
+            raise UnauthenticatedError("Not authorized: the token has expired; get a new one") from e
+        except jwt.InvalidTokenError as e:
+            raise UnauthenticatedError(f"Not authorized: the token is not valid ({e}); get a new one") from e
+        if audience == PROBE_AUDIENCE:
+            return Principal(client_id=PROBE, name=PROBE, mark="", probe=True)
+        principal = self._principal(known, str(claims["sub"]))
+        if principal is None or not hmac.compare_digest(principal.mark, str(claims["mark"])):
+            raise UnauthenticatedError(
+                "Not authorized: the principal of this token is gone or has a new secret; log in again"
+            )
+        return principal

@@ -1,0 +1,41 @@
+"""The catalog without any transport: what the HTTP routes and the embedded form both call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tarn.adapters.store import ObjectStore
+from tarn.core.naming import Roots
+from tarn_catalog.core import Core
+from tarn_catalog.health import Health
+from tarn_catalog.namespaces import Namespaces
+from tarn_catalog.register import Patience
+from tarn_catalog.tables import Tables
+
+
+class Catalog:
+    """All operations over one store. It holds no state of its own but caches of immutable objects.
+
+    Args:
+        store: where everything is.
+        roots: how keys and locations meet.
+        patience: of register writes.
+        now_ms: milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        roots: Roots,
+        *,
+        patience: Patience | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self.core = (
+            Core(store, roots, patience=patience)
+            if now_ms is None
+            else Core(store, roots, patience=patience, now_ms=now_ms)
+        )
+        self.namespaces = Namespaces(self.core)
+        self.tables = Tables(self.core, self.namespaces)
+        self.health = Health(self.core, self.tables)

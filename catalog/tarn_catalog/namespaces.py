@@ -1,0 +1,348 @@
+"""Namespaces: one register object each, with the states live, dropping and dropped.
+
+Dropping takes two swaps, live -> dropping -> dropped, with a look for tables in between. Whoever creates
+something in a namespace that is being dropped swaps it back to live, so that the second swap of the drop is
+refused; whoever finds it dropped after creating takes the creation back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tarn.adapters.store import Listed
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    NoSuchNamespaceError,
+    NotEmptyError,
+    OutcomeUnknownError,
+)
+from tarn.core.naming import (
+    NAMESPACES_PREFIX,
+    encode_namespace,
+    name_of_pointer_key,
+    namespace_key,
+    namespace_of_key,
+    pointers_prefix,
+)
+from tarn.core.outcome import Committed, Conflict, Unknown
+from tarn_catalog.core import Core, Held, Repeat
+from tarn_catalog.pointer import Namespace, NamespaceState, Pointer
+
+SWAP_ATTEMPTS_MAX = 10
+LIST_READERS = 8
+
+Levels = tuple[str, ...]
+
+
+class UnprocessableError(InvalidError):
+    """The parts of a request contradict each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertiesChanged:
+    """What an update of properties did.
+
+    Attributes:
+        updated: names that were set.
+        removed: names that were removed.
+        missing: names that were to be removed and were not there.
+    """
+
+    updated: Sequence[str]
+    removed: Sequence[str]
+    missing: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a listing.
+
+    Attributes:
+        names: what was found, in key order.
+        next_token: gives the next part; None at the end.
+    """
+
+    names: Sequence[Levels]
+    next_token: str | None
+
+
+class Namespaces:
+    """Operations on namespaces."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def _held(self, levels: Levels) -> Held[Namespace] | None:
+        return self._core.read(namespace_key(levels), Namespace.load)
+
+    def _there(self, levels: Levels) -> Held[Namespace]:
+        held = self._held(levels)
+        if held is None or not held.value.there:
+            raise NoSuchNamespaceError(
+                f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels)
+            )
+        return held
+
+    def exists(self, levels: Levels) -> bool:
+        """Whether it is there."""
+        held = self._held(levels)
+        return held is not None and held.value.there
+
+    def load(self, levels: Levels) -> Mapping[str, str]:
+        """Its properties.
+
+        Raises:
+            NoSuchNamespaceError: it is not there.
+        """
+        return self._there(levels).value.properties
+
+    def create(
+        self, levels: Levels, properties: Mapping[str, str], *, repeat: Repeat | None = None
+    ) -> Mapping[str, str]:
+        """Make it, and return its properties.
+
+        Raises:
+            AlreadyExistsError: it is there.
+            NoSuchNamespaceError: the one above it is not there.
+            OutcomeUnknownError: it may have been made.
+        """
+        key = namespace_key(levels)
+        if len(levels) > 1:
+            self.enter(levels[:-1])
+        for _ in range(SWAP_ATTEMPTS_MAX):
+            held = self._held(levels)
+            if held is not None and self._core.repeated(held.value.memory, repeat):
+                return held.value.properties
+            if held is not None and held.value.there:
+                raise AlreadyExistsError(
+                    f"Namespace already exists: {'.'.join(levels)}", namespace=".".join(levels)
+                )
+            base = held.value if held else self._blank(levels)
+            if self._write(
+                key, base, held, NamespaceState.LIVE, properties, repeat, uuid=self._core.new_uuid()
+            ):
+                self._confirm_parent(levels, key)
+                return properties
+        raise self._lost(levels)
+
+    def _confirm_parent(self, levels: Levels, key: str) -> None:
+        if len(levels) > 1 and not self.enter(levels[:-1], missing_ok=True):
+            held = self._held(levels)
+            if held is not None and held.value.there:
+                self._write(key, held.value, held, NamespaceState.DROPPED, {}, None)
+            self._there(levels[:-1])
+
+    def _blank(self, levels: Levels) -> Namespace:
+        return Namespace(
+            levels=levels, uuid="", state=NamespaceState.DROPPED, version=0, nonce=self._core.new_uuid()
+        )
+
+    def enter(self, levels: Levels, *, missing_ok: bool = False) -> bool:
+        """True if the namespace is live, made so again if it was being dropped.
+
+        Args:
+            levels: the namespace.
+            missing_ok: answer False instead of raising.
+
+        Raises:
+            NoSuchNamespaceError: it is not there.
+        """
+        for _ in range(SWAP_ATTEMPTS_MAX):
+            if missing_ok and not self.exists(levels):
+                return False
+            held = self._there(levels)
+            if held.value.state is NamespaceState.LIVE:
+                return True
+            if self._write(namespace_key(levels), held.value, held, NamespaceState.LIVE, None, None):
+                return True
+        raise self._lost(levels)
+
+    def update(
+        self,
+        levels: Levels,
+        *,
+        updates: Mapping[str, str],
+        removals: Sequence[str],
+        repeat: Repeat | None = None,
+    ) -> PropertiesChanged:
+        """Set and remove properties.
+
+        Raises:
+            NoSuchNamespaceError: it is not there.
+            UnprocessableError: a name is both set and removed.
+        """
+        both = sorted(set(updates).intersection(removals))
+        if both:
+            raise UnprocessableError(f"Invalid namespace update: cannot set and remove the same keys: {both}")
+        for _ in range(SWAP_ATTEMPTS_MAX):
+            held = self._there(levels)
+            before = held.value.properties
+            gone = [name for name in removals if name in before]
+            changed = PropertiesChanged(
+                updated=list(updates),
+                removed=gone,
+                missing=[name for name in removals if name not in before],
+            )
+            if self._core.repeated(held.value.memory, repeat):
+                return PropertiesChanged(updated=list(updates), removed=list(removals), missing=[])
+            after = {**{n: v for n, v in before.items() if n not in gone}, **updates}
+            key = namespace_key(levels)
+            if self._write(key, held.value, held, held.value.state, after, repeat):
+                return changed
+        raise self._lost(levels)
+
+    def drop(self, levels: Levels, *, repeat: Repeat | None = None) -> None:
+        """Drop it if nothing is in it.
+
+        Raises:
+            NoSuchNamespaceError: it is not there.
+            NotEmptyError: it holds a table, a view or a namespace.
+            ConflictError: something was made in it meanwhile.
+        """
+        key = namespace_key(levels)
+        for _ in range(SWAP_ATTEMPTS_MAX):
+            held = self._held(levels)
+            if held is not None and self._core.repeated(held.value.memory, repeat):
+                return
+            held = self._there(levels)
+            dropping = self._write(key, held.value, held, NamespaceState.DROPPING, None, None)
+            if dropping is None:
+                continue
+            child = self._child(levels)
+            if child is not None:
+                self._write(key, dropping.value, dropping, NamespaceState.LIVE, None, None)
+                raise NotEmptyError(
+                    f"Namespace {'.'.join(levels)} is not empty: it holds {child}; drop that first",
+                    namespace=".".join(levels),
+                    holds=child,
+                )
+            if self._write(key, dropping.value, dropping, NamespaceState.DROPPED, {}, repeat):
+                return
+        raise self._lost(levels)
+
+    def _child(self, levels: Levels) -> str | None:
+        """Something live in the namespace, or None."""
+        for listed in self._core.store.list(pointers_prefix(levels)):
+            held = self._core.read(listed.key, Pointer.load)
+            if held is not None and held.value.live:
+                return f"{held.value.kind} {'.'.join((*levels, held.value.name))}"
+        for found in self.children(levels, page_size=1).names:
+            return f"namespace {'.'.join(found)}"
+        return None
+
+    def children(
+        self, parent: Levels = (), *, token: str | None = None, page_size: int | None = None
+    ) -> Page:
+        """The namespaces right below another, or the top ones.
+
+        Raises:
+            NoSuchNamespaceError: the other is not there.
+        """
+        if parent:
+            self._there(parent)
+            prefix = f"{NAMESPACES_PREFIX}{encode_namespace(parent)}."
+        else:
+            prefix = NAMESPACES_PREFIX
+        after = token or None
+
+        def fits(listed: Listed) -> bool:
+            rest = listed.key.removeprefix(prefix).removesuffix(".json")
+            return listed.key.startswith(prefix) and "." not in rest
+
+        listing = (listed for listed in self._core.store.list(NAMESPACES_PREFIX, after=after) if fits(listed))
+        found, last = self._live(listing, page_size, lambda data, key: Namespace.load(data, key).there)
+        return Page(names=[namespace_of_key(key) for key in found], next_token=last)
+
+    def list_tables(
+        self, levels: Levels, *, kind: str, token: str | None = None, page_size: int | None = None
+    ) -> Page:
+        """The tables (or views) of a namespace.
+
+        Raises:
+            NoSuchNamespaceError: it is not there.
+        """
+        self._there(levels)
+
+        def wanted(data: bytes, key: str) -> bool:
+            pointer = Pointer.load(data, key)
+            return pointer.live and pointer.kind == kind
+
+        listing = self._core.store.list(pointers_prefix(levels), after=token or None)
+        found, last = self._live(listing, page_size, wanted)
+        return Page(names=[(*levels, name_of_pointer_key(key)) for key in found], next_token=last)
+
+    def _live(
+        self, listing: Iterable[Listed], page_size: int | None, wanted: Callable[[bytes, str], bool]
+    ) -> tuple[list[str], str | None]:
+        """The keys whose value is wanted, and the last one if a page ended there.
+
+        A value that has not changed since the last listing is not read again.
+        """
+
+        def is_wanted(listed: Listed) -> bool:
+            memo = f"listed {listed.key} {listed.etag}"
+            known = self._core.cache.get(memo)
+            if known is None:
+                stored = self._core.register.read(listed.key)
+                known = stored is not None and wanted(stored.data, listed.key)
+                self._core.cache.put(memo, known, 200)
+            return bool(known)
+
+        found: list[str] = []
+        candidates = list(listing)
+        step = LIST_READERS * 4
+        with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
+            for start in range(0, len(candidates), step):
+                batch = candidates[start : start + step]
+                for listed, good in zip(batch, readers.map(is_wanted, batch), strict=True):
+                    if not good:
+                        continue
+                    if page_size is not None and len(found) == page_size:
+                        return found, found[-1]
+                    found.append(listed.key)
+        return found, None
+
+    def _write(
+        self,
+        key: str,
+        base: Namespace,
+        over: Held[Namespace] | None,
+        state: NamespaceState,
+        properties: Mapping[str, str] | None,
+        repeat: Repeat | None,
+        *,
+        uuid: str | None = None,
+    ) -> Held[Namespace] | None:
+        """What is stored now; None if somebody else was first."""
+        wanted = base.next(
+            nonce=self._core.new_uuid(),
+            now_ms=self._core.now_ms(),
+            state=state,
+            properties=properties,
+            key=repeat.key if repeat else None,
+            what=repeat.what if repeat else None,
+            uuid=uuid,
+        )
+        value, outcome = self._core.write(key, wanted, over=over)
+        match outcome:
+            case Committed(etag=etag):
+                return Held(value=value, etag=etag)
+            case Conflict():
+                return None
+            case Unknown(reason=reason):
+                raise OutcomeUnknownError(
+                    f"Cannot tell whether namespace {'.'.join(base.levels)} was changed: {reason}; load it "
+                    "and look",
+                    namespace=".".join(base.levels),
+                )
+
+    def _lost(self, levels: Levels) -> ConflictError:
+        return ConflictError(
+            f"Cannot change namespace {'.'.join(levels)}: others changed it {SWAP_ATTEMPTS_MAX} times "
+            "meanwhile; try again",
+            namespace=".".join(levels),
+        )

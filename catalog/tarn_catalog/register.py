@@ -1,0 +1,193 @@
+"""The register: read, create and swap one small object, with the three outcomes (invariants I2, I3).
+
+After every refusal and after every write without an answer the key is read: absent means that a create may be
+tried again, one's own value means committed, any other means conflict. A value is recognised by whoever wrote
+it (`is_mine`), because a later writer may already have built on top of it. Trying the same bytes again is
+always safe: they carry a nonce, so a second success of the same value changes nothing, and the base, once
+replaced, never comes back.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tarn.adapters.store import (
+    ObjectStore,
+    StoreAmbiguousError,
+    StoreBusyError,
+    Stored,
+    StoreDeniedError,
+    StoreRefusedError,
+)
+from tarn.core.errors import ConflictError, UnavailableError
+from tarn.core.outcome import Committed, Conflict, Outcome, Unknown
+
+IsMine = Callable[[bytes], bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long and how often a write is tried, and with which clock and chance.
+
+    Attributes:
+        attempts_max: how often the same bytes are sent.
+        wait_ms: the wait before the second attempt; it doubles, with full jitter.
+        wait_ms_max: the longest wait.
+        deadline_ms: no attempt starts later than this after the first.
+        clock: monotonic seconds.
+        sleep: waits seconds.
+        chance: a number in [0, 1).
+    """
+
+    attempts_max: int = 8
+    wait_ms: int = 20
+    wait_ms_max: int = 1_000
+    deadline_ms: int = 20_000
+    clock: Callable[[], float] = field(default=time.monotonic)
+    sleep: Callable[[float], None] = field(default=time.sleep)
+    chance: Callable[[], float] = field(default=random.random)
+
+    def pause(self, attempt: int) -> None:
+        """Wait before the attempt after this one (counted from 1)."""
+        longest_ms = min(self.wait_ms_max, self.wait_ms * 2 ** (attempt - 1))
+        self.sleep(longest_ms * (0.5 + 0.5 * self.chance()) / 1000)
+
+
+class Register:
+    """Conditional writes of small objects."""
+
+    def __init__(self, store: ObjectStore, patience: Patience | None = None) -> None:
+        self._store = store
+        self._patience = patience or Patience()
+
+    def read(self, key: str) -> Stored | None:
+        """What the key holds, or None."""
+        return self._store.get(key)
+
+    def create(self, key: str, data: bytes, *, is_mine: IsMine) -> Outcome:
+        """Write the key if it is absent.
+
+        Args:
+            key: the key.
+            data: its value; carries a nonce.
+            is_mine: whether a value that was found is this one or was built on it; None if it cannot be told.
+
+        Raises:
+            StoreDeniedError: not allowed; nothing was written.
+            UnavailableError: the store never took the write, provably.
+        """
+        return self._write(key, data, if_match=None, is_mine=is_mine)
+
+    def swap(self, key: str, data: bytes, *, if_match: str, is_mine: IsMine) -> Outcome:
+        """Replace the value that has the entity tag `if_match`. Arguments and errors as `create`."""
+        return self._write(key, data, if_match=if_match, is_mine=is_mine)
+
+    def _write(self, key: str, data: bytes, *, if_match: str | None, is_mine: IsMine) -> Outcome:
+        patience = self._patience
+        started = patience.clock()
+        ambiguous = False
+        reason = ""
+        for attempt in range(1, patience.attempts_max + 1):
+            late = (patience.clock() - started) * 1000 > patience.deadline_ms
+            if attempt > 1:
+                if late:
+                    break
+                patience.pause(attempt - 1)
+            try:
+                etag = self._store.put(key, data, if_absent=if_match is None, if_match=if_match)
+                return Committed(etag=etag)
+            except StoreRefusedError as e:
+                reason = e.message
+            except StoreBusyError as e:
+                # The answer of a store that refuses load says nothing certain about what it did.
+                ambiguous, reason = True, e.message
+                continue
+            except StoreAmbiguousError as e:
+                ambiguous, reason = True, e.message
+            except StoreDeniedError as e:
+                if ambiguous:
+                    return Unknown(reason=e.message)
+                raise
+            seen = self._look(key, if_match=if_match, is_mine=is_mine)
+            if isinstance(seen, Unlooked):
+                # Not even the reading back was answered: a refusal by itself proves nothing any more.
+                ambiguous, reason = True, seen.reason
+            elif seen is not None:
+                return seen
+        if ambiguous:
+            seen = self._look(key, if_match=if_match, is_mine=is_mine)
+            return Unknown(reason=reason) if seen is None or isinstance(seen, Unlooked) else seen
+        raise UnavailableError(
+            f"could not write {key}: refused {patience.attempts_max} times although nothing was in the way "
+            f"({reason}); nothing was changed, try again",
+            key=key,
+        )
+
+    def _look(self, key: str, *, if_match: str | None, is_mine: IsMine) -> Outcome | Unlooked | None:
+        """The outcome as the stored value tells it; None if nothing has changed and one may try again."""
+        try:
+            found = self._store.get(key)
+        except (UnavailableError, StoreDeniedError) as e:
+            return Unlooked(reason=e.message)
+        if found is None:
+            return None if if_match is None else Conflict(reason=f"{key} is gone")
+        if found.etag == if_match:
+            return None
+        mine = is_mine(found.data)
+        if mine:
+            return Committed(etag=found.etag)
+        if mine is None:
+            return Unknown(reason=f"{key} was replaced so often that one's own write cannot be found in it")
+        return Conflict(reason=f"{key} holds another value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlooked:
+    """Reading back failed.
+
+    Attributes:
+        reason: why, for people.
+    """
+
+    reason: str
+
+
+def write_once(store: ObjectStore, key: str, data: bytes, *, patience: Patience) -> None:
+    """Write an immutable object. A repeat with the same bytes is fine.
+
+    Args:
+        store: the store.
+        key: a key that nobody else will use.
+        data: its bytes.
+        patience: how long to try.
+
+    Raises:
+        ConflictError: the key holds other bytes.
+        UnavailableError: the store did not answer; the object may be there, and nothing names it.
+        StoreDeniedError: not allowed.
+    """
+    reason = ""
+    started = patience.clock()
+    for attempt in range(1, patience.attempts_max + 1):
+        if attempt > 1:
+            if (patience.clock() - started) * 1000 > patience.deadline_ms:
+                break
+            patience.pause(attempt - 1)
+        try:
+            store.put(key, data, if_absent=True)
+        except StoreRefusedError as e:
+            found = store.get(key)
+            if found is None:
+                reason = e.message
+                continue
+            if found.data == data:
+                return
+            raise ConflictError(f"{key} exists with another content; it is written once only", key=key) from e
+        except (StoreBusyError, StoreAmbiguousError) as e:
+            reason = e.message
+        else:
+            return
+    raise UnavailableError(f"could not write {key}: {reason}; nothing was changed, try again", key=key)

@@ -1,0 +1,446 @@
+"""The routes of the Iceberg REST catalog, as functions from a call to an answer. No sockets here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import orjson
+
+from tarn.core.errors import InvalidError, InvalidNameError
+from tarn_catalog.answers import (
+    JSON_HEADERS,
+    NO_CONTENT,
+    NOT_MODIFIED,
+    Answer,
+    MethodError,
+    NoSuchRouteError,
+    NoSuchWarehouseError,
+    NotSupportedError,
+    answer_json,
+    error_body,
+)
+from tarn_catalog.auth import Access
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.core import Metadata, Repeat
+from tarn_catalog.memory import LIFETIME_MS
+from tarn_catalog.metadata import refs_only
+from tarn_catalog.namespaces import Levels
+from tarn_catalog.tables import NewTable, Slot
+
+SEPARATOR = "\x1f"
+PAGE_SIZE_MAX = 1000
+IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One listener, and what its clients are told.
+
+    Attributes:
+        name: `inside` or `published`.
+        s3_endpoint: the store as these clients reach it.
+        region: of the store.
+        warehouse: the one warehouse.
+    """
+
+    name: str
+    s3_endpoint: str
+    region: str
+    warehouse: str
+
+    def defaults(self) -> dict[str, str]:
+        """Client properties that let Spark, Trino and pyiceberg work without flags of their own."""
+        return {
+            "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+            "s3.endpoint": self.s3_endpoint,
+            "s3.path-style-access": "true",
+            "s3.region": self.region,
+            "client.region": self.region,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request.
+
+    Attributes:
+        method: the HTTP method.
+        path: still percent-encoded.
+        query: decoded.
+        headers: lower-case names.
+        body: the bytes.
+        side: the listener that it came in by.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    side: Side
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object.
+
+        Raises:
+            InvalidError: it is none.
+        """
+        try:
+            value = orjson.loads(self.body)
+        except orjson.JSONDecodeError as e:
+            raise InvalidError(f"Cannot parse the request body as JSON: {e}") from e
+        if not isinstance(value, dict):
+            raise InvalidError("Cannot parse the request body: it is no JSON object")
+        return value
+
+    def repeat(self, what: str) -> Repeat | None:
+        """The idempotency key, bound to this operation and payload.
+
+        Raises:
+            InvalidError: it is no UUID version 7.
+        """
+        text = self.headers.get("idempotency-key")
+        if text is None:
+            return None
+        try:
+            key = uuid.UUID(text)
+        except ValueError:
+            key = None
+        if key is None or key.version != 7 or len(text) != 36:
+            raise InvalidError(f"Invalid Idempotency-Key {text[:64]!r}: give a UUID version 7 (RFC 9562)")
+        digest = hashlib.sha256(b"\0".join((self.path.encode(), self.body))).hexdigest()[:16]
+        return Repeat(key=str(key), what=f"{what}:{digest}")
+
+    def page(self) -> tuple[str | None, int | None]:
+        """The page token and size.
+
+        Raises:
+            InvalidError: the size is no number above 0.
+        """
+        size = self.query.get("pageSize")
+        if size is None:
+            return self.query.get("pageToken"), None
+        if not re.fullmatch("[1-9][0-9]{0,8}", size):
+            raise InvalidError(f"Invalid pageSize {size!r}: give a number above 0")
+        return self.query.get("pageToken"), min(int(size), PAGE_SIZE_MAX)
+
+
+def _get(value: Mapping[str, Any], name: str, kind: type, default: Any = ...) -> Any:
+    found = value.get(name)
+    if found is None and default is not ...:
+        return default
+    if not isinstance(found, kind):
+        raise InvalidError(f"Cannot parse the request body: {name} is missing or no {kind.__name__}")
+    return found
+
+
+def _strings(value: Mapping[str, Any], name: str) -> dict[str, str]:
+    found = _get(value, name, dict, {})
+    for key, item in found.items():
+        if not isinstance(item, str):
+            raise InvalidError(f"Cannot parse the request body: {name}.{key} is no string")
+    return dict(found)
+
+
+def _objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = _get(value, name, list, [])
+    if not all(isinstance(item, dict) for item in found):
+        raise InvalidError(f"Cannot parse the request body: {name} holds something that is no JSON object")
+    return list(found)
+
+
+def _levels(text: str) -> Levels:
+    levels = tuple(text.split(SEPARATOR))
+    if not all(levels):
+        raise InvalidNameError(f"Invalid namespace {text!r}: it has an empty level", namespace=text)
+    return levels
+
+
+class Routes:
+    """Every route over one catalog."""
+
+    def __init__(self, catalog: Catalog, access: Access) -> None:
+        self._catalog = catalog
+        self._access = access
+
+    def handle(self, call: Call) -> Answer:
+        """The answer.
+
+        Raises:
+            TarnError: of the request; `answers.answer_error` words it.
+        """
+        segments = call.path.strip("/").split("/")
+        try:
+            parts = [unquote(segment, errors="strict") for segment in segments]
+        except UnicodeDecodeError as e:
+            raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
+        route, arguments = _match(call.method, parts)
+        if route.public:
+            return route.function(self, call, arguments)
+        self._access.principal(call.headers.get("authorization"), probe=route.probe)
+        return route.function(self, call, arguments)
+
+    # -- service
+
+    def _health(self, call: Call, _: list[str]) -> Answer:
+        if "authorization" in call.headers:
+            self._access.principal(call.headers.get("authorization"), probe=True)
+        return self._healthy(self._catalog.health.shallow())
+
+    def _health_deep(self, _call: Call, _: list[str]) -> Answer:
+        return self._healthy(self._catalog.health.deep())
+
+    @staticmethod
+    def _healthy(problem: str | None) -> Answer:
+        if problem is not None:
+            return error_body(503, "ServiceUnavailableException", problem, {"retry-after": "1"})
+        return answer_json({"status": "ok"})
+
+    def _token(self, call: Call, _: list[str]) -> Answer:
+        try:
+            form = dict(parse_qsl(call.body.decode(), keep_blank_values=True, max_num_fields=20))
+        except ValueError as e:
+            raise InvalidError(f"Cannot parse the request body as a form: {e}") from e
+        answer = self._access.token(form, call.headers.get("authorization"))
+        return answer_json(answer, headers={"cache-control": "no-store"})
+
+    def _config(self, call: Call, _: list[str]) -> Answer:
+        wanted, known = call.query.get("warehouse"), call.side.warehouse
+        if wanted and wanted != known:
+            raise NoSuchWarehouseError(
+                f"Warehouse does not exist: {wanted}; this catalog has one warehouse, {known}",
+                warehouse=wanted,
+            )
+        return answer_json(
+            {
+                "defaults": call.side.defaults(),
+                "overrides": {},
+                "endpoints": ENDPOINTS,
+                "idempotency-key-lifetime": IDEMPOTENCY_KEY_LIFETIME,
+            }
+        )
+
+    # -- namespaces
+
+    def _list_namespaces(self, call: Call, _: list[str]) -> Answer:
+        token, size = call.page()
+        parent = call.query.get("parent")
+        page = self._catalog.namespaces.children(
+            _levels(parent) if parent else (), token=token, page_size=size
+        )
+        return answer_json({"namespaces": page.names, "next-page-token": page.next_token})
+
+    def _create_namespace(self, call: Call, _: list[str]) -> Answer:
+        body = call.json()
+        levels = _get(body, "namespace", list)
+        if not all(isinstance(level, str) for level in levels):
+            raise InvalidError("Cannot parse the request body: a level of namespace is no string")
+        properties = self._catalog.namespaces.create(
+            tuple(levels), _strings(body, "properties"), repeat=call.repeat("create-namespace")
+        )
+        return answer_json({"namespace": levels, "properties": properties})
+
+    def _load_namespace(self, _call: Call, arguments: list[str]) -> Answer:
+        levels = _levels(arguments[0])
+        return answer_json({"namespace": levels, "properties": self._catalog.namespaces.load(levels)})
+
+    def _namespace_exists(self, _call: Call, arguments: list[str]) -> Answer:
+        self._catalog.namespaces.load(_levels(arguments[0]))
+        return NO_CONTENT
+
+    def _drop_namespace(self, call: Call, arguments: list[str]) -> Answer:
+        self._catalog.namespaces.drop(_levels(arguments[0]), repeat=call.repeat("drop-namespace"))
+        return NO_CONTENT
+
+    def _update_namespace(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        removals = _get(body, "removals", list, [])
+        if not all(isinstance(name, str) for name in removals):
+            raise InvalidError("Cannot parse the request body: removals holds something that is no string")
+        changed = self._catalog.namespaces.update(
+            _levels(arguments[0]),
+            updates=_strings(body, "updates"),
+            removals=removals,
+            repeat=call.repeat("update-namespace"),
+        )
+        return answer_json(
+            {"updated": changed.updated, "removed": changed.removed, "missing": changed.missing}
+        )
+
+    # -- tables
+
+    def _list_tables(self, call: Call, arguments: list[str]) -> Answer:
+        token, size = call.page()
+        page = self._catalog.namespaces.list_tables(
+            _levels(arguments[0]), kind="table", token=token, page_size=size
+        )
+        identifiers = [{"namespace": found[:-1], "name": found[-1]} for found in page.names]
+        return answer_json({"identifiers": identifiers, "next-page-token": page.next_token})
+
+    def _create_table(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        slot = Slot.of(_levels(arguments[0]), _get(body, "name", str))
+        wanted = NewTable(
+            schema=_get(body, "schema", dict),
+            spec=_get(body, "partition-spec", dict, None),
+            order=_get(body, "write-order", dict, None),
+            properties=_strings(body, "properties"),
+            location=_get(body, "location", str, None),
+        )
+        if _get(body, "stage-create", bool, False):
+            staged = self._catalog.tables.stage(slot, wanted)
+            return answer_json({"metadata": staged, "config": {}})
+        stored = self._catalog.tables.create(slot, wanted, repeat=call.repeat("create-table"))
+        return self._table(call, stored)
+
+    def _load_table(self, call: Call, arguments: list[str]) -> Answer:
+        mode = call.query.get("snapshots", "all")
+        if mode not in ("all", "refs"):
+            raise InvalidError(f"Invalid snapshots {mode!r}: give all or refs")
+        stored = self._catalog.tables.load(Slot.of(_levels(arguments[0]), arguments[1]))
+        return self._table(call, stored, mode=mode)
+
+    def _table(self, call: Call, stored: Metadata, *, mode: str = "all") -> Answer:
+        """The answer that holds a table; its entity tag covers all that may differ between clients."""
+        told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
+        etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
+        wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
+        if call.method == "GET" and etag in wanted:
+            return Answer(status=NOT_MODIFIED, headers={"etag": etag})
+        raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
+        head = orjson.dumps(stored.location)
+        body = b'{"metadata-location":' + head + b',"metadata":' + raw + b',"config":{}}'
+        return Answer(body=body, headers={**JSON_HEADERS, "etag": etag})
+
+    def _table_exists(self, _call: Call, arguments: list[str]) -> Answer:
+        self._catalog.tables.pointer(Slot.of(_levels(arguments[0]), arguments[1]))
+        return NO_CONTENT
+
+    def _commit_table(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        slot = Slot.of(_levels(arguments[0]), arguments[1])
+        named = _get(body, "identifier", dict, None)
+        if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
+            slot.namespace,
+            slot.name,
+        ):
+            raise InvalidError(f"Cannot commit: the body names {named}, the path {slot.text}")
+        stored = self._catalog.tables.commit(
+            slot, _objects(body, "requirements"), _objects(body, "updates"), repeat=call.repeat("commit")
+        )
+        return self._table(call, stored)
+
+    def _drop_table(self, call: Call, arguments: list[str]) -> Answer:
+        # purgeRequested is accepted; files are taken by the reaper only, whether purged or not (I7).
+        slot = Slot.of(_levels(arguments[0]), arguments[1])
+        self._catalog.tables.drop(slot, repeat=call.repeat("drop-table"))
+        return NO_CONTENT
+
+    def _metrics(self, call: Call, arguments: list[str]) -> Answer:
+        Slot.of(_levels(arguments[0]), arguments[1])
+        call.json()
+        return NO_CONTENT
+
+    def _not_supported(self, call: Call, _: list[str]) -> Answer:
+        raise NotSupportedError(
+            f"{call.method} {unquote(call.path)[:200]!r} is not supported by this version of the "
+            "catalog; /v1/config lists what is"
+        )
+
+
+Function = Callable[[Routes, Call, list[str]], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    method: str
+    template: str
+    function: Function
+    public: bool = False
+    probe: bool = False
+    told: bool = True
+
+
+_NS = "v1/namespaces/{namespace}"
+_TABLE = f"{_NS}/tables/{{table}}"
+
+# The order matters only among routes of one method and length with a fixed part against a name.
+_ROUTES = tuple(
+    _Route(method=method, template=template, function=function, **options)
+    for method, template, function, options in (
+        ("GET", "health", Routes._health, {"public": True, "told": False}),
+        ("POST", "health/deep", Routes._health_deep, {"probe": True, "told": False}),
+        ("POST", "v1/oauth/tokens", Routes._token, {"public": True, "told": False}),
+        ("GET", "v1/config", Routes._config, {"told": False}),
+        ("GET", "v1/namespaces", Routes._list_namespaces, {}),
+        ("POST", "v1/namespaces", Routes._create_namespace, {}),
+        ("GET", _NS, Routes._load_namespace, {}),
+        ("HEAD", _NS, Routes._namespace_exists, {}),
+        ("DELETE", _NS, Routes._drop_namespace, {}),
+        ("POST", f"{_NS}/properties", Routes._update_namespace, {}),
+        ("GET", f"{_NS}/tables", Routes._list_tables, {}),
+        ("POST", f"{_NS}/tables", Routes._create_table, {}),
+        ("GET", _TABLE, Routes._load_table, {}),
+        ("HEAD", _TABLE, Routes._table_exists, {}),
+        ("POST", _TABLE, Routes._commit_table, {}),
+        ("DELETE", _TABLE, Routes._drop_table, {}),
+        ("POST", f"{_TABLE}/metrics", Routes._metrics, {}),
+        # In the specification, not in this version.
+        ("POST", f"{_NS}/register", Routes._not_supported, {"told": False}),
+        ("POST", "v1/tables/rename", Routes._not_supported, {"told": False}),
+        ("POST", "v1/transactions/commit", Routes._not_supported, {"told": False}),
+        ("POST", "v1/views/rename", Routes._not_supported, {"told": False}),
+        ("GET", f"{_TABLE}/credentials", Routes._not_supported, {"told": False}),
+        ("POST", f"{_TABLE}/plan", Routes._not_supported, {"told": False}),
+        ("POST", f"{_TABLE}/tasks", Routes._not_supported, {"told": False}),
+        ("GET", f"{_NS}/views", Routes._not_supported, {"told": False}),
+        ("POST", f"{_NS}/views", Routes._not_supported, {"told": False}),
+        ("GET", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("HEAD", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("POST", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("DELETE", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("POST", f"{_NS}/register-view", Routes._not_supported, {"told": False}),
+    )
+)
+
+ENDPOINTS = tuple(
+    f"{route.method} /v1/{{prefix}}/{route.template.removeprefix('v1/')}" for route in _ROUTES if route.told
+)
+
+
+def _fits(template: str, parts: list[str]) -> list[str] | None:
+    """The arguments, if the path is of this template."""
+    pieces = template.split("/")
+    if len(pieces) != len(parts):
+        return None
+    arguments: list[str] = []
+    for piece, part in zip(pieces, parts, strict=True):
+        if piece.startswith("{"):
+            arguments.append(part)
+        elif piece != part:
+            return None
+    return arguments
+
+
+def _match(method: str, parts: list[str]) -> tuple[_Route, list[str]]:
+    allowed: list[str] = []
+    for route in _ROUTES:
+        arguments = _fits(route.template, parts)
+        if arguments is None:
+            continue
+        if route.method == method:
+            return route, arguments
+        allowed.append(route.method)
+    if allowed:
+        raise MethodError(
+            f"Method {method} is not allowed here; use one of {', '.join(sorted(set(allowed)))}"
+        )
+    raise NoSuchRouteError(
+        f"No route for {method} /{'/'.join(parts)[:200]}; see /v1/config for what there is"
+    )

@@ -1,0 +1,141 @@
+"""The catalog as a service: settings, wiring, two listeners, an orderly stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+import uvicorn
+
+from tarn.adapters.logging import configure
+from tarn.core.errors import TarnError
+from tarn_catalog.app import Limits, make_app
+from tarn_catalog.auth import Access
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.health import check_store
+from tarn_catalog.routes import Routes, Side
+from tarn_catalog.settings import Settings, load_settings
+
+log = structlog.get_logger()
+
+KEEP_ALIVE_S = 75
+STOP_WAIT_S = 10
+HEADER_BYTES_MAX = 64 * 1024
+CONNECTIONS_MAX = 1000
+
+
+class Listener(uvicorn.Server):
+    """One of several servers in a process: signals are handled by whoever runs them."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def sides(settings: Settings) -> tuple[Side, Side]:
+    """What the two listeners tell their clients."""
+    inside, published = (
+        Side(name=name, s3_endpoint=endpoint, region=settings.region, warehouse=settings.warehouse)
+        for name, endpoint in (
+            ("inside", settings.s3_endpoint_inside),
+            ("published", settings.s3_endpoint_published),
+        )
+    )
+    return inside, published
+
+
+def listeners(settings: Settings, routes: Routes) -> list[Listener]:
+    """The two servers, not yet started."""
+    limits = Limits()
+    inside, published = sides(settings)
+    ports = ((inside, settings.catalog_port_inside), (published, settings.catalog_port_published))
+    return [
+        Listener(
+            uvicorn.Config(
+                make_app(routes, side, limits),
+                host=settings.catalog_host,
+                port=port,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=STOP_WAIT_S,
+                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+                limit_concurrency=CONNECTIONS_MAX,
+                backlog=512,
+            )
+        )
+        for side, port in ports
+    ]
+
+
+async def serve(servers: list[Listener]) -> None:
+    """Run until SIGTERM or SIGINT, or until one of them ends."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for server in servers:
+            server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    tasks = [asyncio.create_task(server.serve()) for server in servers]
+    for task in tasks:
+        task.add_done_callback(lambda _: stop())
+    await asyncio.gather(*tasks)
+
+
+def run(settings: Settings) -> None:
+    """Check the store, then serve.
+
+    Raises:
+        TarnError: it cannot start; the message says why.
+    """
+    access = Access(settings.secrets_dir)
+    store = settings.store()
+    check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
+    catalog = Catalog(store, settings.roots)
+    log.info(
+        "catalog starts",
+        inside=f"{settings.catalog_host}:{settings.catalog_port_inside}",
+        published=f"{settings.catalog_host}:{settings.catalog_port_published}",
+        bucket=settings.bucket,
+    )
+    asyncio.run(serve(listeners(settings, Routes(catalog, access))))
+    log.info("catalog stopped")
+
+
+def main() -> None:
+    """The command `tarn-catalog`."""
+    parser = argparse.ArgumentParser(
+        prog="tarn-catalog",
+        description="Tarn's Iceberg REST catalog. All settings are environment variables that begin with "
+        "TARN_; docs/reference.md lists them.",
+    )
+    parser.parse_args()
+    try:
+        settings = load_settings()
+        configure(settings.log_level, service="catalog")
+        run(settings)
+    except TarnError as e:
+        configure("info", service="catalog")
+        log.error("catalog cannot start", reason=e.message)
+        sys.exit(1)
+    except SystemExit as e:
+        # uvicorn leaves this way if it cannot listen.
+        log.error("catalog cannot listen", reason="a port is taken or the address is not this machine's")
+        sys.exit(e.code or 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,456 @@
+"""Tables: create, load, commit and drop, each decided by one conditional write of the pointer (I2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    InvalidLocationError,
+    NoSuchTableError,
+    OutcomeUnknownError,
+    TarnError,
+)
+from tarn.core.naming import check_path_properties, pointer_key
+from tarn.core.outcome import Committed, Conflict, Unknown
+from tarn_catalog import metadata
+from tarn_catalog.core import Core, Held, Metadata, Repeat
+from tarn_catalog.namespaces import Levels, Namespaces
+from tarn_catalog.pointer import Pointer, PointerState
+from tarn_catalog.schemas import Json
+from tarn_catalog.updates import check_format_version
+
+COMMIT_ATTEMPTS_MAX = 16
+POINTER_BYTES = 16_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place for a table: its name and the key of its pointer.
+
+    Attributes:
+        namespace: where it lives.
+        name: its name.
+        key: of its pointer.
+    """
+
+    namespace: Levels
+    name: str
+    key: str
+
+    @staticmethod
+    def of(namespace: Levels, name: str) -> Slot:
+        """The place of a table of a user.
+
+        Raises:
+            InvalidNameError: a name is not allowed.
+        """
+        return Slot(namespace=namespace, name=name, key=pointer_key(namespace, name))
+
+    @property
+    def text(self) -> str:
+        """For messages."""
+        return ".".join((*self.namespace, self.name))
+
+    def missing(self) -> NoSuchTableError:
+        """The error if there is no table."""
+        return NoSuchTableError(f"Table does not exist: {self.text}", table=self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """What a client asks for when it creates a table.
+
+    Attributes:
+        schema: JSON.
+        spec: JSON of the partition spec.
+        order: JSON of the sort order.
+        properties: of the table.
+        location: a folder it should lie in; the catalog appends a name that ends in the uuid.
+    """
+
+    schema: Json
+    spec: Json | None = None
+    order: Json | None = None
+    properties: Mapping[str, str]
+    location: str | None = None
+
+
+class Tables:
+    """Operations on tables."""
+
+    def __init__(self, core: Core, namespaces: Namespaces) -> None:
+        self._core = core
+        self._namespaces = namespaces
+
+    # -- reading
+
+    def pointer(self, slot: Slot) -> Held[Pointer]:
+        """The pointer of a table that is there.
+
+        Raises:
+            NoSuchTableError: it is not there.
+        """
+        held = self._core.read(slot.key, Pointer.load)
+        if held is None or not held.value.live or held.value.kind != "table":
+            raise slot.missing()
+        return held
+
+    def exists(self, slot: Slot) -> bool:
+        """Whether it is there."""
+        try:
+            self.pointer(slot)
+        except NoSuchTableError:
+            return False
+        return True
+
+    def load(self, slot: Slot) -> Metadata:
+        """Its current metadata.
+
+        Raises:
+            NoSuchTableError: it is not there.
+        """
+        return self._current(self.pointer(slot))
+
+    def _current(self, held: Held[Pointer]) -> Metadata:
+        assert held.value.metadata is not None, held.value.name
+        return self._core.metadata(held.value.metadata)
+
+    # -- creating
+
+    def stage(self, slot: Slot, wanted: NewTable) -> Json:
+        """The metadata that the table would have, with a location that is its own. Nothing is stored.
+
+        Raises:
+            NoSuchNamespaceError: the namespace is not there.
+            AlreadyExistsError: the name is taken.
+            InvalidError: something of it cannot be used.
+        """
+        self._namespaces.load(slot.namespace)
+        if self.exists(slot):
+            raise _taken(slot)
+        return self._new(slot, wanted)
+
+    def create(self, slot: Slot, wanted: NewTable, *, repeat: Repeat | None = None) -> Metadata:
+        """Make it. Arguments and errors as `stage`.
+
+        Raises:
+            OutcomeUnknownError: it may have been made.
+        """
+        self._namespaces.enter(slot.namespace)
+        held = self._core.read(slot.key, Pointer.load)
+        if held is not None:
+            if self._core.repeated(held.value.memory, repeat):
+                return self._again(slot, held)
+            if held.value.live:
+                raise _taken(slot)
+        return self._create(slot, held, self._new(slot, wanted), repeat)
+
+    def _new(self, slot: Slot, wanted: NewTable) -> Json:
+        table_uuid = self._core.new_uuid()
+        location = self._core.roots.new_table(
+            slot.namespace, slot.name, table_uuid, requested=wanted.location
+        )
+        meta = metadata.new_table(
+            schema=wanted.schema,
+            spec=wanted.spec,
+            order=wanted.order,
+            properties=wanted.properties,
+            location=location,
+            table_uuid=table_uuid,
+            now_ms=self._core.now_ms(),
+        )
+        check_path_properties(meta["properties"], location)
+        return meta
+
+    def _again(self, slot: Slot, held: Held[Pointer]) -> Metadata:
+        """The answer to a request that was carried out before."""
+        if not held.value.live:
+            raise slot.missing()
+        return self._current(held)
+
+    def _create(self, slot: Slot, held: Held[Pointer] | None, meta: Json, repeat: Repeat | None) -> Metadata:
+        """Store the first metadata and the pointer, then make sure that the namespace is still there."""
+        table_uuid = meta["table-uuid"]
+        # The first file's name is the same for all who use this location: only one of them can write it (I7).
+        location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
+        try:
+            stored = self._core.write_metadata(location, meta)
+        except ConflictError as e:
+            raise ConflictError(
+                f"Cannot create {slot.text}: the location {meta['location']} was used before and locations "
+                "are never reused; begin the create again",
+                table=slot.text,
+            ) from e
+        self.create_pointer(slot, held, stored, repeat)
+        if slot.namespace and not self._namespaces.enter(slot.namespace, missing_ok=True):
+            self._drop(slot, lambda pointer: pointer.uuid == table_uuid, repeat=None)
+            self._namespaces.load(slot.namespace)
+        return stored
+
+    def create_pointer(
+        self, slot: Slot, held: Held[Pointer] | None, stored: Metadata, repeat: Repeat | None
+    ) -> None:
+        """Write the pointer of a new table, over a tombstone if there is one.
+
+        Raises:
+            AlreadyExistsError: somebody else was first.
+            OutcomeUnknownError: it may have been written.
+        """
+        table_uuid = stored.parsed["table-uuid"]
+        base = held.value if held is not None else self._blank(slot)
+        written, outcome = self._core.write(
+            slot.key,
+            base.next(
+                nonce=self._core.new_uuid(),
+                now_ms=self._core.now_ms(),
+                key=repeat.key if repeat else None,
+                what=repeat.what if repeat else None,
+                metadata=stored.location,
+                uuid=table_uuid,
+            ),
+            over=held,
+        )
+        match outcome:
+            case Committed(etag=etag):
+                self._remember(slot, Held(value=written, etag=etag))
+            case Conflict():
+                raise _taken(slot)
+            case Unknown(reason=reason):
+                raise OutcomeUnknownError(
+                    f"Cannot tell whether table {slot.text} was created: {reason}; load it and look for uuid "
+                    f"{table_uuid}",
+                    table=slot.text,
+                    uuid=table_uuid,
+                )
+
+    def _blank(self, slot: Slot) -> Pointer:
+        return Pointer(
+            state=PointerState.DROPPED,
+            namespace=slot.namespace,
+            name=slot.name,
+            uuid="",
+            version=0,
+            metadata=None,
+            nonce=self._core.new_uuid(),
+        )
+
+    # -- committing
+
+    def commit(
+        self,
+        slot: Slot,
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        *,
+        repeat: Repeat | None = None,
+    ) -> Metadata:
+        """Apply updates if the requirements hold, and return the table's metadata afterwards.
+
+        A lost race is tried again here as long as the requirements hold on the new base too.
+
+        Raises:
+            NoSuchTableError: the table is not there.
+            ConflictError: a requirement does not hold.
+            InvalidError: an update cannot be applied.
+            OutcomeUnknownError: the commit may have happened.
+            UnavailableError: it did not happen.
+        """
+        if any(requirement.get("type") == "assert-create" for requirement in requirements):
+            return self._commit_create(slot, requirements, updates, repeat)
+        with self._core.turn(slot.key):
+            held = self._core.cache.get(slot.key)
+            if isinstance(held, Held):
+                # A base from memory may be stale: what it refuses is judged again on the stored one.
+                try:
+                    done = self._attempt(slot, held, requirements, updates, repeat)
+                except OutcomeUnknownError:
+                    raise
+                except TarnError:
+                    done = None
+                if done is not None:
+                    return done
+            for _ in range(COMMIT_ATTEMPTS_MAX):
+                held = self.pointer(slot)
+                done = self._attempt(slot, held, requirements, updates, repeat)
+                if done is not None:
+                    return done
+        raise ConflictError(
+            f"Cannot commit to {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; refresh "
+            "and try again",
+            table=slot.text,
+        )
+
+    def _attempt(
+        self,
+        slot: Slot,
+        held: Held[Pointer],
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        repeat: Repeat | None,
+    ) -> Metadata | None:
+        """The metadata after the commit; None if somebody else was first."""
+        if self._core.repeated(held.value.memory, repeat):
+            return self._current(held)
+        base = self._current(held)
+        if metadata.already_applied(updates, base.parsed):
+            return base
+        metadata.check_requirements(requirements, base.parsed)
+        now_ms = self._core.now_ms()
+        meta = metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
+        if meta is None:
+            if repeat is None:
+                return base
+            stored = base
+        else:
+            _check_locations(meta, base.parsed)
+            stored = self._core.write_metadata(self._next_location(base), meta)
+        nonce = self._core.new_uuid()
+        written, outcome = self._core.write(
+            slot.key,
+            held.value.next(
+                nonce=nonce,
+                now_ms=now_ms,
+                key=repeat.key if repeat else None,
+                what=repeat.what if repeat else None,
+                metadata=stored.location,
+            ),
+            over=held,
+        )
+        match outcome:
+            case Committed(etag=etag):
+                self._remember(slot, Held(value=written, etag=etag))
+                return stored
+            case Conflict():
+                self._core.cache.drop(slot.key)
+                return None
+            case Unknown(reason=reason):
+                self._core.cache.drop(slot.key)
+                raise OutcomeUnknownError(
+                    f"Cannot tell whether the commit to {slot.text} happened: {reason}; load the table and "
+                    "look for your snapshot, and delete nothing",
+                    table=slot.text,
+                )
+
+    def _remember(self, slot: Slot, held: Held[Pointer]) -> None:
+        # Only the process that wrote a value may build on it unread; a value it read back may be another's.
+        current = self._core.cache.get(slot.key)
+        if not isinstance(current, Held) or current.value.version < held.value.version:
+            self._core.cache.put(slot.key, held, POINTER_BYTES)
+
+    def _next_location(self, base: Metadata) -> str:
+        folder, name = base.location.rsplit("/", 1)
+        version = int(name.split("-", 1)[0]) + 1
+        return f"{folder}/{version:05}-{self._core.new_uuid()}.metadata.json"
+
+    def _commit_create(
+        self,
+        slot: Slot,
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        repeat: Repeat | None,
+    ) -> Metadata:
+        """The end of a staged create."""
+        table_uuid = str(_last(updates, "assign-uuid", "uuid")).lower()
+        location = str(_last(updates, "set-location", "location")).rstrip("/")
+        self._namespaces.enter(slot.namespace)
+        held = self._core.read(slot.key, Pointer.load)
+        if held is not None:
+            if self._core.repeated(held.value.memory, repeat):
+                return self._again(slot, held)
+            if held.value.live:
+                current = self._current(held)
+                adds = any(update.get("action") == "add-snapshot" for update in updates)
+                if held.value.uuid == table_uuid and (
+                    not adds or metadata.already_applied(updates, current.parsed)
+                ):
+                    return current
+                raise _taken(slot)
+        self._core.roots.check_table(location, table_uuid)
+        metadata.check_requirements(requirements, None)
+        versions = [u.get("format-version") for u in updates if u.get("action") == "upgrade-format-version"]
+        version = check_format_version(versions[0] if versions else metadata.FORMAT_VERSION_DEFAULT)
+        meta = metadata.commit(
+            metadata.empty(table_uuid=table_uuid, format_version=version),
+            updates,
+            now_ms=self._core.now_ms(),
+            previous_location=None,
+        )
+        assert meta is not None, slot
+        check_path_properties(meta["properties"], meta["location"])
+        return self._create(slot, held, meta, repeat)
+
+    # -- dropping
+
+    def drop(self, slot: Slot, *, repeat: Repeat | None = None) -> None:
+        """Replace the pointer by a tombstone. The files stay until the reaper takes them (invariant I7).
+
+        Raises:
+            NoSuchTableError: it is not there.
+            OutcomeUnknownError: it may have been dropped.
+        """
+        if not self._drop(slot, lambda _: True, repeat=repeat):
+            raise slot.missing()
+
+    def _drop(self, slot: Slot, mine: Callable[[Pointer], bool], *, repeat: Repeat | None) -> bool:
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            held = self._core.read(slot.key, Pointer.load)
+            if held is not None and self._core.repeated(held.value.memory, repeat):
+                return True
+            if held is None or not held.value.live or held.value.kind != "table" or not mine(held.value):
+                return False
+            _, outcome = self._core.write(
+                slot.key,
+                held.value.next(
+                    nonce=self._core.new_uuid(),
+                    now_ms=self._core.now_ms(),
+                    key=repeat.key if repeat else None,
+                    what=repeat.what if repeat else None,
+                    metadata=None,
+                    state=PointerState.DROPPED,
+                ),
+                over=held,
+            )
+            self._core.cache.drop(slot.key)
+            match outcome:
+                case Committed():
+                    return True
+                case Conflict():
+                    continue
+                case Unknown(reason=reason):
+                    raise OutcomeUnknownError(
+                        f"Cannot tell whether table {slot.text} was dropped: {reason}; load it and look",
+                        table=slot.text,
+                    )
+        raise ConflictError(
+            f"Cannot drop {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; try again",
+            table=slot.text,
+        )
+
+
+def _taken(slot: Slot) -> AlreadyExistsError:
+    return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
+
+
+def _check_locations(meta: Json, base: Json) -> None:
+    if meta["location"] != base["location"]:
+        raise InvalidLocationError(
+            f"Invalid location {meta['location']}: the table lies at {base['location']} and stays there; "
+            "make a new table and copy the rows",
+            location=meta["location"],
+        )
+    if meta["properties"] is not base["properties"]:
+        check_path_properties(meta["properties"], meta["location"])
+
+
+def _last(updates: Sequence[Json], action: str, field: str) -> object:
+    values = [update.get(field) for update in updates if update.get("action") == action]
+    if not values or not isinstance(values[-1], str):
+        raise InvalidError(
+            f"Cannot create a table without the update {action}: stage the create and send back what it "
+            "answers"
+        )
+    return values[-1]

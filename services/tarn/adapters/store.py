@@ -1,0 +1,387 @@
+"""The object store: one small interface, and the stores behind it. Vendor errors stop here.
+
+    StoreRefusedError    the condition did not hold (412, 409, already exists): read the key
+    StoreBusyError       asked to slow down (503, 429): wait, try again
+    StoreDeniedError     these credentials may not do this
+    StoreAmbiguousError  a write without an answer (time-out, reset, 5xx): it may have happened
+    StoreUnavailableError a read without an answer
+
+Nothing is retried here except reads: who writes decides (invariant I3).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+
+import obstore
+from obstore import exceptions as vendor
+from obstore.store import S3Store as VendorS3Store
+
+from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+
+T = TypeVar("T")
+
+READ_ATTEMPTS_MAX = 3
+READ_WAIT_MS = 50
+CONNECT_TIMEOUT_MS = 2_000
+REQUEST_TIMEOUT_MS = 8_000
+
+
+class StoreRefusedError(ConflictError):
+    """The condition of a write did not hold, or the store says that it could not tell (S3's 409)."""
+
+
+class StoreBusyError(UnavailableError):
+    """The store asks to come back later."""
+
+
+class StoreDeniedError(ForbiddenError):
+    """The credentials may not do this, or are not known."""
+
+
+class StoreAmbiguousError(OutcomeUnknownError):
+    """A write without an answer: it may have happened, or may still happen."""
+
+
+class StoreUnavailableError(UnavailableError):
+    """A read without an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What a key holds.
+
+    Attributes:
+        data: the bytes.
+        etag: the entity tag, to be given back as `if_match`.
+    """
+
+    data: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One key of a listing.
+
+    Attributes:
+        key: the whole key.
+        etag: the entity tag.
+        size_bytes: the size.
+        modified_ms: the last change by the store's clock, in milliseconds since the epoch.
+    """
+
+    key: str
+    etag: str
+    size_bytes: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """What Tarn asks of a store. All implementations pass one contract suite."""
+
+    def get(self, key: str) -> Stored | None:
+        """What the key holds, or None.
+
+        Raises:
+            StoreUnavailableError: no answer.
+            StoreDeniedError: not allowed.
+        """
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """Write, and return the new entity tag. With `if_absent` or `if_match`, only if that holds.
+
+        Raises:
+            StoreRefusedError: the condition did not hold; nothing was written by this call.
+            StoreBusyError: the store asks to come back later.
+            StoreDeniedError: not allowed; nothing was written.
+            StoreAmbiguousError: no answer; it may have been written, or may still be.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove the key; absent is fine.
+
+        Raises:
+            StoreAmbiguousError: no answer.
+            StoreDeniedError: not allowed.
+        """
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """All keys below `prefix` (which ends in a slash) in key order, from the one behind `after`.
+
+        Raises:
+            StoreUnavailableError: no answer.
+            StoreDeniedError: not allowed.
+        """
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0][:300]
+
+
+def _status(error: BaseException) -> int | None:
+    found = _STATUS.search(_first_line(error))
+    return int(found.group(1)) if found else None
+
+
+class S3Store:
+    """A bucket of an S3 store, over obstore with its retries off."""
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        endpoint: str,
+        region: str,
+        access_key_id: str,
+        secret_access_key: str,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.endpoint = endpoint
+        self.bucket = bucket
+        self._sleep = sleep
+        self._store = VendorS3Store(
+            bucket,
+            endpoint=endpoint,
+            region=region,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            virtual_hosted_style_request=False,
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "connect_timeout": timedelta(milliseconds=CONNECT_TIMEOUT_MS),
+                "timeout": timedelta(milliseconds=request_timeout_ms),
+                "pool_idle_timeout": timedelta(seconds=20),
+            },
+            retry_config={"max_retries": 0},
+        )
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.endpoint}/{self.bucket})"
+
+    def get(self, key: str) -> Stored | None:
+        """See `ObjectStore.get`."""
+
+        def once() -> Stored | None:
+            try:
+                result = obstore.get(self._store, key)
+                return Stored(data=bytes(result.bytes()), etag=_etag(result.meta["e_tag"], key))
+            except FileNotFoundError:
+                return None
+
+        return self._read(once, f"read {key}")
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """See `ObjectStore.put`."""
+        mode: PutMode = "overwrite"
+        if if_absent:
+            mode = "create"
+        elif if_match is not None:
+            mode = {"e_tag": if_match}
+        try:
+            result = obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+        except (vendor.AlreadyExistsError, vendor.PreconditionError) as e:
+            raise StoreRefusedError(f"the store refused to write {key}: {_first_line(e)}", key=key) from e
+        except (vendor.BaseError, FileNotFoundError, OSError) as e:
+            self._raise_write(e, f"write {key}")
+        return _etag(result["e_tag"], key)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            return
+        except (vendor.BaseError, OSError) as e:
+            self._raise_write(e, f"delete {key}")
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`. The whole listing is read before the first key is given."""
+
+        def once() -> Sequence[Listed]:
+            return [
+                Listed(
+                    key=meta["path"],
+                    etag=_etag(meta["e_tag"], meta["path"]),
+                    size_bytes=meta["size"],
+                    modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                )
+                for chunk in obstore.list(self._store, prefix, offset=after, chunk_size=1000)
+                for meta in chunk
+            ]
+
+        yield from sorted(self._read(once, f"list {prefix}"), key=lambda listed: listed.key)
+
+    def _read(self, once: Callable[[], T], what: str) -> T:
+        for attempt in range(1, READ_ATTEMPTS_MAX + 1):
+            try:
+                return once()
+            except (vendor.PermissionDeniedError, vendor.UnauthenticatedError) as e:
+                raise self._denied(e, what) from e
+            except (vendor.BaseError, OSError) as e:
+                # A time-out has used up the caller's patience; only quick failures are tried again.
+                if attempt == READ_ATTEMPTS_MAX or _status(e) is None:
+                    raise StoreUnavailableError(
+                        f"could not {what} at {self.endpoint}: {_first_line(e)}; wait for the store and try "
+                        "again",
+                        endpoint=self.endpoint,
+                    ) from e
+                self._sleep(READ_WAIT_MS / 1000 * 2 ** (attempt - 1))
+        raise AssertionError("unreachable")
+
+    def _raise_write(self, error: Exception, what: str) -> NoReturn:
+        status = _status(error)
+        if isinstance(error, (vendor.PermissionDeniedError, vendor.UnauthenticatedError)):
+            raise self._denied(error, what) from error
+        if status in (429, 503):
+            raise StoreBusyError(
+                f"could not {what}: the store at {self.endpoint} asks to slow down: {_first_line(error)}"
+            ) from error
+        if status is not None and 400 <= status < 500:
+            raise StoreDeniedError(
+                f"could not {what} at {self.endpoint}: {_first_line(error)}; check bucket and settings"
+            ) from error
+        raise StoreAmbiguousError(
+            f"no answer to: {what} at {self.endpoint}: {_first_line(error)}; it may have happened",
+            endpoint=self.endpoint,
+        ) from error
+
+    def _denied(self, error: Exception, what: str) -> StoreDeniedError:
+        return StoreDeniedError(
+            f"may not {what} at {self.endpoint} in bucket {self.bucket}: {_first_line(error)}; check the "
+            "store user and its policy",
+            endpoint=self.endpoint,
+            bucket=self.bucket,
+        )
+
+
+def _etag(etag: str | None, key: str) -> str:
+    if not etag:
+        raise StoreUnavailableError(f"the store gave no entity tag for {key}; it cannot be used", key=key)
+    return etag
+
+
+def _md5(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
+def _check(found: bytes | None, key: str, if_absent: bool, if_match: str | None) -> None:
+    if if_absent and found is not None:
+        raise StoreRefusedError(f"the store refused to write {key}: it exists", key=key)
+    if if_match is not None and (found is None or _md5(found) != if_match):
+        raise StoreRefusedError(f"the store refused to write {key}: it is not {if_match}", key=key)
+
+
+class MemoryStore:
+    """A store in memory, for tests. Entity tags are the MD5 of the bytes, as in S3."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[bytes, int]] = {}
+
+    def get(self, key: str) -> Stored | None:
+        """See `ObjectStore.get`."""
+        with self._lock:
+            found = self._objects.get(key)
+        return None if found is None else Stored(data=found[0], etag=_md5(found[0]))
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """See `ObjectStore.put`."""
+        with self._lock:
+            found = self._objects.get(key)
+            _check(found[0] if found else None, key, if_absent, if_match)
+            self._objects[key] = (data, int(time.time() * 1000))
+        return _md5(data)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        with self._lock:
+            self._objects.pop(key, None)
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`."""
+        with self._lock:
+            found = sorted((key, *value) for key, value in self._objects.items() if key.startswith(prefix))
+        for key, data, modified_ms in found:
+            if after is None or key > after:
+                yield Listed(key=key, etag=_md5(data), size_bytes=len(data), modified_ms=modified_ms)
+
+
+class FileStore:
+    """A store in a local folder, for tests and small scripts. Safe for several processes on one machine."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).resolve()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"FileStore({self.root})"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._lock, (self.root / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _path(self, key: str) -> Path:
+        return self.root / key
+
+    def get(self, key: str) -> Stored | None:
+        """See `ObjectStore.get`."""
+        try:
+            data = self._path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Stored(data=data, etag=_md5(data))
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """See `ObjectStore.put`."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if if_absent or if_match is not None:
+                found = self.get(key)
+                _check(found.data if found else None, key, if_absent, if_match)
+            handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".put-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
+        return _md5(data)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self._path(key).unlink(missing_ok=True)
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`."""
+        keys = sorted(
+            p.relative_to(self.root).as_posix() for p in self._path(prefix).rglob("*") if p.is_file()
+        )
+        for key in keys:
+            if after is None or key > after:
+                stored = self.get(key)
+                if stored is not None:
+                    modified_ms = int(self._path(key).stat().st_mtime * 1000)
+                    yield Listed(
+                        key=key, etag=stored.etag, size_bytes=len(stored.data), modified_ms=modified_ms
+                    )
