@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.support.containers import (
     keep_logs_of_testcontainers,
     remove_leftovers,
 )
+from tests.support.stack import Stack, running_stack
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 
 # The reaper image of testcontainers lives in a registry; we clean up by label instead.
@@ -98,3 +99,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.line(
         f"{len(keeper.findings)} lines; whole logs: {keeper.folder}; expected ones: tests/log_allow.toml"
     )
+
+
+@pytest.fixture(scope="session")
+def stack(log_keeper: LogKeeper) -> Iterator[Stack]:
+    """The whole stack, started by scripts/up under its own name and ports."""
+    with running_stack(log_keeper) as found:
+        yield found

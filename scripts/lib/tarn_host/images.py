@@ -99,8 +99,8 @@ def image_ids(names: list[str]) -> dict[str, str]:
     command = ["docker", "image", "inspect", "--format", "{{json .RepoTags}}\t{{.Id}}", *names]
     found: dict[str, str] = {}
     for row in shell.capture(command, timeout_s=30).out.splitlines():
-        tags, _, identity = row.partition("\t")
-        for tag in json.loads(tags) or []:
+        tags, tab, identity = row.partition("\t")
+        for tag in (json.loads(tags) or []) if tab else []:
             found[tag] = identity
     return {name: found[name] for name in names if name in found}
 

@@ -1,0 +1,85 @@
+"""What the compose file promises about ports, rights and limits, there and on the running containers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tarn_host import project
+
+from tests.support.stack import LONG_RUNNING, Stack
+
+REFERENCE = (project.ROOT / "docs/reference.md").read_text(encoding="utf-8")
+EXTRA_CAPS = {"init": {"CHOWN", "FOWNER", "DAC_OVERRIDE"}}
+
+
+@pytest.fixture(scope="module")
+def services(stack: Stack) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = stack.config()["services"]
+    assert len(found) >= 9
+    return found
+
+
+def test_every_service_is_confined(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert set(service.get("cap_add", [])) == EXTRA_CAPS.get(name, set()), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert 0 < int(service["pids_limit"]) <= 1024, name
+        assert 0 < int(service["mem_limit"]) <= 4 << 30, name
+        assert service["read_only"] is True, name
+        assert service["init"] is True, name
+        assert not service.get("privileged"), name
+        assert "container_name" not in service, name
+        assert service.get("network_mode") in (None, "none"), name
+        assert "pid" not in service, name
+        assert "docker.sock" not in str(service.get("volumes")), name
+
+
+def test_every_port_is_on_loopback_and_from_a_variable(
+    stack: Stack, services: dict[str, dict[str, Any]]
+) -> None:
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    assert {port["published"] for port in published} == set(stack.ports.values())
+    assert {port["host_ip"] for port in published} == {"127.0.0.1"}
+
+
+def test_the_running_containers_are_as_the_file_says(stack: Stack) -> None:
+    for service in LONG_RUNNING:
+        found = stack.inspect(service)
+        host = found["HostConfig"]
+        assert host["CapDrop"] == ["ALL"], service
+        assert not host["CapAdd"], service
+        assert host["Privileged"] is False, service
+        assert "no-new-privileges:true" in host["SecurityOpt"], service
+        assert host["ReadonlyRootfs"] is True, service
+        assert 0 < host["PidsLimit"] <= 1024, service
+        assert 0 < host["Memory"] <= 4 << 30, service
+        user = stack.inside(service, "id", "-u").text.strip()
+        assert user not in ("", "0"), f"{service} runs as root"
+        for bindings in (found["NetworkSettings"]["Ports"] or {}).values():
+            for binding in bindings or []:
+                assert binding["HostIp"] == "127.0.0.1", service
+
+
+def test_users_are_those_of_the_reference(stack: Stack) -> None:
+    rows = re.findall(r"^\| (\w+) \| tarn/\w+ \| (\d+)", REFERENCE, re.MULTILINE)
+    wanted = {name: uid for name, uid in rows if name in LONG_RUNNING}
+    assert set(wanted) == set(LONG_RUNNING)
+    assert {name: stack.inside(name, "id", "-u").text.strip() for name in wanted} == wanted
+
+
+def test_ports_are_those_of_the_reference() -> None:
+    text = project.COMPOSE_FILE.read_text(encoding="utf-8")
+    documented = {name: number for number, name in re.findall(r"(\d+) `(TARN_PORT_\w+)`", REFERENCE)}
+    assert project.ports({}, text) == documented
+
+
+def test_secrets_go_to_their_one_consumer_and_read_only(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        if name == "init":
+            continue
+        mounted = [v for v in service.get("volumes", []) if str(v.get("source", "")).startswith("secrets-")]
+        assert [v["source"] for v in mounted] == [f"secrets-{name}"], name
+        assert [(v["target"], v.get("read_only")) for v in mounted] == [("/run/tarn/secrets", True)], name

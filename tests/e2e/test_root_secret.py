@@ -1,0 +1,94 @@
+"""The store's root secret is in minio and bootstrap, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+
+import pytest
+
+from tests.support.stack import LONG_RUNNING, Stack, run
+
+READ_ROOT = (
+    "import json, pathlib\n"
+    "folder = pathlib.Path('/run/tarn/secrets')\n"
+    "print(json.dumps([(folder / n).read_text().strip() for n in ('root_user', 'root_password')]))\n"
+)
+
+
+@pytest.fixture(scope="module")
+def root(stack: Stack) -> tuple[str, str]:
+    answer = stack.one_shot("bootstrap", READ_ROOT)
+    assert answer.code == 0, answer.text
+    user, password = json.loads(answer.text.splitlines()[-1])
+    assert len(password) >= 32
+    assert user not in ("minioadmin", "admin", "root")
+    return user, password
+
+
+def mounted_files(stack: Stack, service: str) -> dict[str, bytes]:
+    """Every file in the mounts of a service, as the engine can read them."""
+    found: dict[str, bytes] = {}
+    for mount in stack.inspect(service)["Mounts"]:
+        if mount["Destination"] == "/data":
+            continue
+        done = subprocess.run(
+            ["docker", "cp", f"{stack.container(service)}:{mount['Destination']}", "-"],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            for member in archive:
+                if member.isfile():
+                    file = archive.extractfile(member)
+                    assert file is not None
+                    found[f"{mount['Destination']}:{member.name}"] = file.read()
+    return found
+
+
+def holders(stack: Stack, service: str, secret: str) -> list[str]:
+    """Where in a service the secret stands: mounts, inspect output, environment, command lines, log."""
+    needle = secret.encode()
+    found = [name for name, body in mounted_files(stack, service).items() if needle in body]
+    if secret in json.dumps(stack.inspect(service)):
+        found.append("docker inspect")
+    if (
+        secret
+        in stack.inside(service, "sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null").text
+    ):
+        found.append("a process's environment or arguments")
+    if secret in run(["docker", "logs", stack.container(service)], timeout_s=60).text:
+        found.append("the log")
+    return found
+
+
+def test_the_search_finds_it_where_it_belongs(stack: Stack, root: tuple[str, str]) -> None:
+    assert "/run/tarn/secrets:secrets/root_password" in holders(stack, "minio", root[1])
+
+
+@pytest.mark.parametrize("service", [name for name in LONG_RUNNING if name != "minio"])
+def test_it_is_nowhere_else(stack: Stack, root: tuple[str, str], service: str) -> None:
+    for secret in root:
+        assert holders(stack, service, secret) == []
+
+
+def test_minio_and_bootstrap_do_not_show_it(stack: Stack, root: tuple[str, str]) -> None:
+    for service in ("minio", "bootstrap", "init"):
+        for secret in root:
+            assert secret not in json.dumps(stack.inspect(service)), service
+            assert secret not in run(["docker", "logs", stack.container(service)], timeout_s=60).text, service
+
+
+def test_every_secret_file_is_its_consumers_alone(stack: Stack) -> None:
+    for service in LONG_RUNNING:
+        listed = stack.inside(service, "find", "/run/tarn/secrets", "-type", "f", "-printf", "%m %U %f\n")
+        assert listed.code == 0, listed.text
+        uid = stack.inside(service, "id", "-u").text.strip()
+        rows = [row.split() for row in listed.text.splitlines()]
+        if service != "kafka":
+            assert rows, service
+        for mode, owner, name in rows:
+            assert (mode, owner) == ("400", uid), f"{service}: {name} has mode {mode} and owner {owner}"

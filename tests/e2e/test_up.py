@@ -1,0 +1,156 @@
+"""scripts/up and scripts/down as a user meets them: again, after a stop, offline, and refused."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+
+import pytest
+from tarn_host import checks
+
+from tests.support.containers import LogKeeper, artifacts
+from tests.support.stack import Stack, read_timings, run
+
+ENGINES = ("pyiceberg", "trino", "spark")
+
+
+def canary_rows(stack: Stack) -> int:
+    answer = stack.script("tarn", "sql", "SELECT count(*) FROM ops.canary", "--csv", timeout_s=120)
+    assert answer.code == 0, answer.text
+    return int(next(word for word in reversed(answer.text.split()) if word.isdigit()))
+
+
+def leftovers(project_name: str) -> list[str]:
+    """Everything the engine holds of a project."""
+    found = []
+    for kind, listing in (
+        ("container", ["ps", "-a"]),
+        ("network", ["network", "ls"]),
+        ("volume", ["volume", "ls"]),
+    ):
+        command = ["docker", *listing, "-q", "--filter", f"label=com.docker.compose.project={project_name}"]
+        found += [f"{kind} {word}" for word in run(command, timeout_s=30).text.split()]
+    return found
+
+
+def test_the_first_up_shows_a_row_read_by_three_engines_and_the_addresses(stack: Stack) -> None:
+    assert stack.first_up is not None
+    text = stack.first_up.text.lower()
+    for engine in ENGINES:
+        assert engine in text, f"{engine} did not read the canary"
+    for port in stack.ports.values():
+        assert f"127.0.0.1:{port}" in text
+    times = read_timings(artifacts() / "up.json")
+    assert set(times) == {"checks", "engine", "base", "build", "start", "canary"}
+    assert all(seconds >= 0 for seconds in times.values())
+
+
+def test_up_again_is_harmless_and_builds_nothing(stack: Stack) -> None:
+    before = {service: stack.container(service) for service in stack.health()}
+    rows = canary_rows(stack)
+    again = stack.script("up")
+    assert again.code == 0, again.text
+    assert "nothing changed" in again.text
+    assert {service: stack.container(service) for service in stack.health()} == before
+    assert canary_rows(stack) == rows + 1
+
+
+def test_up_works_offline(stack: Stack) -> None:
+    """A network namespace of its own has no route and no name server; the engine's socket is a file."""
+    unshare = shutil.which("unshare")
+    assert unshare is not None, "unshare belongs to util-linux"
+    dead = run([unshare, "-n", "getent", "hosts", "deb.debian.org"], timeout_s=60)
+    assert dead.code != 0, "the namespace can still resolve names: this would prove nothing"
+    command = [unshare, "-n", "scripts/up", "--pull", "never"]
+    answer = run(command, timeout_s=600, env=stack.env)
+    assert answer.code == 0, answer.text
+    assert "nothing changed" in answer.text
+
+
+def test_down_keeps_the_data_and_up_finds_it(stack: Stack, log_keeper: LogKeeper) -> None:
+    rows = canary_rows(stack)
+    stack.keep_logs(log_keeper)
+    for _ in range(2):
+        answer = stack.script("down", timeout_s=300)
+        assert answer.code == 0, answer.text
+    assert not [item for item in leftovers(stack.name) if not item.startswith("volume")]
+    answer = stack.script("up")
+    assert answer.code == 0, answer.text
+    assert canary_rows(stack) == rows + 1
+
+
+@pytest.fixture
+def other(stack: Stack) -> Stack:
+    """A second project of this clone that was never started: what a refused `up` must not begin to make."""
+    del stack
+    from tests.support.stack import free_ports
+
+    names = ["TARN_PORT_S3", "TARN_PORT_CATALOG", "TARN_PORT_KAFKA", "TARN_PORT_SPARK", "TARN_PORT_SPARK_UI"]
+    names += ["TARN_PORT_TRINO", "TARN_PORT_INGEST"]
+    return Stack(name="tarn-refused-test", ports=free_ports(names))
+
+
+def refused(stack: Stack, env: dict[str, str], *words: str) -> str:
+    """The words of an `up` that must refuse, quickly, and leave nothing."""
+    begin = time.monotonic()
+    answer = stack.script("up", *words, env=env, timeout_s=120)
+    assert answer.code not in (0, 124), answer.text
+    assert time.monotonic() - begin < 60
+    assert "->" in answer.text, f"no fix is named:\n{answer.text}"
+    assert leftovers(stack.name) == []
+    return answer.text
+
+
+def test_a_taken_port_is_refused_with_its_variable_and_holder(other: Stack) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        text = refused(other, {"TARN_PORT_TRINO": str(port)})
+    assert f"port {port} on 127.0.0.1 is taken" in text
+    assert "TARN_PORT_TRINO=" in text
+
+
+def test_a_port_of_another_clone_names_its_container(stack: Stack, other: Stack) -> None:
+    text = refused(other, {"TARN_PORT_S3": stack.ports["TARN_PORT_S3"]})
+    assert f"container {stack.name}-minio-1" in text
+
+
+def test_everything_missing_is_listed_at_once(other: Stack) -> None:
+    env = {"TARN_NEED_DISK_MIB": "999999999", "TARN_NEED_MEMORY_MIB": "888888888", "TARN_PORT_S3": "http"}
+    text = refused(other, env)
+    assert "needed are 999999999 MiB" in text
+    assert "needed are 888888888 MiB" in text
+    assert "TARN_PORT_S3=http is no port" in text
+    assert "3 things stand in the way" in text
+
+
+def test_no_engine_is_said_with_where_it_was_looked_for(other: Stack) -> None:
+    text = refused(other, {"DOCKER_HOST": "unix:///nowhere/docker.sock"})
+    assert "unix:///nowhere/docker.sock" in text
+    assert "unset DOCKER_HOST" in text
+
+
+def test_an_unknown_flag_is_refused(other: Stack) -> None:
+    answer = other.script("up", "--nonsense")
+    assert answer.code == 2
+    assert "--nonsense" in answer.text
+
+
+def test_the_stated_needs_are_not_larger_than_this_machine_had(stack: Stack) -> None:
+    """The stack ran here: what it holds now fits in what scripts/up asks for."""
+    used = 0
+    for service in stack.health():
+        stats = run(
+            ["docker", "stats", "--no-stream", "--format", "{{.MemUsage}}", stack.container(service)],
+            timeout_s=60,
+        )
+        number, unit = (
+            stats.text.split("/")[0].strip().rstrip("B").rstrip("i"),
+            stats.text.split("/")[0].strip()[-3:],
+        )
+        used += float(number[:-1]) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[unit]
+    assert used < checks.MEMORY_MIB, (
+        f"{used:.0f} MiB in use, but scripts/up asks for {checks.MEMORY_MIB} MiB only"
+    )

@@ -1,0 +1,131 @@
+"""Health is true: what cannot be used is unhealthy within 60 s behind an open port, and healthy after the undo."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.support.stack import LONG_RUNNING, Stack, eventually, run
+
+UNHEALTHY_WITHIN_S = 60
+HEALTHY_WITHIN_S = 120
+
+PORT_OF = {
+    "minio": "TARN_PORT_S3",
+    "catalog": "TARN_PORT_CATALOG",
+    "kafka": "TARN_PORT_KAFKA",
+    "spark": "TARN_PORT_SPARK",
+    "trino": "TARN_PORT_TRINO",
+    "ingest": "TARN_PORT_INGEST",
+}
+
+SWITCH_USERS = """
+import json, pathlib
+from minio import MinioAdmin
+from minio.credentials import StaticProvider
+folder = pathlib.Path("/run/tarn/secrets")
+root = [(folder / n).read_text().strip() for n in ("root_user", "root_password")]
+admin = MinioAdmin("minio:9000", credentials=StaticProvider(*root), secure=False)
+users = json.loads((folder / "store_users.json").read_text())
+for name in {names!r}:
+    admin.{verb}(users[name]["access_key"])
+    print("{verb}", name)
+"""
+
+
+@contextlib.contextmanager
+def frozen_process(stack: Stack, service: str) -> Iterator[None]:
+    """The application stops running; the kernel still accepts connections on its port."""
+    stack.signal_application(service, "SIGSTOP")
+    try:
+        yield
+    finally:
+        stack.signal_application(service, "SIGCONT")
+
+
+@contextlib.contextmanager
+def frozen_container(stack: Stack, service: str) -> Iterator[None]:
+    """A whole container stands still, its health check too."""
+    identity = stack.container(service)
+    assert run(["docker", "pause", identity], timeout_s=30).code == 0
+    try:
+        yield
+    finally:
+        assert run(["docker", "unpause", identity], timeout_s=30).code == 0
+
+
+@contextlib.contextmanager
+def revoked_keys(stack: Stack, *names: str) -> Iterator[None]:
+    """The store refuses the keys of these services."""
+    switch_users(stack, "user_disable", names)
+    try:
+        yield
+    finally:
+        switch_users(stack, "user_enable", names)
+
+
+def switch_users(stack: Stack, verb: str, names: tuple[str, ...]) -> None:
+    answer = stack.one_shot("bootstrap", SWITCH_USERS.format(names=names, verb=verb))
+    assert answer.code == 0, answer.text
+    assert answer.text.count(verb) == len(names), answer.text
+
+
+Fault = Callable[[Stack], AbstractContextManager[None]]
+FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
+    "the store stands still": (lambda s: frozen_process(s, "minio"), ("minio", "catalog")),
+    "the broker stands still": (lambda s: frozen_process(s, "kafka"), ("kafka", "ingest")),
+    "the catalog stands still": (lambda s: frozen_container(s, "catalog"), ("spark", "trino", "ingest")),
+    "store keys are revoked": (
+        lambda s: revoked_keys(s, "catalog", "spark", "trino", "ingest"),
+        ("catalog", "spark", "trino", "ingest"),
+    ),
+}
+
+
+def is_open(port: str) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0
+
+
+def wait_for(stack: Stack, services: tuple[str, ...], health: str, timeout_s: float) -> dict[str, float]:
+    """How many seconds it took each service to get this health."""
+    begin = time.monotonic()
+    took: dict[str, float] = {}
+
+    def look() -> bool:
+        found = stack.health()
+        for service in services:
+            if found.get(service) == health:
+                took.setdefault(service, round(time.monotonic() - begin, 1))
+        return len(took) == len(services)
+
+    eventually(look, timeout_s=timeout_s, what=f"{services} {health}; so far {took}, now {stack.health()}")
+    return took
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_cannot_be_used_is_unhealthy_within_a_minute(
+    stack: Stack, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    fault, services = FAULTS[name]
+    wait_for(stack, LONG_RUNNING, "healthy", HEALTHY_WITHIN_S)
+    with stack.fault():
+        with fault(stack):
+            took = wait_for(stack, services, "unhealthy", UNHEALTHY_WITHIN_S)
+            closed = [service for service in services if not is_open(stack.ports[PORT_OF[service]])]
+            assert closed == [], (
+                "a closed port would be seen by any check; this must be seen behind an open one"
+            )
+        healed = wait_for(stack, LONG_RUNNING, "healthy", HEALTHY_WITHIN_S)
+    record_property("unhealthy_after_s", took)
+    record_property("healthy_after_s", healed)
+
+
+def test_every_service_is_made_unusable_once() -> None:
+    assert {service for _, services in FAULTS.values() for service in services} == set(LONG_RUNNING)

@@ -1,0 +1,237 @@
+"""The whole stack under its own project name and ports, started and stopped by the users' own scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tarn_host import project, stack
+
+from tests.support.containers import LogKeeper, artifacts
+
+T = TypeVar("T")
+
+SCRIPTS = project.ROOT / "scripts"
+PORTS_FILE = project.STATE_DIR / "test-ports.json"
+UP_TIMEOUT_S = 900
+FAULT_ECHO_S = 20
+LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest")
+TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a program ended, and everything it printed."""
+
+    code: int
+    text: str
+
+
+def run(command: list[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
+    """Run a program without input in the clone; both of its outputs together."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_s,
+        cwd=project.ROOT,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    return Answer(code=done.returncode, text=done.stdout.decode(errors="replace"))
+
+
+def eventually(look: Callable[[], T | None], *, timeout_s: float, what: str, pause_s: float = 0.5) -> T:
+    """The first answer that is neither None nor False.
+
+    Raises:
+        AssertionError: there was none within the time.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(pause_s)
+
+
+def free_ports(names: list[str]) -> dict[str, str]:
+    """A free port of 127.0.0.1 for each name, all different."""
+    with contextlib.ExitStack() as held:
+        found = {}
+        for name in names:
+            probe = held.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            found[name] = str(probe.getsockname()[1])
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Stack:
+    """A running stack of our own.
+
+    Attributes:
+        name: the Compose project.
+        ports: the value of each TARN_PORT_* variable.
+        first_up: what the first scripts/up of this session said, or None where the stack ran already.
+        windows: times in which errors were provoked, so that log lines of then are no findings.
+    """
+
+    name: str
+    ports: dict[str, str]
+    first_up: Answer | None = None
+    windows: list[tuple[datetime, datetime]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that make the users' scripts and plain Compose work on this stack."""
+        return {"COMPOSE_PROJECT_NAME": self.name, **self.ports}
+
+    def script(
+        self, name: str, *words: str, timeout_s: float = UP_TIMEOUT_S, env: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Run one of scripts/ on this stack."""
+        return run([str(SCRIPTS / name), *words], timeout_s=timeout_s, env={**self.env, **(env or {})})
+
+    def compose(self, *words: str, timeout_s: float = 180) -> Answer:
+        """Run plain `docker compose` on this stack."""
+        return run(["docker", "compose", *words], timeout_s=timeout_s, env=self.env)
+
+    def config(self) -> dict[str, Any]:
+        """The compose file as Compose understands it, all profiles included."""
+        done = subprocess.run(
+            ["docker", "compose", "--profile", "tools", "config", "--format", "json"],
+            capture_output=True,
+            check=True,
+            timeout=60,
+            cwd=project.ROOT,
+            env={**os.environ, **self.env, "TARN_BASE": "unused"},
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def container(self, service: str) -> str:
+        """The id of a service's container, running or not."""
+        answer = self.compose("ps", "--all", "--quiet", service)
+        assert answer.code == 0, answer.text
+        names = answer.text.split()
+        assert len(names) == 1, f"{service} has {len(names)} containers"
+        return names[0]
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """What the engine knows of a service's container."""
+        answer = run(["docker", "inspect", self.container(service)], timeout_s=30)
+        assert answer.code == 0, answer.text
+        found: dict[str, Any] = json.loads(answer.text)[0]
+        return found
+
+    def health(self) -> dict[str, str]:
+        """The health of every long-running service."""
+        here = project.Project(name=self.name, base="unused", own_base=False, settings={})
+        return {s.name: s.health or s.state for s in stack.services(here) if s.name in LONG_RUNNING}
+
+    def inside(self, service: str, *words: str, timeout_s: float = 60) -> Answer:
+        """Run a program inside a running service's container, as the service's user."""
+        return run(["docker", "exec", self.container(service), *words], timeout_s=timeout_s)
+
+    def one_shot(self, service: str, code: str, timeout_s: float = 120) -> Answer:
+        """Run Python in a fresh container of a service, with that service's secrets."""
+        return self.compose(
+            *("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", service, "-c", code),
+            timeout_s=timeout_s,
+        )
+
+    def signal_application(self, service: str, signal_name: str) -> None:
+        """Send a signal to the application of a service: to the children of the container's init."""
+        code = (
+            "import os, pathlib, signal\n"
+            "for p in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
+            "    ppid = p.read_text().rpartition(')')[2].split()[1]\n"
+            "    if ppid == '1':\n"
+            f"        os.kill(int(p.parent.name), signal.{signal_name}); print('sent', p.parent.name)\n"
+        )
+        answer = self.inside(service, "python3", "-c", code)
+        assert answer.code == 0, answer.text
+        assert "sent" in answer.text, f"{service}: no application under its init process"
+
+    @contextlib.contextmanager
+    def fault(self) -> Iterator[None]:
+        """A time in which errors are provoked, and a little after: ERROR lines of then are expected."""
+        begin = datetime.now(UTC)
+        try:
+            yield
+        finally:
+            self.windows.append((begin, datetime.now(UTC) + timedelta(seconds=FAULT_ECHO_S)))
+
+    def keep_logs(self, keeper: LogKeeper) -> None:
+        """Save the log of every container; what faults provoked is left out of the error check."""
+        listed = self.compose("--profile", "tools", "ps", "--all", "--format", "{{.Service}} {{.ID}}")
+        for row in listed.text.splitlines():
+            service, _, identity = row.partition(" ")
+            if not identity or identity in self.seen:
+                continue
+            logs = run(["docker", "logs", "--timestamps", identity], timeout_s=60).text
+            (artifacts() / "logs").mkdir(exist_ok=True)
+            (artifacts() / "logs" / f"{self.name}-{service}.whole.log").write_text(logs, encoding="utf-8")
+            keeper.keep(service, identity, "\n".join(self._outside_faults(logs)))
+
+    def _outside_faults(self, logs: str) -> Iterator[str]:
+        for raw in logs.splitlines():
+            match = TIMESTAMP.match(raw)
+            if match is None:
+                yield raw
+                continue
+            at = datetime.fromisoformat(match.group(1)).replace(tzinfo=UTC)
+            if not any(begin - timedelta(seconds=1) <= at <= end for begin, end in self.windows):
+                yield match.group(2)
+
+
+def ports_of(name: str) -> dict[str, str]:
+    """The ports of a stack of this name that runs already, or free ones, remembered for the next tier."""
+    wanted = list(project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8")))
+    listed = run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={name}"], timeout_s=30)
+    if listed.text.split() and PORTS_FILE.is_file():
+        known: dict[str, str] = json.loads(PORTS_FILE.read_text(encoding="utf-8"))
+        if set(known) == set(wanted):
+            return known
+    found = free_ports(wanted)
+    PORTS_FILE.parent.mkdir(exist_ok=True)
+    PORTS_FILE.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+@contextlib.contextmanager
+def running_stack(keeper: LogKeeper) -> Iterator[Stack]:
+    """Start the stack with scripts/up; stop and purge it at the end unless TARN_KEEP says to keep it."""
+    name = os.environ.get("TARN_TEST_PROJECT") or f"{project.default_name(project.ROOT)}-test"
+    mine = Stack(name=name, ports=ports_of(name))
+    timings = artifacts() / "up.json"
+    try:
+        mine.first_up = mine.script("up", "--yes", "--timings", str(timings))
+        (artifacts() / "up.log").write_text(mine.first_up.text, encoding="utf-8")
+        assert mine.first_up.code == 0, f"scripts/up failed:\n{mine.first_up.text[-8000:]}"
+        yield mine
+    finally:
+        mine.keep_logs(keeper)
+        if not os.environ.get("TARN_KEEP"):
+            mine.script("down", "--purge", "--yes", timeout_s=300)
+            PORTS_FILE.unlink(missing_ok=True)
+
+
+def read_timings(path: Path) -> dict[str, float]:
+    """The seconds of each phase in a file of `scripts/up --timings`."""
+    return {phase["name"]: phase["seconds"] for phase in json.loads(path.read_text())["phases"]}
