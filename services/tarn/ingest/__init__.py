@@ -1,0 +1,1 @@
+"""Ingestion: topics into tables, each row exactly once."""

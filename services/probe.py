@@ -1,0 +1,35 @@
+"""Health of ingest: see services/tarn/health.py for how it is run.
+
+The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the pulse of
+every ingestor; the probe reads what it found. The deep look adds a write with the service's own key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tarn.health import http
+
+ADDRESS = f"127.0.0.1:{os.environ.get('TARN_INGEST_PORT', '8091')}"
+SHALLOW_BUDGET_S = 5.0
+DEEP_BUDGET_S = 25.0
+
+
+def shallow() -> None:
+    """Raises if the service answers that it cannot do its work, or does not answer."""
+    status, _, body = http("GET", ADDRESS, "/health", timeout_s=4.0)
+    if status != 200:
+        try:
+            faults = "; ".join(json.loads(body)["faults"])
+        except (ValueError, KeyError, TypeError):
+            faults = body[:200].decode("utf-8", "replace")
+        raise RuntimeError(f"status {status}: {faults}")
+
+
+def deep() -> None:
+    """Raises unless every running ingestor keeps up, and this service's key may write where tables are."""
+    shallow()
+    status, _, body = http("GET", ADDRESS, "/deep", timeout_s=20.0)
+    if status != 200:
+        raise RuntimeError(f"deep: status {status}: {body[:300].decode('utf-8', 'replace')}")

@@ -1,0 +1,316 @@
+"""A topic as ingestion needs it: who it is, how far it reaches, and polls that say how far they read.
+
+The consumer never joins a group: it is given all partitions and sought to where the table stands. Group
+offsets are written after the table, for lag tools only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[attr-defined]  # mypy: services/kafka
+from kafka import errors as vendor  # type: ignore[attr-defined]
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from tarn.core.batch import RawRecords
+from tarn.core.errors import (
+    DataError,
+    ForbiddenError,
+    NotFoundError,
+    OffsetGapError,
+    TarnError,
+    UnavailableError,
+)
+from tarn.core.offsets import SourceId
+
+log = structlog.get_logger()
+
+REQUEST_TIMEOUT_MS = 10_000
+CALL_TIMEOUT_MS = 10_000
+FETCH_WAIT_MS_MAX = 250
+FETCH_BYTES_MAX = 16 * 1024 * 1024
+PARTITION_FETCH_BYTES_MAX = 4 * 1024 * 1024
+METADATA_AGE_MS_MAX = 60_000
+
+
+class NoSuchTopicError(NotFoundError):
+    """The topic does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a partition's log holds: offsets in [start, end); `end` is the last stable offset."""
+
+    start: int
+    end: int
+
+
+class Source(Protocol):
+    """One topic. Used by one thread."""
+
+    def identity(self) -> SourceId:
+        """Who the topic is right now, asked from the cluster.
+
+        Raises:
+            NoSuchTopicError: it does not exist.
+            UnavailableError: no answer.
+        """
+
+    def bounds(self) -> dict[int, Bounds]:
+        """What every partition holds right now.
+
+        Raises:
+            NoSuchTopicError: it does not exist.
+            UnavailableError: no answer.
+        """
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """Reads on from exactly these positions; everything polled and not taken before is forgotten."""
+
+    def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
+        """What came within the time, per partition; a part without records says that only the position moved.
+
+        Raises:
+            OffsetGapError: the position is outside the log.
+            DataError: the log cannot be read there.
+            UnavailableError: no answer.
+        """
+
+    def acknowledge(self, positions: Mapping[int, int]) -> None:
+        """Writes group offsets for lag tools; a failure is told, and harms nothing."""
+
+    def close(self) -> None:
+        """Gives up all connections."""
+
+
+class Sources(Protocol):
+    """Opens topics."""
+
+    def open(self, topic: str, *, stream: str) -> Source:
+        """The topic, with nothing read yet.
+
+        Raises:
+            UnavailableError: no broker answers.
+        """
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """Makes the topic; an existing one is fine.
+
+        Raises:
+            UnavailableError: no broker answers.
+        """
+
+
+class KafkaSources:
+    """`Sources` of one Kafka cluster.
+
+    Args:
+        bootstrap: host:port of a broker, several joined by commas.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def open(self, topic: str, *, stream: str) -> Source:
+        """See `Sources.open`."""
+        return KafkaSource(self._bootstrap, topic, stream=stream)
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """See `Sources.create`."""
+        with _told(f"create topic {topic}", self._bootstrap):
+            admin = _admin(self._bootstrap)
+            try:
+                admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
+            except vendor.TopicAlreadyExistsError:
+                return
+            finally:
+                admin.close()
+            log.info("topic created", topic=topic, partitions=partitions)
+
+
+class KafkaSource:
+    """A `Source` over kafka-python."""
+
+    def __init__(self, bootstrap: str, topic: str, *, stream: str) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._positions: dict[int, int] = {}
+        with _told(f"connect for topic {topic}", bootstrap):
+            self._admin = _admin(bootstrap)
+            try:
+                self._consumer = KafkaConsumer(
+                    bootstrap_servers=bootstrap.split(","),
+                    client_id=f"tarn-ingest-{stream}",
+                    group_id=f"tarn-{stream}",
+                    enable_auto_commit=False,
+                    auto_offset_reset="none",
+                    isolation_level="read_committed",
+                    check_crcs=True,
+                    allow_auto_create_topics=False,
+                    fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
+                    fetch_max_bytes=FETCH_BYTES_MAX,
+                    max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
+                    request_timeout_ms=REQUEST_TIMEOUT_MS,
+                    metadata_max_age_ms=METADATA_AGE_MS_MAX,
+                    metrics_enabled=False,
+                )
+            except BaseException:
+                self._admin.close()
+                raise
+
+    def identity(self) -> SourceId:
+        """See `Source.identity`."""
+        found = self._describe()
+        with _told(f"ask who topic {self._topic} is", self._bootstrap):
+            cluster = self._admin.describe_cluster()["cluster_id"]
+        return SourceId(cluster=str(cluster), topic=self._topic, topic_id=str(found["topic_id"]))
+
+    def bounds(self) -> dict[int, Bounds]:
+        """See `Source.bounds`."""
+        found = self._describe()
+        partitions = [TopicPartition(self._topic, p["partition_index"]) for p in found["partitions"]]
+        with _told(f"ask how far topic {self._topic} reaches", self._bootstrap):
+            starts = self._consumer.beginning_offsets(partitions, timeout_ms=CALL_TIMEOUT_MS)
+            ends = self._consumer.end_offsets(partitions, timeout_ms=CALL_TIMEOUT_MS)
+        return {tp.partition: Bounds(int(starts[tp]), int(ends[tp])) for tp in sorted(partitions)}
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """See `Source.seek`."""
+        wanted = {TopicPartition(self._topic, p): offset for p, offset in positions.items()}
+        with _told(f"seek in topic {self._topic}", self._bootstrap):
+            self._consumer.assign(list(wanted))
+            for tp, offset in wanted.items():
+                self._consumer.seek(tp, offset)
+        self._positions = dict(positions)
+
+    def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
+        """See `Source.poll`."""
+        with _told(f"read topic {self._topic}", self._bootstrap):
+            try:
+                polled = self._consumer.poll(
+                    timeout_ms=max(0, int(timeout_s * 1_000)), max_records=records_max
+                )
+            except (vendor.OffsetOutOfRangeError, vendor.NoOffsetForPartitionError) as e:
+                raise OffsetGapError(
+                    f"topic {self._topic} has no offset {self._positions} any more, or not yet: {e}; rows "
+                    "between the table's offsets and the log are lost, or the topic was cut. Restore "
+                    "the log, or start a new stream under a new name",
+                    topic=self._topic,
+                    positions=dict(self._positions),
+                ) from e
+            except vendor.CorruptRecordError as e:
+                raise DataError(
+                    f"topic {self._topic} cannot be read at {self._positions}: {e}; restore the segment",
+                    topic=self._topic,
+                ) from e
+            found = []
+            for partition, start in sorted(self._positions.items()):
+                tp = TopicPartition(self._topic, partition)
+                records = polled.get(tp) or []
+                end = self._consumer.position(tp, timeout_ms=CALL_TIMEOUT_MS)
+                if end is None or end < start:
+                    raise OffsetGapError(
+                        f"the position in partition {partition} of {self._topic} went from {start} to {end}; "
+                        "the log was cut",
+                        topic=self._topic,
+                        partition=partition,
+                    )
+                if end > start:
+                    found.append(
+                        RawRecords(
+                            partition=partition,
+                            offsets=[r.offset for r in records],
+                            times_ms=[r.timestamp if r.timestamp is not None else -1 for r in records],
+                            keys=[r.key for r in records],
+                            values=[r.value for r in records],
+                            start=start,
+                            end=end,
+                        )
+                    )
+                    self._positions[partition] = end
+            return found
+
+    def acknowledge(self, positions: Mapping[int, int]) -> None:
+        """See `Source.acknowledge`."""
+        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in positions.items()}
+        try:
+            self._consumer.commit(offsets, timeout_ms=CALL_TIMEOUT_MS)
+        except vendor.KafkaError as e:
+            log.info("group offsets not written; only lag tools use them", topic=self._topic, reason=repr(e))
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        for client in (self._consumer, self._admin):
+            try:
+                client.close()
+            except (vendor.KafkaError, OSError) as e:
+                log.info("a Kafka client did not close cleanly", topic=self._topic, reason=repr(e))
+
+    def _describe(self) -> Any:
+        with _told(f"ask for topic {self._topic}", self._bootstrap):
+            found = self._admin.describe_topics([self._topic])[0]
+            error = vendor.for_code(found.get("error_code", 0))
+            if error is vendor.UnknownTopicOrPartitionError:
+                raise NoSuchTopicError(
+                    f"topic {self._topic} does not exist; make it, or say create: true in the spec",
+                    topic=self._topic,
+                )
+            if error is not vendor.NoError:
+                raise error()
+            return found
+
+
+class _told:  # noqa: N801 - reads as a word in a with statement
+    """Turns the client's errors into ours; ours pass."""
+
+    def __init__(self, what: str, bootstrap: str) -> None:
+        self._what = what
+        self._bootstrap = bootstrap
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, TarnError):
+            return
+        if isinstance(error, vendor.AuthorizationError):
+            raise ForbiddenError(f"may not {self._what} at {self._bootstrap}: {error!r}") from error
+        if isinstance(error, vendor.UnknownTopicOrPartitionError):
+            raise NoSuchTopicError(f"could not {self._what}: the topic does not exist") from error
+        if isinstance(error, vendor.KafkaError | OSError):
+            raise UnavailableError(
+                f"could not {self._what}: no usable answer from Kafka at {self._bootstrap}: {error!r:.200}; "
+                "wait",
+                bootstrap=self._bootstrap,
+            ) from error
+
+
+def _admin(bootstrap: str) -> Any:
+    return KafkaAdminClient(
+        bootstrap_servers=bootstrap.split(","), client_id="tarn-ingest", request_timeout_ms=REQUEST_TIMEOUT_MS
+    )
+
+
+LOOK_TIMEOUT_MS = 4_000
+
+
+def cluster_id(bootstrap: str, *, timeout_ms: int = LOOK_TIMEOUT_MS) -> str:
+    """The cluster's id, asked over a connection of its own.
+
+    Raises:
+        UnavailableError: no answer in time.
+    """
+    with _told("ask the cluster who it is", bootstrap):
+        admin = KafkaAdminClient(
+            bootstrap_servers=bootstrap.split(","),
+            client_id="tarn-ingest-watch",
+            request_timeout_ms=timeout_ms,
+            bootstrap_timeout_ms=timeout_ms,
+        )
+        try:
+            return str(admin.describe_cluster()["cluster_id"])
+        finally:
+            admin.close()

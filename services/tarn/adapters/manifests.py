@@ -1,0 +1,370 @@
+"""Manifests and manifest lists: what a snapshot is made of, written so that a commit costs the same for ever.
+
+A commit writes one manifest for its own files and a list that carries the older manifests over with every
+field they have, `first_row_id` included. When sixteen manifests of about one size have gathered, they become
+one of the next size (invariant I8): each entry is written again once per size, and a list stays a few dozen
+entries long.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.manifest import (
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+    PartitionFieldSummary,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from tarn.adapters.files import Objects, WrittenFile
+from tarn.adapters.tables import Layout
+from tarn.core.table import TableState
+
+MERGE_COUNT = 16
+MERGE_FILES_MAX = 4_096
+LISTS_REMEMBERED_MAX = 8
+BLOCK_ENTRIES_MAX = 500
+UNASSIGNED = -1
+AVRO_CODEC: Literal["deflate"] = "deflate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenList:
+    """A manifest list that is in the store.
+
+    Attributes:
+        path: its location.
+        added_rows: how many row ids it gave out (format 3; 0 before).
+        manifests: how many manifests it names.
+    """
+
+    path: str
+    added_rows: int
+    manifests: int
+
+
+class Manifests:
+    """Writes what a commit needs. Not safe for several threads.
+
+    Args:
+        objects: the store.
+        new_name: gives a name that was never used before.
+    """
+
+    def __init__(self, objects: Objects, *, new_name: Callable[[], str]) -> None:
+        self._objects = objects
+        self._new_name = new_name
+        self._lists: OrderedDict[str, list[ManifestFile]] = OrderedDict()
+
+    def write_manifest(
+        self, layout: Layout, root: str, files: Sequence[WrittenFile], *, snapshot_id: int
+    ) -> ManifestFile | None:
+        """A manifest that adds the files, or None; it fits every base, as sequence numbers are inherited."""
+        if not files:
+            return None
+        entries = [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=_data_file(file)
+            )
+            for file in files
+        ]
+        return self._write(entries, layout.spec, layout.schema, root, snapshot_id, layout.format_version)
+
+    def write_list(
+        self, state: TableState, added: ManifestFile | None, *, snapshot_id: int, schema: Schema
+    ) -> WrittenList:
+        """The manifest list of a snapshot on this base: the added manifest and everything the base has.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        carried = self._merge(self._base(state), state, snapshot_id, schema)
+        sequence = state.last_sequence + 1
+        next_row_id = first_row_id = int(state.metadata.get("next-row-id") or 0)
+        listed: list[ManifestFile] = []
+        for manifest in ([added] if added is not None else []) + carried:
+            data = list(manifest._data)
+            data += [None] * (16 - len(data))
+            if data[4] == UNASSIGNED:
+                data[4] = sequence
+            if data[5] == UNASSIGNED:
+                data[5] = sequence
+            if state.format_version >= 3 and data[3] == ManifestContent.DATA and data[15] is None:
+                data[15] = next_row_id
+                next_row_id += int(data[11] or 0) + int(data[10] or 0)
+            listed.append(ManifestFile(*data))
+        path = f"{state.root}/metadata/snap-{snapshot_id}-{self._new_name()}.avro"
+        head = state.head_id
+        meta = {
+            "snapshot-id": str(snapshot_id),
+            "parent-snapshot-id": str(head) if head is not None else "null",
+            "sequence-number": str(sequence),
+            "format-version": str(state.format_version),
+            "avro.codec": AVRO_CODEC,
+        }
+        if state.format_version >= 3:
+            meta["first-row-id"] = str(first_row_id)
+        out = _MemoryOutput(path)
+        with AvroOutputFile[ManifestFile](
+            output_file=out,
+            record_schema=MANIFEST_LIST_FILE_SCHEMAS[3],
+            file_schema=MANIFEST_LIST_FILE_SCHEMAS[3 if state.format_version >= 3 else 2],
+            schema_name="manifest_file",
+            metadata=meta,
+        ) as writer:
+            if listed:
+                writer.write_block(listed)
+        self._objects.write_new(path, out.data)
+        self._remember(path, listed)
+        return WrittenList(path=path, added_rows=next_row_id - first_row_id, manifests=len(listed))
+
+    def _base(self, state: TableState) -> list[ManifestFile]:
+        head = state.head
+        if head is None:
+            return []
+        path = head["manifest-list"]
+        known = self._lists.get(path)
+        if known is None:
+            known = read_list(self._objects.read(path))
+            self._remember(path, known)
+        return known
+
+    def _remember(self, path: str, manifests: list[ManifestFile]) -> None:
+        self._lists[path] = manifests
+        self._lists.move_to_end(path)
+        while len(self._lists) > LISTS_REMEMBERED_MAX:
+            self._lists.popitem(last=False)
+
+    def _merge(
+        self, manifests: list[ManifestFile], state: TableState, snapshot_id: int, schema: Schema
+    ) -> list[ManifestFile]:
+        """The same live files in fewer manifests, if a group is due; at most one group per commit."""
+        due = due_group(manifests)
+        if not due:
+            return manifests
+        group = [manifests[n] for n in due]
+        spec = _spec(state, group[0].partition_spec_id)
+        entries = [
+            e for m in group for e in read_entries(self._objects.read(m.manifest_path), m, spec, schema)
+        ]
+        merged: list[ManifestFile] = []
+        if entries:
+            merged.append(self._write(entries, spec, schema, state.root, snapshot_id, state.format_version))
+        chosen = set(due)
+        return merged + [m for n, m in enumerate(manifests) if n not in chosen]
+
+    def _write(
+        self,
+        entries: Sequence[ManifestEntry],
+        spec: PartitionSpec,
+        schema: Schema,
+        root: str,
+        snapshot_id: int,
+        format_version: int,
+    ) -> ManifestFile:
+        out = _MemoryOutput(f"{root}/metadata/{self._new_name()}-m0.avro")
+        writer = _Writer(spec, schema, out, snapshot_id, format_version)
+        with writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        self._objects.write_new(out.location, out.data)
+        return writer.to_manifest_file()
+
+
+def due_group(manifests: Sequence[ManifestFile]) -> list[int]:
+    """The positions of manifests to merge now: sixteen of one partitioning and about one size, or none."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for n, m in enumerate(manifests):
+        live = (m.added_files_count or 0) + (m.existing_files_count or 0)
+        if m.content is not ManifestContent.DATA or live * MERGE_COUNT > MERGE_FILES_MAX:
+            continue
+        tier = 0 if live < MERGE_COUNT else 1 if live < MERGE_COUNT**2 else 2
+        groups.setdefault((tier, m.partition_spec_id), []).append(n)
+    ready = [group for _, group in sorted(groups.items()) if len(group) >= MERGE_COUNT]
+    return ready[0] if ready else []
+
+
+def read_list(data: bytes) -> list[ManifestFile]:
+    """The manifests of a list, with every field that any format version knows."""
+    with AvroFile[ManifestFile](
+        _MemoryInput(data),
+        MANIFEST_LIST_FILE_SCHEMAS[3],
+        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+        read_enums={517: ManifestContent},
+    ) as reader:
+        return list(reader)
+
+
+def read_entries(
+    data: bytes, manifest: ManifestFile, spec: PartitionSpec, schema: Schema
+) -> list[ManifestEntry]:
+    """The live entries of a manifest as existing ones: inherited values written out, row ids kept."""
+    read_schema = manifest_entry_schema_with_data_file(
+        format_version=3, data_file=data_file_with_partition(spec.partition_type(schema), format_version=3)
+    )
+    first_row_id = manifest._data[15] if len(manifest._data) > 15 else None
+    found: list[ManifestEntry] = []
+    with AvroFile[ManifestEntry](
+        _MemoryInput(data),
+        read_schema,
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        for entry in reader:
+            file = entry.data_file
+            if entry.status == ManifestEntryStatus.DELETED:
+                continue
+            if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
+                entry.snapshot_id = manifest.added_snapshot_id
+            if entry.sequence_number is None:
+                entry.sequence_number = manifest.sequence_number
+            if entry.file_sequence_number is None:
+                entry._data[3] = manifest.sequence_number
+            if first_row_id is not None and file._data[16] is None:
+                file._data[16] = first_row_id
+                first_row_id += file.record_count
+            entry.status = ManifestEntryStatus.EXISTING
+            found.append(entry)
+    return found
+
+
+class _Writer(ManifestWriterV2):
+    """The library's writer, for format 2 and 3 alike."""
+
+    def __init__(
+        self, spec: PartitionSpec, schema: Schema, output: OutputFile, snapshot_id: int, format_version: int
+    ) -> None:
+        super().__init__(spec, schema, output, snapshot_id, AVRO_CODEC)
+        self._format_version = 3 if format_version >= 3 else 2
+
+    @property
+    def version(self) -> Any:
+        return self._format_version
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        return _OneBlock(
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.version),
+            record_schema=self._with_partition(3),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+class _OneBlock(AvroOutputFile[ManifestEntry]):
+    """Holds entries back and writes them in few blocks: a block per entry is slow to write and to read."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._held: list[ManifestEntry] = []
+
+    def write_block(self, objects: list[ManifestEntry]) -> None:
+        self._held.extend(objects)
+        if len(self._held) >= BLOCK_ENTRIES_MAX:
+            self._flush()
+
+    def __exit__(
+        self,
+        exctype: type[BaseException] | None,
+        excinst: BaseException | None,
+        exctb: TracebackType | None,
+    ) -> None:
+        if exctype is None and self._held:
+            self._flush()
+        super().__exit__(exctype, excinst, exctb)
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        super().write_block(held)
+
+
+class _MemoryInput(InputFile):
+    """Bytes that are already here, in the shape that the Avro reader wants."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("memory")
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return io.BytesIO(self._data)
+
+
+class _Sink(io.BytesIO):
+    """Keeps its content when it is closed."""
+
+    def __init__(self, keep: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._keep = keep
+
+    def close(self) -> None:
+        if not self.closed:
+            self._keep(self.getvalue())
+        super().close()
+
+
+class _MemoryOutput(OutputFile):
+    """Collects what the Avro writer writes; it is put into the store in one piece."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.data = b""
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def exists(self) -> bool:
+        return False
+
+    def to_input_file(self) -> InputFile:
+        return _MemoryInput(self.data)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        def keep(data: bytes) -> None:
+            self.data = data
+
+        return _Sink(keep)
+
+
+def _data_file(file: WrittenFile) -> DataFile:
+    return DataFile.from_args(
+        _table_format_version=3,
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*file.partition),
+        record_count=file.records,
+        file_size_in_bytes=file.bytes,
+        **file.statistics,
+    )
+
+
+def _spec(state: TableState, spec_id: int) -> PartitionSpec:
+    for value in state.metadata["partition-specs"]:
+        if value["spec-id"] == spec_id:
+            return PartitionSpec.model_validate(value)
+    raise KeyError(f"partition spec {spec_id}")

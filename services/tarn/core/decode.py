@@ -1,0 +1,381 @@
+"""JSON records to typed columns: a whole batch in one parse where that is provably the same, else one by one.
+
+The joined parse is trusted only under the rules in `_joinable` and `_parse_joined`; whenever one of them does
+not hold, the batch is parsed record by record, and what that says counts. Both give text, whole numbers,
+floating numbers and truth values first; the conversion to the spec's types is one and the same for both.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from tarn.core.batch import RawBatch
+from tarn.core.spec import TRACE_COLUMN, FieldSpec
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+REASON_CHARS_MAX = 300
+BLOCK_BYTES_MIN = 1 << 20
+TRACE_TYPE = pa.struct(
+    [
+        pa.field("source", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("time", pa.timestamp("us", "UTC")),
+    ]
+)
+
+_TARGET: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "uuid": pa.binary(16),
+    "binary": pa.binary(),
+}
+_PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
+
+
+def target_type(field: FieldSpec) -> pa.DataType:
+    """The Arrow type of a column."""
+    if field.type.startswith("decimal("):
+        precision, scale = (int(n) for n in field.type[8:-1].split(","))
+        return pa.decimal128(precision, scale)
+    return _TARGET[field.type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What a batch became.
+
+    Attributes:
+        rows: the good records in order, one column per field, and the trace column if asked for.
+        bad: index in the batch to reason, rising; together with the rows every record of the batch.
+        joined: whether one parse served all candidates.
+    """
+
+    rows: pa.Table
+    bad: dict[int, str]
+    joined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One key on the way to columns: either the column itself or an object that holds more keys."""
+
+    column: int | None
+    children: dict[str, _Node]
+
+
+class Decoder:
+    """Decodes batches of one ingestor.
+
+    Args:
+        fields: the columns.
+        source: the name that the trace column shows.
+        trace: whether to add the trace column.
+        record_bytes_max: a longer value is a bad record.
+    """
+
+    def __init__(
+        self, fields: Sequence[FieldSpec], *, source: str, trace: bool, record_bytes_max: int
+    ) -> None:
+        self._fields = tuple(fields)
+        self._source = source
+        self._trace = trace
+        self._record_bytes_max = record_bytes_max
+        self._tree = _tree(self._fields)
+        self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
+
+    def decode(self, batch: RawBatch) -> Decoded:
+        """Every record of the batch, as a row or as a bad one with its reason."""
+        bad: dict[int, str] = {}
+        for i, value in enumerate(batch.values):
+            if value is None:
+                bad[i] = "no value (a tombstone); this table takes none"
+            elif len(value) > self._record_bytes_max:
+                bad[i] = (
+                    f"{len(value)} bytes, more than deadLetters.maxRecordBytes = {self._record_bytes_max}"
+                )
+        index = [i for i in range(len(batch)) if i not in bad] if bad else list(range(len(batch)))
+        values = [v for i in index if (v := batch.values[i]) is not None]
+
+        columns = self._parse_joined(values)
+        joined = columns is not None
+        if columns is None:
+            columns, kept, reasons = self._parse_each(values)
+            bad.update({index[i]: reason for i, reason in reasons.items()})
+            index = [index[i] for i in kept]
+
+        good: list[pa.Array] = []
+        wrong: dict[int, str] = {}
+        for field, column in zip(self._fields, columns, strict=True):
+            converted, reasons = _convert(field, column)
+            good.append(converted)
+            for i, reason in reasons.items():
+                wrong.setdefault(i, reason)
+        bad.update({index[i]: reason for i, reason in wrong.items()})
+        if wrong:
+            keep = pa.array([i for i in range(len(index)) if i not in wrong], pa.int64())
+            good = [c.take(keep) for c in good]
+            index = [i for n, i in enumerate(index) if n not in wrong]
+
+        names = [f.name for f in self._fields]
+        if self._trace:
+            good.append(self._trace_column(batch, index))
+            names.append(TRACE_COLUMN)
+        rows = pa.Table.from_arrays(good, names=names)
+        return Decoded(rows=rows, bad={i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}, joined=joined)
+
+    def _trace_column(self, batch: RawBatch, index: list[int]) -> pa.Array:
+        whole = len(index) == len(batch)
+        pick: Callable[[list[int]], list[int]] = (
+            (lambda column: column) if whole else (lambda column: [column[i] for i in index])
+        )
+        times = pa.array(pick(batch.times_ms), pa.int64())
+        known = pc.if_else(pc.greater_equal(times, 0), times, pa.scalar(None, pa.int64()))
+        return pa.StructArray.from_arrays(
+            [
+                pa.repeat(pa.scalar(self._source, pa.string()), len(index)),
+                pa.array(pick(batch.partitions), pa.int32()),
+                pa.array(pick(batch.offsets), pa.int64()),
+                pc.multiply(known, 1_000).cast(TRACE_TYPE.field("time").type),
+            ],
+            fields=list(TRACE_TYPE),
+        )
+
+    def _parse_joined(self, values: list[bytes]) -> list[pa.Array] | None:
+        """The source columns of all messages from one parse, or None if that would not be safe."""
+        joined = _joinable(values)
+        if joined is None:
+            return None
+        try:
+            table = pj.read_json(
+                io.BytesIO(joined),
+                read_options=pj.ReadOptions(
+                    use_threads=False, block_size=max(len(joined) + 1, BLOCK_BYTES_MIN)
+                ),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=self._source_schema,
+                    newlines_in_values=False,
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+        except (pa.ArrowException, UnicodeDecodeError):
+            # The parser names only the first wrong row, and by its own count; one by one tells which and why.
+            return None
+        if table.num_rows != len(values):
+            return None
+        found: dict[int, pa.Array] = {}
+        _collect(self._tree, table, found)
+        columns = [found[i] for i in range(len(self._fields))]
+        for column in columns:
+            # The parser takes NaN and infinities, which are no JSON.
+            if pa.types.is_float64(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+                return None
+        return columns
+
+    def _parse_each(self, values: list[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """The source columns of the readable messages, which ones these are, and why the others are not."""
+        rows: list[list[object]] = []
+        kept: list[int] = []
+        reasons: dict[int, str] = {}
+        for i, value in enumerate(values):
+            try:
+                message = orjson.loads(value)
+            except orjson.JSONDecodeError as e:
+                reasons[i] = f"not JSON: {e}"
+                continue
+            row: list[object] = [None] * len(self._fields)
+            reason = (
+                _read(self._tree, message, "", row, self._fields)
+                if isinstance(message, dict)
+                else f"the message is {_name(message)}, not an object"
+            )
+            if reason is not None:
+                reasons[i] = reason
+                continue
+            rows.append(row)
+            kept.append(i)
+        columns = [
+            pa.array([row[c] for row in rows], _source_type(field)) for c, field in enumerate(self._fields)
+        ]
+        return columns, kept, reasons
+
+
+def _joinable(values: list[bytes]) -> bytes | None:
+    """The messages as lines, or None if some message could be read differently as a line among others."""
+    stripped = [v.strip(b" \t\r\n") for v in values]
+    if any(v[:1] != b"{" or v[-1:] != b"}" for v in stripped):
+        return None
+    joined = b"\n".join(stripped)
+    # A line break inside a message: outside of text it is blank space, inside of text it is an error.
+    if joined.count(b"\n") != max(len(stripped) - 1, 0) or b"\r" in joined:
+        return None
+    # What one parser takes and the other does not, also in fields that no column reads.
+    if b"NaN" in joined or b"Inf" in joined:
+        return None
+    try:
+        joined.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return joined if stripped else None
+
+
+def _source_type(field: FieldSpec) -> pa.DataType:
+    """What a value is in JSON, before it becomes the column's type."""
+    if field.type == "boolean":
+        return pa.bool_()
+    if field.type in ("int", "long") or field.encoding != "iso8601":
+        return pa.int64()
+    if field.type in ("float", "double"):
+        return pa.float64()
+    return pa.string()
+
+
+def _tree(fields: Sequence[FieldSpec]) -> _Node:
+    root = _Node(None, {})
+    for column, field in enumerate(fields):
+        node = root
+        for key in field.path[:-1]:
+            node = node.children.setdefault(key, _Node(None, {}))
+        node.children[field.path[-1]] = _Node(column, {})
+    return root
+
+
+def _arrow_fields(node: _Node, fields: Sequence[FieldSpec]) -> list[pa.Field]:
+    found = []
+    for key, child in node.children.items():
+        if child.column is not None:
+            found.append(pa.field(key, _source_type(fields[child.column])))
+        else:
+            found.append(pa.field(key, pa.struct(_arrow_fields(child, fields))))
+    return found
+
+
+def _collect(node: _Node, holder: pa.Table | pa.StructArray, found: dict[int, pa.Array]) -> None:
+    """Takes the columns out of the parsed structs; below a null object everything is null."""
+    for key, child in node.children.items():
+        array = (
+            holder.column(key).combine_chunks()
+            if isinstance(holder, pa.Table)
+            else pc.struct_field(holder, key)
+        )
+        if child.column is not None:
+            found[child.column] = array
+        else:
+            _collect(child, array, found)
+
+
+def _read(
+    node: _Node, holder: dict[str, object], path: str, row: list[object], fields: Sequence[FieldSpec]
+) -> str | None:
+    """Fills the row from one message; a reason if a value is of the wrong kind."""
+    for name, child in node.children.items():
+        value = holder.get(name)
+        if value is None:
+            continue
+        where = f"{path}{name}"
+        if child.column is None:
+            if not isinstance(value, dict):
+                return f"{where}: expected an object, found {_name(value)}"
+            reason = _read(child, value, f"{where}.", row, fields)
+            if reason is not None:
+                return reason
+            continue
+        source = _source_type(fields[child.column])
+        if pa.types.is_boolean(source):
+            if not isinstance(value, bool):
+                return f"{where}: expected true or false, found {_name(value)}"
+        elif pa.types.is_int64(source):
+            if isinstance(value, bool) or not isinstance(value, int):
+                return f"{where}: expected a whole number, found {_name(value)}"
+            if not INT64_MIN <= value <= INT64_MAX:
+                return f"{where}: {value} does not fit 64 bits"
+        elif pa.types.is_float64(source):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"{where}: expected a number, found {_name(value)}"
+            value = float(value)
+        elif not isinstance(value, str):
+            return f"{where}: expected text, found {_name(value)}"
+        row[child.column] = value
+    return None
+
+
+def _name(value: object) -> str:
+    kinds: dict[type, str] = {dict: "an object", list: "a list", bool: "a truth value", type(None): "null"}
+    if type(value) in kinds:
+        return kinds[type(value)]
+    text = repr(value)
+    return f"{'text' if isinstance(value, str) else 'the number'} {text[:60]}"
+
+
+def _convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """The column in its own type, with null where a reason tells why there is no value."""
+    reasons: dict[int, str] = {}
+    if field.required and column.null_count:
+        missing = pc.indices_nonzero(column.is_null()).to_pylist()
+        reasons.update(dict.fromkeys(missing, f"{field.name}: required, but missing or null"))
+    target = target_type(field)
+    if column.type == target:
+        return column, reasons
+    parts: list[pa.Array] = []
+    _cast_halves(field, column, 0, target, parts, reasons)
+    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), reasons
+
+
+def _cast_halves(
+    field: FieldSpec,
+    column: pa.Array,
+    first: int,
+    target: pa.DataType,
+    parts: list[pa.Array],
+    reasons: dict[int, str],
+) -> None:
+    """Casts all at once; where that fails, each half by itself, down to the values that do not fit."""
+    try:
+        parts.append(_cast(field, column, target))
+        return
+    except (pa.ArrowException, ValueError) as e:
+        if len(column) == 1:
+            told = str(e).split("\n")[0].split(" If these timestamps")[0]
+            reasons[first] = f"{field.name}: {column[0].as_py()!r:.80} is no {field.type}: {told}"
+            parts.append(pa.nulls(1, target))
+            return
+    middle = len(column) // 2
+    _cast_halves(field, column.slice(0, middle), first, target, parts, reasons)
+    _cast_halves(field, column.slice(middle), first + middle, target, parts, reasons)
+
+
+def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Raises: ArrowException or ValueError if any value does not fit."""
+    if field.type == "float":
+        return column.cast(target, safe=False)
+    if field.encoding != "iso8601":
+        micros = pc.multiply_checked(column, _PER_SECOND[field.encoding])
+        return micros.cast(target)
+    if field.type == "uuid":
+        return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
+    if field.type == "binary":
+        try:
+            return pa.array(
+                [None if v is None else base64.b64decode(v, validate=True) for v in column.to_pylist()],
+                target,
+            )
+        except binascii.Error as e:
+            raise ValueError(f"not base64: {e}") from e
+    return column.cast(target)

@@ -1,0 +1,366 @@
+"""The ingestor spec: what a YAML file may say, and messages that name what it may not.
+
+One file holds one ingestor. Nothing is guessed: an unknown field, a wrong type or a reference to a missing
+column is an `InvalidSpecError` that names the file, the path in it, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tarn.core.errors import InvalidSpecError
+
+API_VERSION = "tarn/v1"
+TRACE_COLUMN = "_tarn"
+SPEC_BYTES_MAX = 256 * 1024
+FIELDS_MAX = 1_000
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
+COLUMN_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
+LEVEL_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$"
+SCALARS = (
+    "boolean",
+    "int",
+    "long",
+    "float",
+    "double",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "string",
+    "uuid",
+    "binary",
+)
+EPOCHS = ("epoch-seconds", "epoch-millis", "epoch-micros")
+
+_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
+_TRANSFORM = re.compile(
+    r"(?:(?P<unary>identity|year|month|day|hour)\((?P<column>\w+)\)"
+    r"|(?P<wide>bucket|truncate)\((?P<width>\d{1,9}),\s*(?P<wide_column>\w+)\)"
+    r"|(?P<plain>\w+))"
+)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
+
+
+class Metadata(_Model):
+    """Who the ingestor is. The name is also the stream's name: offsets in the table are kept under it."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class KafkaSource(_Model):
+    """One topic, all of its partitions."""
+
+    topic: Annotated[str, Field(pattern=TOPIC_PATTERN)]
+    create: bool = False
+    partitions: Annotated[int, Field(ge=1, le=1_000)] = 1
+
+
+class Source(_Model):
+    """Where rows come from."""
+
+    kafka: KafkaSource
+
+
+class PartitionRule(_Model):
+    """One partition field: `day(at)`, `bucket(16, id)`, `truncate(4, name)`, `identity(x)` or just `x`."""
+
+    transform: Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+    column: str
+    width: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> PartitionRule:
+        """Reads the short form.
+
+        Raises:
+            ValueError: it is none.
+        """
+        found = _TRANSFORM.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(
+                f"{text!r} is no partition rule; write column, identity(column), year(column), "
+                "month(column), day(column), hour(column), bucket(n, column) or truncate(n, column)"
+            )
+        if found["plain"]:
+            return PartitionRule(transform="identity", column=found["plain"])
+        if found["unary"]:
+            return PartitionRule(transform=found["unary"], column=found["column"])  # type: ignore[arg-type]
+        width = int(found["width"])
+        if width < 1:
+            raise ValueError(f"{text!r}: the width is at least 1")
+        return PartitionRule(transform=found["wide"], column=found["wide_column"], width=width)  # type: ignore[arg-type]
+
+
+class TableRef(_Model):
+    """A table's name; levels of the namespace are joined by a dot."""
+
+    namespace: str
+    name: Annotated[str, Field(pattern=LEVEL_PATTERN)]
+
+    @field_validator("namespace")
+    @classmethod
+    def _levels(cls, value: str) -> str:
+        for level in value.split("."):
+            if not re.fullmatch(LEVEL_PATTERN, level):
+                raise ValueError(
+                    f"{level!r} is no namespace level; allowed are letters, digits, _ and -, "
+                    "levels joined by a dot"
+                )
+        return value
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The namespace's levels."""
+        return tuple(self.namespace.split("."))
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+class TableSpec(TableRef):
+    """The table to write: made from the spec where it does not exist."""
+
+    partitioning: tuple[PartitionRule, ...] = ()
+    properties: dict[str, str] = Field(default_factory=dict)
+    format_version: Annotated[int, Field(alias="formatVersion", ge=2, le=3)] = 2
+
+    @field_validator("partitioning", mode="before")
+    @classmethod
+    def _rules(cls, value: object) -> object:
+        if not isinstance(value, list):
+            return value
+        return tuple(PartitionRule.parse(v) if isinstance(v, str) else v for v in value)
+
+
+class FieldSpec(_Model):
+    """One column.
+
+    Attributes:
+        name: the column.
+        type: an Iceberg primitive type.
+        required: a record without a value is a bad record.
+        source: where the value stands in the message: keys joined by dots; the column's name if not said.
+        encoding: how a timestamp is written: ISO 8601 text, or a whole number since 1970-01-01T00:00Z.
+    """
+
+    name: Annotated[str, Field(pattern=COLUMN_PATTERN)]
+    type: str
+    required: bool = False
+    source: Annotated[str | None, Field(alias="from")] = None
+    encoding: Literal["iso8601", "epoch-seconds", "epoch-millis", "epoch-micros"] = "iso8601"
+
+    @field_validator("type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        decimal = _DECIMAL.fullmatch(value)
+        if decimal is not None:
+            precision, scale = int(decimal[1]), int(decimal[2])
+            if 1 <= precision <= 38 and scale <= precision:
+                return f"decimal({precision}, {scale})"
+            raise ValueError(f"{value!r}: precision is 1 to 38, scale at most the precision")
+        if value not in SCALARS:
+            raise ValueError(
+                f"{value!r} is no type{_suggest(value, SCALARS)}; "
+                f"allowed are {', '.join(SCALARS)} and decimal(p, s)"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> FieldSpec:
+        if self.encoding != "iso8601" and self.type not in ("timestamp", "timestamptz"):
+            raise ValueError(
+                f"encoding {self.encoding!r} is for timestamp and timestamptz, not for {self.type}"
+            )
+        if any(not part for part in self.path):
+            raise ValueError(f"from {self.source!r} has an empty key; write keys joined by single dots")
+        return self
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys that lead to the value."""
+        return tuple((self.source if self.source is not None else self.name).split("."))
+
+
+class SchemaSpec(_Model):
+    """The columns, in order."""
+
+    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=FIELDS_MAX, strict=False)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> SchemaSpec:
+        names = [f.name.lower() for f in self.fields]
+        doubles = sorted({n for n in names if names.count(n) > 1})
+        if doubles:
+            raise ValueError(f"columns named twice (upper and lower case count as one): {', '.join(doubles)}")
+        if TRACE_COLUMN in names:
+            raise ValueError(f"{TRACE_COLUMN} is Tarn's own column; choose another name")
+        paths = [f.path for f in self.fields]
+        for path in sorted(paths):
+            if paths.count(path) > 1:
+                raise ValueError(f"from {'.'.join(path)!r} is read by two columns; a value fills one column")
+            for cut in range(1, len(path)):
+                if path[:cut] in paths:
+                    raise ValueError(
+                        f"from {'.'.join(path)!r} goes through {'.'.join(path[:cut])!r}, "
+                        "which is a column's own value"
+                    )
+        return self
+
+
+class Batching(_Model):
+    """When a batch is cut: at the first limit that is reached."""
+
+    max_records: Annotated[int, Field(alias="maxRecords", ge=1, le=5_000_000)] = 100_000
+    max_bytes: Annotated[int, Field(alias="maxBytes", ge=1_024, le=1_073_741_824)] = 33_554_432
+    max_latency_seconds: Annotated[
+        float, Field(alias="maxLatencySeconds", ge=0.05, le=3_600, strict=False)
+    ] = 1.0
+
+
+class DeadLetters(_Model):
+    """Where bad records go."""
+
+    table: TableRef = TableRef(namespace="ops", name="dead_letters")
+    max_record_bytes: Annotated[int, Field(alias="maxRecordBytes", ge=1_024, le=104_857_600)] = 4_194_304
+
+
+class IngestorBody(_Model):
+    """What the ingestor does."""
+
+    source: Source
+    table: TableSpec
+    columns: Annotated[SchemaSpec, Field(alias="schema")]
+    format: Literal["iceberg"] = "iceberg"
+    batching: Batching = Batching()
+    dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
+    trace: bool = True
+
+    @model_validator(mode="after")
+    def _references(self) -> IngestorBody:
+        names = [f.name for f in self.columns.fields]
+        for rule in self.table.partitioning:
+            if rule.column not in names:
+                raise ValueError(
+                    f"partitioning names column {rule.column!r}, which schema.fields lacks"
+                    f"{_suggest(rule.column, names)}; columns are {', '.join(names)}"
+                )
+        if str(self.table) == str(self.dead_letters.table):
+            raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
+        return self
+
+
+class IngestorSpec(_Model):
+    """One ingestor: one topic into one table."""
+
+    api_version: Annotated[Literal["tarn/v1"], Field(alias="apiVersion")]
+    kind: Literal["Ingestor"]
+    metadata: Metadata
+    spec: IngestorBody
+
+    @property
+    def name(self) -> str:
+        """The ingestor's, and the stream's, name."""
+        return self.metadata.name
+
+
+def parse_spec(text: str, *, file: str) -> IngestorSpec:
+    """The spec in a YAML text.
+
+    Raises:
+        InvalidSpecError: with the file, the path in it, the value, and what is allowed.
+    """
+    if len(text.encode()) > SPEC_BYTES_MAX:
+        raise InvalidSpecError(f"{file}: more than {SPEC_BYTES_MAX} bytes; a spec is a small text", file=file)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(e, "problem", None) or str(e)
+        raise InvalidSpecError(
+            f"{file}{where}: unreadable YAML: {problem}; fix the text there", file=file
+        ) from e
+    if not isinstance(value, dict):
+        raise InvalidSpecError(
+            f"{file}: holds {_kind(value)}, not a mapping with apiVersion, kind, metadata and spec", file=file
+        )
+    try:
+        return IngestorSpec.model_validate(value)
+    except ValidationError as e:
+        problems = [_tell(error) for error in e.errors(include_url=False)]
+        raise InvalidSpecError(f"{file}: {'; '.join(problems)}", file=file, problems=problems) from e
+
+
+def check_together(specs: dict[str, IngestorSpec]) -> dict[str, InvalidSpecError]:
+    """Errors by file for specs that are right alone and wrong together: the second of two that clash."""
+    found: dict[str, InvalidSpecError] = {}
+    names: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    for file, spec in sorted(specs.items()):
+        table = str(spec.spec.table)
+        if spec.name in names:
+            message = f"metadata.name {spec.name!r} is taken by {names[spec.name]}; choose another"
+        elif table in tables:
+            message = f"spec.table {table!r} is written by {tables[table]} already; one ingestor per table"
+        else:
+            names[spec.name], tables[table] = file, file
+            continue
+        found[file] = InvalidSpecError(f"{file}: {message}", file=file)
+    return found
+
+
+_ALLOWED: dict[str, type[BaseModel]] = {
+    "": IngestorSpec,
+    "metadata": Metadata,
+    "spec": IngestorBody,
+    "spec.source": Source,
+    "spec.source.kafka": KafkaSource,
+    "spec.table": TableSpec,
+    "spec.schema": SchemaSpec,
+    "spec.schema.fields": FieldSpec,
+    "spec.batching": Batching,
+    "spec.deadLetters": DeadLetters,
+    "spec.deadLetters.table": TableRef,
+}
+
+
+def _tell(error: Any) -> str:
+    """One problem for people: path, value, what is allowed."""
+    parts = [str(p) for p in error["loc"]]
+    path = ".".join(parts) or "the file"
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        parent = ".".join(p for p in parts[:-1] if not p.isdigit())
+        model = _ALLOWED.get(parent)
+        allowed = [f.alias or n for n, f in model.model_fields.items()] if model is not None else []
+        return f"{path}: unknown field{_suggest(parts[-1], allowed)}; allowed are {', '.join(allowed)}"
+    if kind == "missing":
+        return f"{path}: missing; it has no default"
+    if kind == "value_error":
+        return f"{path}: {error['ctx']['error']}"
+    return f"{path}: {_show(error['input'])} is not allowed: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _suggest(value: str, allowed: list[str] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(value, allowed, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _kind(value: object) -> str:
+    return {type(None): "nothing", list: "a list", str: "a text"}.get(
+        type(value), f"a {type(value).__name__}"
+    )

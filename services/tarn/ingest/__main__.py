@@ -1,0 +1,62 @@
+"""Entry point: `python -m tarn.ingest` runs the service, with `--check` it only checks the specs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+import structlog
+
+from tarn.adapters.logging import configure
+from tarn.core import exits
+from tarn.core.errors import TarnError
+from tarn.ingest.settings import Settings
+from tarn.ingest.specs import load_specs
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 0 fine, 2 something to correct, see `tarn.core.exits`."""
+    parser = argparse.ArgumentParser(
+        prog="tarn-ingest", description="Streams topics into tables, each row exactly once, as the specs say."
+    )
+    parser.add_argument("--check", action="store_true", help="read the specs, tell what is wrong, and end")
+    parser.add_argument("--specs", type=Path, help="the folder of specs (default: TARN_SPECS_DIR)")
+    options = parser.parse_args(arguments)
+    try:
+        settings = Settings.read()
+        folder = options.specs or settings.specs_dir
+        loaded = load_specs(folder)
+        if options.check:
+            for file, spec in sorted(loaded.specs.items()):
+                print(f"{file}: ok: {spec.spec.source.kafka.topic} -> {spec.spec.table}")  # noqa: T201
+            for error in loaded.errors.values():
+                print(error.message, file=sys.stderr)  # noqa: T201
+            if not loaded.specs and not loaded.errors:
+                print(f"{folder}: holds no spec (*.yaml)", file=sys.stderr)  # noqa: T201
+                return exits.INVALID
+            return exits.INVALID if loaded.errors else exits.OK
+        configure(settings.log_level, service="ingest")
+        # The clients' own errors come to us as exceptions and are logged where they are handled.
+        for name in ("kafka", "pyiceberg", "urllib3"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        from tarn.ingest.service import serve
+
+        code = serve(settings, loaded)
+    except TarnError as e:
+        if options.check:
+            print(e.message, file=sys.stderr)  # noqa: T201
+        else:
+            configure(service="ingest")
+            structlog.get_logger().error("ingest cannot start", error=type(e).__name__, message=e.message)
+        return exits.exit_code(e)
+    logging.shutdown()
+    sys.stdout.flush()
+    # Threads that wait for an answer must not hold the process; every state they could leave is a safe one.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

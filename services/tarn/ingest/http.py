@@ -1,0 +1,98 @@
+"""The status page: /health, /status and /metrics. Reads the board, never waits for anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import orjson
+
+from tarn.ingest.status import Board, faults, to_metrics
+
+REQUEST_TIMEOUT_S = 5.0
+
+
+class StatusServer:
+    """Serves the board on a thread of its own.
+
+    Args:
+        board: what to show.
+        listen: the address to listen on.
+        port: 0 takes a free one.
+        clock: monotonic seconds, the same as the board's writers use.
+    """
+
+    def __init__(self, board: Board, *, listen: str, port: int, clock: Callable[[], float]) -> None:
+        class Handler(_Handler):
+            pass
+
+        Handler.board = board
+        Handler.clock = staticmethod(clock)
+        self._server = ThreadingHTTPServer((listen, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Starts serving."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    board: Board
+    clock: Callable[[], float]
+    timeout = REQUEST_TIMEOUT_S
+    server_version = "tarn"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/health":
+            found = faults(self.board, now_s=self.clock())
+            self._answer(503 if found else 200, orjson.dumps({"healthy": not found, "faults": found}))
+        elif path == "/status":
+            self._answer(200, self._status())
+        elif path == "/metrics":
+            self._answer(
+                200, to_metrics(self.board).encode(), kind="text/plain; version=0.0.4; charset=utf-8"
+            )
+        else:
+            self._answer(
+                404, orjson.dumps({"error": "no such page; there are /health, /status and /metrics"})
+            )
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: probes ask every few seconds."""
+
+    def _status(self) -> bytes:
+        now = self.clock()
+        return orjson.dumps(
+            {
+                "service": "ingest",
+                "ingestors": {n: s.to_json() for n, s in self.board.ingestors().items()},
+                "dependencies": {
+                    n: {"ok": d.ok, "message": d.message, "ageSeconds": round(now - d.looked_s, 1)}
+                    for n, d in self.board.dependencies().items()
+                },
+                "faults": faults(self.board, now_s=now),
+            },
+            option=orjson.OPT_INDENT_2,
+        )
+
+    def _answer(self, status: int, body: bytes, *, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)

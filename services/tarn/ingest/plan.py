@@ -1,0 +1,48 @@
+"""Where a stream reads on, decided from what the table and the topic say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tarn.adapters.kafka import Bounds
+from tarn.core.errors import OffsetGapError
+from tarn.core.offsets import OffsetMap, SourceId, next_or_start, require_same_source
+
+
+def start_positions(
+    table: OffsetMap | None, source: SourceId, bounds: Mapping[int, Bounds], *, stream: str
+) -> dict[int, int]:
+    """The position of every partition: the table's map, and the log's start where the table knows nothing.
+
+    Raises:
+        SourceChangedError: the map belongs to another topic or cluster.
+        OffsetGapError: the log does not hold what comes next: it starts behind the map, ends before it, or a
+            partition is gone. Going on would skip rows, so nothing goes on.
+    """
+    if table is not None:
+        require_same_source(table.source, source)
+        for partition, offset in table.next.items():
+            found = bounds.get(partition)
+            if found is None:
+                raise OffsetGapError(
+                    f"stream {stream}: the table stands at offset {offset} of partition {partition}, which "
+                    f"topic {source.topic} does not have; restore it, or start a new stream by a new name",
+                    partition=partition,
+                    offset=offset,
+                )
+            if not found.start <= offset <= found.end:
+                what = (
+                    f"the log starts at {found.start}: {found.start - offset} offsets are gone unread"
+                    if offset < found.start
+                    else f"the log ends at {found.end}, before it"
+                )
+                raise OffsetGapError(
+                    f"stream {stream}: the table stands at offset {offset} of partition {partition} of "
+                    f"topic {source.topic}, and {what}. Restore the log, or accept the loss by starting a "
+                    "new stream under a new name",
+                    partition=partition,
+                    offset=offset,
+                    start=found.start,
+                    end=found.end,
+                )
+    return next_or_start(table, {p: b.start for p, b in bounds.items()})

@@ -1,0 +1,60 @@
+"""Settings of the ingest service: environment variables named in docs/reference.md, secrets from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tarn.core.errors import InvalidSettingError
+
+
+class Settings(BaseSettings):
+    """What the service is told from outside."""
+
+    model_config = SettingsConfigDict(env_prefix="TARN_", frozen=True, extra="ignore")
+
+    s3_endpoint: str = "http://minio:9000"
+    region: str = "us-east-1"
+    bucket: str = "tarn"
+    warehouse: str = "tarn"
+    catalog_uri: str = "http://catalog:8181"
+    kafka_bootstrap: str = "kafka:9092"
+    secrets_dir: Path = Path("/run/tarn/secrets")
+    specs_dir: Path = Path("/etc/tarn/specs")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    ingest_listen: str = "0.0.0.0"  # noqa: S104 - inside the container; published on 127.0.0.1 only
+    ingest_port: int = Field(default=8091, ge=0, le=65_535)
+
+    @staticmethod
+    def read() -> Settings:
+        """The settings of this process.
+
+        Raises:
+            InvalidSettingError: names the variable, its value and what is allowed.
+        """
+        try:
+            return Settings()
+        except ValidationError as e:
+            told = [
+                f"TARN_{'_'.join(str(p) for p in error['loc']).upper()} = {error['input']!r}: {error['msg']}"
+                for error in e.errors(include_url=False)
+            ]
+            raise InvalidSettingError(f"settings cannot be used: {'; '.join(told)}; correct them") from e
+
+    def secret(self, name: str) -> str:
+        """A secret, read now, without the newline at its end.
+
+        Raises:
+            InvalidSettingError: the file cannot be read.
+        """
+        path = self.secrets_dir / name
+        try:
+            return path.read_text(encoding="utf-8").rstrip("\n")
+        except OSError as e:
+            raise InvalidSettingError(
+                f"secret file {path} cannot be read: {e.strerror}; run init, or set TARN_SECRETS_DIR",
+                path=str(path),
+            ) from e

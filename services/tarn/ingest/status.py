@@ -1,0 +1,197 @@
+"""What the service knows about itself, for people, probes and metrics. Written by threads, read by HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """Where an ingestor stands."""
+
+    STARTING = "Starting"
+    RUNNING = "Running"
+    WAITING = "Waiting"
+    STOPPED = "Stopped"
+    INVALID = "Invalid"
+    FINISHED = "Finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestorStatus:
+    """One ingestor.
+
+    Attributes:
+        state: where it stands.
+        reason: a short word for why, as in the error tree; empty while it runs.
+        message: what people need to know and do.
+        since_ms: wall time of the last change of state or reason.
+        beat_s: monotonic time of the last turn of its loop.
+        table, topic: what it writes and reads.
+        committed: partition to the next offset, as in the table.
+        ends: partition to the end of the log, as last asked.
+        rows, bad_records, commits: since the process started.
+        commit_ms: how long the last commit took, with its files.
+        commit_at_ms: when it was done.
+        snapshot_id: the table's head after it.
+    """
+
+    state: State = State.STARTING
+    reason: str = ""
+    message: str = ""
+    since_ms: int = 0
+    beat_s: float = 0.0
+    table: str = ""
+    topic: str = ""
+    committed: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    rows: int = 0
+    bad_records: int = 0
+    commits: int = 0
+    commit_ms: float = 0.0
+    commit_at_ms: int = 0
+    snapshot_id: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """Offsets between the log's end and the table, over all partitions."""
+        return sum(max(0, end - self.committed.get(p, end)) for p, end in self.ends.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of the status page."""
+        return {
+            "state": self.state.value,
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": self.state is State.RUNNING,
+                    "reason": self.reason or self.state.value,
+                    "message": self.message,
+                    "sinceMs": self.since_ms,
+                }
+            ],
+            "table": self.table,
+            "topic": self.topic,
+            "partitions": sorted(self.committed),
+            "committedOffsets": {str(p): o for p, o in sorted(self.committed.items())},
+            "endOffsets": {str(p): o for p, o in sorted(self.ends.items())},
+            "lag": self.lag,
+            "rows": self.rows,
+            "badRecords": self.bad_records,
+            "commits": self.commits,
+            "lastCommit": {
+                "atMs": self.commit_at_ms,
+                "durationMs": round(self.commit_ms, 3),
+                "snapshotId": self.snapshot_id,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    """The last look at something the service needs."""
+
+    ok: bool
+    message: str
+    looked_s: float
+
+
+class Board:
+    """All statuses, safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ingestors: dict[str, IngestorStatus] = {}
+        self._dependencies: dict[str, Dependency] = {}
+
+    def update(self, name: str, **changes: Any) -> IngestorStatus:
+        """Changes some fields of one ingestor's status; the new one."""
+        with self._lock:
+            found = replace(self._ingestors.get(name, IngestorStatus()), **changes)
+            self._ingestors[name] = found
+            return found
+
+    def add(self, name: str, **amounts: int) -> IngestorStatus:
+        """Adds to counters of one ingestor's status; the new one."""
+        with self._lock:
+            found = self._ingestors.get(name, IngestorStatus())
+            found = replace(found, **{k: getattr(found, k) + v for k, v in amounts.items()})
+            self._ingestors[name] = found
+            return found
+
+    def get(self, name: str) -> IngestorStatus:
+        """One ingestor's status."""
+        with self._lock:
+            return self._ingestors.get(name, IngestorStatus())
+
+    def ingestors(self) -> dict[str, IngestorStatus]:
+        """All of them, by name."""
+        with self._lock:
+            return dict(sorted(self._ingestors.items()))
+
+    def saw(self, dependency: str, *, ok: bool, message: str, looked_s: float) -> None:
+        """Notes a look at a dependency."""
+        with self._lock:
+            self._dependencies[dependency] = Dependency(ok=ok, message=message, looked_s=looked_s)
+
+    def dependencies(self) -> dict[str, Dependency]:
+        """The last looks, by name."""
+        with self._lock:
+            return dict(sorted(self._dependencies.items()))
+
+
+LOOK_AGE_S_MAX = 25.0
+BEAT_AGE_S_MAX = 60.0
+
+
+def faults(board: Board, *, now_s: float) -> list[str]:
+    """Why the service cannot do its work now; empty if it can.
+
+    A stopped or invalid ingestor is told on the status page and in the metrics: it waits for a person, and
+    restarting the service would not help.
+    """
+    found = []
+    seen = board.dependencies()
+    if not seen:
+        found.append("no dependency was looked at yet")
+    for name, look in seen.items():
+        if not look.ok:
+            found.append(f"{name}: {look.message}")
+        elif now_s - look.looked_s > LOOK_AGE_S_MAX:
+            found.append(f"{name}: no answer for {now_s - look.looked_s:.0f} s")
+    for name, status in board.ingestors().items():
+        if status.state in (State.STARTING, State.WAITING):
+            found.append(f"ingestor {name}: {status.state.value}: {status.message or 'not ready yet'}")
+        elif status.state is State.RUNNING and now_s - status.beat_s > BEAT_AGE_S_MAX:
+            found.append(f"ingestor {name}: no sign of life for {now_s - status.beat_s:.0f} s")
+    return found
+
+
+_METRICS = (
+    ("rows_total", "counter", "Rows committed since the process started.", lambda s: s.rows),
+    (
+        "bad_records_total",
+        "counter",
+        "Records sent to dead letters since the start.",
+        lambda s: s.bad_records,
+    ),
+    ("commits_total", "counter", "Commits since the process started.", lambda s: s.commits),
+    ("lag_offsets", "gauge", "Offsets between the log's end and the table.", lambda s: s.lag),
+    ("last_commit_seconds", "gauge", "Duration of the last commit.", lambda s: s.commit_ms / 1_000),
+    ("running", "gauge", "1 while the ingestor runs.", lambda s: int(s.state is State.RUNNING)),
+)
+
+
+def to_metrics(board: Board) -> str:
+    """The metrics in Prometheus' text form."""
+    lines = []
+    statuses = board.ingestors()
+    for name, kind, help_text, read in _METRICS:
+        lines += [f"# HELP tarn_ingest_{name} {help_text}", f"# TYPE tarn_ingest_{name} {kind}"]
+        for ingestor, status in statuses.items():
+            labels = f'ingestor="{ingestor}",table="{status.table}"'
+            lines.append(f"tarn_ingest_{name}{{{labels}}} {read(status)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,84 @@
+"""Where adapters and flows meet: the one place that knows which is which."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from threading import Event
+
+from tarn.adapters.catalog_rest import RestCatalog
+from tarn.adapters.files import Objects
+from tarn.adapters.kafka import KafkaSources
+from tarn.adapters.store import S3Store
+from tarn.ingest.committer import Ports
+from tarn.ingest.settings import Settings
+from tarn.ingest.status import Board
+from tarn.ingest.stream import StoppedError, World
+
+PUT_TIMEOUT_MS = 60_000
+LOOK_TIMEOUT_MS = 4_000
+
+
+def uuid7() -> str:
+    """A time-ordered UUID (RFC 9562, version 7): 48 bits of milliseconds, then chance."""
+    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def new_snapshot_id() -> int:
+    """A positive number of 63 bits by chance."""
+    return secrets.randbits(63) or 1
+
+
+def stoppable_sleep(stop: Event) -> Callable[[float], None]:
+    """Waits, and raises as soon as the process is asked to stop."""
+
+    def sleep(seconds: float) -> None:
+        if stop.wait(seconds):
+            raise StoppedError
+
+    return sleep
+
+
+def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) -> S3Store:
+    """The bucket, with this service's own key."""
+    return S3Store(
+        bucket=settings.bucket,
+        endpoint=settings.s3_endpoint,
+        region=settings.region,
+        access_key_id=settings.secret("s3_access_key_id"),
+        secret_access_key=settings.secret("s3_secret_access_key"),
+        request_timeout_ms=request_timeout_ms,
+    )
+
+
+def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCatalog:
+    """The catalog, as this service's own principal."""
+    return RestCatalog(
+        settings.catalog_uri,
+        warehouse=settings.warehouse,
+        credential=lambda: settings.secret("catalog_credential"),
+        read_timeout_s=read_timeout_s,
+    )
+
+
+def make_world(settings: Settings, board: Board, stop: Event) -> World:
+    """Everything an ingestor needs.
+
+    Raises:
+        InvalidSettingError: a secret file cannot be read.
+    """
+    sleep = stoppable_sleep(stop)
+    return World(
+        sources=KafkaSources(settings.kafka_bootstrap),
+        catalog=make_catalog(settings),
+        objects=Objects(make_store(settings), bucket=settings.bucket, sleep=sleep),
+        ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
+        new_id=lambda: str(uuid.uuid4()),
+        board=board,
+        stopping=stop.is_set,
+    )
