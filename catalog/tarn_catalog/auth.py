@@ -28,7 +28,6 @@ AUDIENCE = "tarn-catalog"
 PROBE_AUDIENCE = "tarn-catalog-probe"
 ALGORITHM = "HS256"
 LIFETIME_S = 3600
-PROBE_LIFETIME_S = 60
 LEEWAY_S = 10
 KEY_BYTES_MIN = 32
 REREAD_S = 1.0
@@ -93,19 +92,6 @@ def read_key(path: Path) -> bytes:
             "run the init service"
         )
     return key
-
-
-def probe_token(key: bytes, *, now_s: float) -> str:
-    """A token that opens the health routes and nothing else."""
-    claims = {
-        "iss": ISSUER,
-        "aud": PROBE_AUDIENCE,
-        "sub": PROBE,
-        "iat": int(now_s),
-        "exp": int(now_s) + PROBE_LIFETIME_S,
-        "mark": "",
-    }
-    return jwt.encode(claims, key, algorithm=ALGORITHM)
 
 
 class Access:

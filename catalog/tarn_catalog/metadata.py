@@ -257,9 +257,11 @@ def _get(requirement: Json, name: str) -> Any:
 
 
 def already_applied(updates: Sequence[Json], meta: Json) -> bool:
-    """Whether the snapshots that the updates add are all in the metadata with equal content (invariant I4).
+    """Whether the snapshots that the updates add are all in the metadata already (invariant I4).
 
-    False if they add none.
+    A snapshot is the same if its content is, or if its id is among the ancestors of a branch that the updates
+    move: clients keep the id when they rebase, so the content may be that of an earlier attempt. False if the
+    updates add none.
     """
     added = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
     wanted: dict[int, Json] = {}
@@ -270,7 +272,24 @@ def already_applied(updates: Sequence[Json], meta: Json) -> bool:
     if not wanted:
         return False
     found = {s["snapshot-id"]: s for s in meta["snapshots"] if s["snapshot-id"] in wanted}
-    return len(found) == len(wanted) and all(_same(wanted[i], found[i]) for i in wanted)
+    if len(found) != len(wanted):
+        return False
+    if all(_same(wanted[i], found[i]) for i in wanted):
+        return True
+    moved = {u.get("ref-name") for u in updates if u.get("action") == "set-snapshot-ref"}
+    heads = [ref["snapshot-id"] for name, ref in (meta.get("refs") or {}).items() if name in moved]
+    return set(wanted) <= _ancestors(heads, meta)
+
+
+def _ancestors(heads: Sequence[int], meta: Json) -> set[int]:
+    parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in meta["snapshots"]}
+    seen: set[int] = set()
+    for head in heads:
+        current: int | None = head
+        while current is not None and current not in seen:
+            seen.add(current)
+            current = parents.get(current)
+    return seen
 
 
 def _same(a: Json, b: Json) -> bool:

@@ -1,0 +1,360 @@
+"""The catalog in process: a pyiceberg catalog straight on the store, without any server.
+
+    from pyiceberg.catalog import load_catalog
+    catalog = load_catalog("lake", **{
+        "py-catalog-impl": "tarn_catalog.embedded.EmbeddedCatalog",
+        "uri": "file:///tmp/lake",      # or s3://bucket with s3.endpoint, s3.access-key-id, …
+    })
+
+It keeps the same promises as the service, because it is the same code on the same objects; several processes
+and the service may use one lake at the same time. It asks for no token: whoever holds the store's keys is
+trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import orjson
+from pyiceberg import exceptions as theirs
+from pyiceberg.catalog import Catalog as PyIcebergCatalog
+from pyiceberg.catalog import PropertiesUpdateSummary
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import (
+    CommitTableResponse,
+    CreateTableTransaction,
+    StagedTable,
+    Table,
+    TableProperties,
+)
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+from tarn.adapters.store import FileStore, ObjectStore, S3Store
+from tarn.core import errors as ours
+from tarn.core.naming import Roots
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.core import Metadata
+from tarn_catalog.tables import NewTable, Slot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.view import View
+    from pyiceberg.view.metadata import ViewVersion
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# The first type that fits decides.
+_ERRORS: tuple[tuple[type[ours.TarnError], type[Exception]], ...] = (
+    (ours.NoSuchTableError, theirs.NoSuchTableError),
+    (ours.NoSuchNamespaceError, theirs.NoSuchNamespaceError),
+    (ours.NotEmptyError, theirs.NamespaceNotEmptyError),
+    (ours.ConflictError, theirs.CommitFailedException),
+    (ours.OutcomeUnknownError, theirs.CommitStateUnknownException),
+    (ours.UnavailableError, theirs.ServiceUnavailableError),
+    (ours.UnauthenticatedError, theirs.UnauthorizedError),
+    (ours.ForbiddenError, theirs.ForbiddenError),
+    (ours.InvalidError, theirs.BadRequestError),
+    (ours.TarnError, theirs.ServerError),
+)
+
+
+def _translated(taken: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Our errors as pyiceberg's; `taken` is the one for a name in use."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except ours.AlreadyExistsError as e:
+                raise taken(e.message) from e
+            except ours.TarnError as e:
+                raise next(type_ for mine, type_ in _ERRORS if isinstance(e, mine))(e.message) from e
+
+        return call
+
+    return decorate
+
+
+_table_errors = _translated(theirs.TableAlreadyExistsError)
+_namespace_errors = _translated(theirs.NamespaceAlreadyExistsError)
+
+
+def open_store(properties: Properties) -> tuple[ObjectStore, Roots]:
+    """The store that `uri` names, and how its keys and locations meet.
+
+    Raises:
+        InvalidSettingError: it names none, or a property is missing.
+    """
+    uri = str(properties.get("uri") or "")
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.path:
+        folder = FileStore(unquote(parts.path))
+        return folder, Roots(base=f"file://{folder.root}")
+    if parts.scheme == "s3" and parts.netloc and not parts.path.strip("/"):
+        missing = [
+            name
+            for name in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key")
+            if not properties.get(name)
+        ]
+        if missing:
+            raise ours.InvalidSettingError(f"Cannot open the lake {uri}: set {', '.join(missing)}")
+        store = S3Store(
+            bucket=parts.netloc,
+            endpoint=str(properties["s3.endpoint"]),
+            region=str(properties.get("s3.region") or properties.get("client.region") or "us-east-1"),
+            access_key_id=str(properties["s3.access-key-id"]),
+            secret_access_key=str(properties["s3.secret-access-key"]),
+        )
+        return store, Roots(base=f"s3://{parts.netloc}")
+    raise ours.InvalidSettingError(
+        f"Cannot open the lake {uri!r}: set uri to s3://<bucket> or file:///<folder>", uri=uri
+    )
+
+
+def _json(model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortOrder) -> dict[str, Any]:
+    value: dict[str, Any] = orjson.loads(model.model_dump_json())
+    return value
+
+
+class EmbeddedCatalog(PyIcebergCatalog):
+    """A pyiceberg catalog over a store.
+
+    Args:
+        name: of the catalog.
+        core: an opened catalog; without, `uri` is opened.
+        **properties: of pyiceberg; `uri` and `s3.*` say where the lake is.
+    """
+
+    def __init__(self, name: str, *, core: Catalog | None = None, **properties: str) -> None:
+        super().__init__(name, **properties)
+        if core is None:
+            store, roots = open_store(properties)
+            core = Catalog(store, roots)
+        self.core = core
+
+    # -- tables
+
+    def _slot(self, identifier: str | Identifier) -> Slot:
+        levels = self.identifier_to_tuple(identifier)
+        if len(levels) < 2:
+            raise theirs.NoSuchTableError(f"Missing namespace or invalid identifier: {'.'.join(levels)}")
+        return Slot.of(levels[:-1], levels[-1])
+
+    def _table(self, slot: Slot, stored: Metadata) -> Table:
+        metadata = TableMetadataUtil.parse_raw(stored.raw.decode())
+        return Table(
+            identifier=(*slot.namespace, slot.name),
+            metadata=metadata,
+            metadata_location=stored.location,
+            io=self._load_file_io(metadata.properties, stored.location),
+            catalog=self,
+        )
+
+    def _wanted(
+        self,
+        schema: Schema | pa.Schema,
+        location: str | None,
+        partition_spec: PartitionSpec,
+        sort_order: SortOrder,
+        properties: Properties,
+    ) -> NewTable:
+        version = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
+        converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
+        return NewTable(
+            schema=_json(converted),
+            spec=_json(partition_spec),
+            order=_json(sort_order),
+            properties={str(name): str(value) for name, value in properties.items()},
+            location=location,
+        )
+
+    @_table_errors
+    def create_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> Table:
+        """See `pyiceberg.catalog.Catalog.create_table`."""
+        slot = self._slot(identifier)
+        wanted = self._wanted(schema, location, partition_spec, sort_order, properties)
+        return self._table(slot, self.core.tables.create(slot, wanted))
+
+    @_table_errors
+    def create_table_transaction(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> CreateTableTransaction:
+        """See `pyiceberg.catalog.Catalog.create_table_transaction`."""
+        slot = self._slot(identifier)
+        wanted = self._wanted(schema, location, partition_spec, sort_order, properties)
+        staged: TableMetadata = TableMetadataUtil.parse_obj(self.core.tables.stage(slot, wanted))
+        return CreateTableTransaction(
+            StagedTable(
+                identifier=(*slot.namespace, slot.name),
+                metadata=staged,
+                metadata_location="",
+                io=self._load_file_io(staged.properties, staged.location),
+                catalog=self,
+            )
+        )
+
+    @_table_errors
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """See `pyiceberg.catalog.Catalog.load_table`."""
+        slot = self._slot(identifier)
+        return self._table(slot, self.core.tables.load(slot))
+
+    @_table_errors
+    def table_exists(self, identifier: str | Identifier) -> bool:
+        """See `pyiceberg.catalog.Catalog.table_exists`."""
+        return self.core.tables.exists(self._slot(identifier))
+
+    @_table_errors
+    def drop_table(self, identifier: str | Identifier) -> None:
+        """See `pyiceberg.catalog.Catalog.drop_table`. The files stay until the reaper takes them."""
+        self.core.tables.drop(self._slot(identifier))
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """As `drop_table`: files are deleted by the reaper only (invariant I7)."""
+        self.drop_table(identifier)
+
+    @_table_errors
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """See `pyiceberg.catalog.Catalog.commit_table`."""
+        stored = self.core.tables.commit(
+            self._slot(table.name()),
+            [_json(requirement) for requirement in requirements],
+            [_json(update) for update in updates],
+        )
+        return CommitTableResponse(
+            metadata=TableMetadataUtil.parse_raw(stored.raw.decode()), metadata_location=stored.location
+        )
+
+    @_table_errors
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        """See `pyiceberg.catalog.Catalog.list_tables`."""
+        levels = self.identifier_to_tuple(namespace)
+        return list(self.core.namespaces.list_tables(levels, kind="table").names)
+
+    # -- namespaces
+
+    @_namespace_errors
+    def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+        """See `pyiceberg.catalog.Catalog.create_namespace`."""
+        wanted = {str(name): str(value) for name, value in properties.items()}
+        self.core.namespaces.create(self.identifier_to_tuple(namespace), wanted)
+
+    @_namespace_errors
+    def drop_namespace(self, namespace: str | Identifier) -> None:
+        """See `pyiceberg.catalog.Catalog.drop_namespace`."""
+        self.core.namespaces.drop(self.identifier_to_tuple(namespace))
+
+    @_namespace_errors
+    def namespace_exists(self, namespace: str | Identifier) -> bool:
+        """See `pyiceberg.catalog.Catalog.namespace_exists`."""
+        return self.core.namespaces.exists(self.identifier_to_tuple(namespace))
+
+    @_namespace_errors
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        """See `pyiceberg.catalog.Catalog.list_namespaces`."""
+        parent = self.identifier_to_tuple(namespace) if namespace else ()
+        return list(self.core.namespaces.children(parent).names)
+
+    @_namespace_errors
+    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+        """See `pyiceberg.catalog.Catalog.load_namespace_properties`."""
+        return dict(self.core.namespaces.load(self.identifier_to_tuple(namespace)))
+
+    @_namespace_errors
+    def update_namespace_properties(
+        self,
+        namespace: str | Identifier,
+        removals: set[str] | None = None,
+        updates: Properties = EMPTY_DICT,
+    ) -> PropertiesUpdateSummary:
+        """See `pyiceberg.catalog.Catalog.update_namespace_properties`."""
+        changed = self.core.namespaces.update(
+            self.identifier_to_tuple(namespace),
+            updates={str(name): str(value) for name, value in updates.items()},
+            removals=sorted(removals or ()),
+        )
+        return PropertiesUpdateSummary(
+            removed=list(changed.removed), updated=list(changed.updated), missing=list(changed.missing)
+        )
+
+    # -- not in this version
+
+    def supports_server_side_planning(self) -> bool:
+        """No: scans are planned by the client."""
+        return False
+
+    def register_table(
+        self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False
+    ) -> Table:
+        """Not in this version."""
+        _missing("registering a table")
+
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        """Not in this version."""
+        _missing("renaming a table")
+
+    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
+        """None: there are no views in this version."""
+        return []
+
+    def view_exists(self, identifier: str | Identifier) -> bool:
+        """False: there are no views in this version."""
+        return False
+
+    def load_view(self, identifier: str | Identifier) -> View:
+        """Not in this version."""
+        _missing("views")
+
+    def drop_view(self, identifier: str | Identifier) -> None:
+        """Not in this version."""
+        _missing("views")
+
+    def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
+        """Not in this version."""
+        _missing("views")
+
+    def create_view(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        view_version: ViewVersion,
+        location: str | None = None,
+        properties: Properties = EMPTY_DICT,
+    ) -> View:
+        """Not in this version."""
+        _missing("views")
+
+
+def _missing(what: str) -> NoReturn:
+    raise NotImplementedError(f"{what} is not supported by this version of the catalog")
+
+
+__all__: Sequence[str] = ("EmbeddedCatalog", "open_store")
