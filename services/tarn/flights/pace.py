@@ -1,0 +1,74 @@
+"""How fast a stream is played: which message is due after how many seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tarn.core.errors import InvalidSettingError
+
+
+class Timeline(Protocol):
+    """What a pace needs to know about a stream."""
+
+    def __len__(self) -> int: ...
+
+    def due(self, index: int) -> int:
+        """When a message is played, in the time of the data (milliseconds)."""
+
+    def index_of(self, due_ms: int) -> int:
+        """The first message due at or after this time."""
+
+
+class Pace(Protocol):
+    """Says how far a stream should be."""
+
+    def target(self, stream: Timeline, start: int, elapsed_s: float) -> int:
+        """One past the last message that is due `elapsed_s` seconds after message `start`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllAtOnce:
+    """Everything is due at the beginning."""
+
+    def target(self, stream: Timeline, start: int, elapsed_s: float) -> int:
+        """The end of the stream."""
+        return len(stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many messages a second, whenever they happened."""
+
+    per_s: float
+
+    def __post_init__(self) -> None:
+        """Refuses a rate that never gets anywhere."""
+        if self.per_s <= 0:
+            raise InvalidSettingError(
+                f"the rate is {self.per_s}; give more than 0 messages a second", rate=self.per_s
+            )
+
+    def target(self, stream: Timeline, start: int, elapsed_s: float) -> int:
+        """The messages that fit into the time passed."""
+        return min(len(stream), start + int(elapsed_s * self.per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Time passes so many times as fast as it did."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        """Refuses a speed that never gets anywhere."""
+        if self.factor <= 0:
+            raise InvalidSettingError(
+                f"the speed is {self.factor}; give more than 0 (1 is as it happened)", speed=self.factor
+            )
+
+    def target(self, stream: Timeline, start: int, elapsed_s: float) -> int:
+        """What happened by the moment in the data that the time passed leads to."""
+        if start >= len(stream):
+            return len(stream)
+        return stream.index_of(stream.due(start) + int(elapsed_s * self.factor * 1000) + 1)

@@ -1,0 +1,136 @@
+"""Reads and writes of one Spark session: all that is known of Iceberg's metadata tables and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from tarn_jobs import statements
+from tarn_jobs.position import Snapshot
+from tarn_jobs.schema import Table
+from tarn_jobs.statements import SOURCE, Merge
+
+_SUMMARY_CONF = "spark.sql.iceberg.snapshot-property."
+
+
+class TableMismatchError(Exception):
+    """A table is not as the jobs need it. The message names the columns and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The tables as one Spark session sees them.
+
+    Attributes:
+        spark: the session, classic or Connect.
+        catalog: the catalog's name in Spark.
+    """
+
+    spark: SparkSession
+    catalog: str
+
+    def name(self, table: str) -> str:
+        """The table's whole name."""
+        return f"{self.catalog}.{table}"
+
+    def exists(self, table: str) -> bool:
+        """Whether there is such a table."""
+        return bool(self.spark.catalog.tableExists(self.name(table)))
+
+    def ensure_namespaces(self, names: tuple[str, ...]) -> None:
+        """Makes the namespaces that are missing."""
+        for name in names:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.name(name)}")
+
+    def ensure_table(self, table: Table) -> None:
+        """Makes the table if it is missing.
+
+        Raises:
+            TableMismatchError: there is one with other columns.
+        """
+        if not self.exists(table.name):
+            self.spark.sql(statements.create_table(table, self.name(table.name)))
+        self.require_columns(table.name, {c.name: c.type for c in table.columns})
+
+    def require_columns(self, table: str, columns: Mapping[str, str]) -> None:
+        """Returns if the table has these columns with these types (and perhaps others).
+
+        Raises:
+            TableMismatchError: it has not.
+        """
+        schema = self.spark.table(self.name(table)).schema
+        found = {f.name: f.dataType.simpleString() for f in schema.fields}
+        wrong = [
+            f"{name} is {found.get(name, 'missing')}, needed is {needed}"
+            for name, needed in columns.items()
+            if found.get(name) != needed
+        ]
+        if wrong:
+            raise TableMismatchError(
+                f"{table} is not as the pipeline needs it: {'; '.join(wrong)}; change it back, or drop the "
+                "tables that the pipeline makes (silver, gold, ref) and let it make them anew"
+            )
+
+    def snapshots(self, table: str, entry: str) -> list[Snapshot]:
+        """All snapshots of a table with one entry of their summaries."""
+        name = self.name(table)
+        rows = self.spark.sql(
+            f"SELECT s.snapshot_id, s.parent_id, s.summary['{entry}'] AS value, "  # noqa: S608 - names of ours
+            "r.name IS NOT NULL AS current "
+            f"FROM {name}.snapshots s LEFT JOIN {name}.refs r "
+            "ON r.snapshot_id = s.snapshot_id AND r.name = 'main'"
+        ).collect()
+        return [
+            Snapshot(id=r.snapshot_id, parent=r.parent_id, value=r.value, current=r.current) for r in rows
+        ]
+
+    def location(self, table: str) -> str:
+        """Where the table is; no two tables ever share a location."""
+        rows = self.spark.sql(f"DESCRIBE TABLE EXTENDED {self.name(table)}").collect()
+        return next(str(r.data_type) for r in rows if r.col_name == "Location")
+
+    def at(self, table: str, snapshot_id: int) -> DataFrame:
+        """The table as it was with this snapshot."""
+        return self.spark.sql(f"SELECT * FROM {self.name(table)} VERSION AS OF {snapshot_id}")  # noqa: S608
+
+    def table(self, table: str) -> DataFrame:
+        """The table as it is."""
+        return self.spark.table(self.name(table))
+
+    def merge(self, merge: Merge, source: DataFrame, summary: Mapping[str, str]) -> None:
+        """Runs a MERGE in one commit whose snapshot carries the summary's entries.
+
+        Not as SQL over a temporary view: Spark 4.1 fails to plan a MERGE over a view that reads tables.
+        """
+        into = source.alias(SOURCE).mergeInto(self.name(merge.table), fn.expr(merge.on))
+        if merge.updates is None:
+            into = into.whenMatched().updateAll()
+        else:
+            into = into.whenMatched().update({c: fn.expr(e) for c, e in merge.updates.items()})
+        with self._summary(summary):
+            into.whenNotMatched().insertAll().merge()
+
+    def replace(self, table: str, rows: DataFrame, summary: Mapping[str, str]) -> None:
+        """Replaces all rows in one commit."""
+        with self._summary(summary):
+            rows.writeTo(self.name(table)).overwrite(fn.lit(True))
+
+    def mark(self, table: str, summary: Mapping[str, str]) -> None:
+        """A commit that changes no row and only carries the summary's entries."""
+        with self._summary(summary):
+            self.table(table).limit(0).writeTo(self.name(table)).append()
+
+    @contextmanager
+    def _summary(self, entries: Mapping[str, str]) -> Iterator[None]:
+        """Iceberg puts these session settings into the summary of whatever the session commits meanwhile."""
+        for key, value in entries.items():
+            self.spark.conf.set(_SUMMARY_CONF + key, value)
+        try:
+            yield
+        finally:
+            for key in entries:
+                self.spark.conf.unset(_SUMMARY_CONF + key)

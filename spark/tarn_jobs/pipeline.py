@@ -1,0 +1,173 @@
+"""The steps from bronze to gold and their order; stopped anywhere, the next run goes on from the last commit.
+
+A cycle looks at bronze once, brings silver up to there in pieces, then brings each gold table up to silver.
+Every commit carries the position that it leads to, so a step either happened with its position or did not
+happen; and each step done a second time changes nothing. That is why a crash between two steps repeats and
+loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+
+from tarn_jobs import statements, transforms
+from tarn_jobs.lake import Lake
+from tarn_jobs.position import PROPERTY, Position, Range, newest, next_range
+from tarn_jobs.schema import BRONZE, EVENT_COLUMNS, GOLD, KEY, NAMESPACES, REFERENCE, SILVER, Gold
+
+STREAM = "flights"
+OFFSETS_MAX = 400_000
+
+_BRONZE_COLUMNS = {
+    "event_id": "string",
+    "event": "string",
+    "event_time": "timestamp",
+    **{c.name: c.type for c in SILVER.columns if c.name in KEY},
+    **{c.name: c.type for columns in EVENT_COLUMNS.values() for c in columns},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One commit of the pipeline.
+
+    Attributes:
+        table: what was written.
+        offsets: how many offsets of the stream it went forward.
+        events: how many events of bronze were read for it.
+        ignored: how many of them belong to no flight or no known kind.
+        seconds: how long it took.
+    """
+
+    table: str
+    offsets: int
+    seconds: float
+    events: int = 0
+    ignored: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Pipeline:
+    """Brings silver and gold up to bronze.
+
+    Attributes:
+        lake: where the tables are.
+        stream: the ingestor's name, under which bronze keeps its offset map.
+        offsets_max: limit on the offsets of one silver commit.
+        on_step: told after each commit.
+        reached: told the name of each point between two steps; a test may raise there.
+        monotonic: clock for durations, seconds.
+    """
+
+    lake: Lake
+    stream: str = STREAM
+    offsets_max: int = OFFSETS_MAX
+    on_step: Callable[[Step], None] = lambda step: None
+    reached: Callable[[str], None] = lambda point: None
+    monotonic: Callable[[], float] = time.monotonic
+    _prepared: bool = field(default=False, init=False)
+
+    def cycle(self) -> int:
+        """Brings everything up to what bronze holds now; gives how many commits that took (0: nothing to do).
+
+        Raises:
+            PositionError: bronze is not the one that silver was made from, or it went back.
+            TableMismatchError: a table has other columns than the pipeline needs.
+        """
+        if not self.lake.exists(BRONZE):
+            return 0
+        self._prepare()
+        commits = self._silver()
+        for gold in GOLD:
+            commits += self._gold(gold)
+        return commits
+
+    def _prepare(self) -> None:
+        self.lake.require_columns(BRONZE, _BRONZE_COLUMNS)
+        if self._prepared:
+            return
+        self.lake.ensure_namespaces(NAMESPACES)
+        for table in (SILVER, *(g.table for g in GOLD)):
+            self.lake.ensure_table(table)
+        self._prepared = True
+
+    def _silver(self) -> int:
+        head, text = newest(self.lake.snapshots(BRONZE, f"tarn.offsets.{self.stream}"))
+        if head is None or text is None:
+            return 0
+        available = Position.from_offsets(text, location=self.lake.location(BRONZE))
+        commits = 0
+        while True:
+            done = self._position(SILVER.name)
+            piece = next_range(done, available, offsets_max=self.offsets_max)
+            if piece is None:
+                return commits
+            self.reached("before silver")
+            self.on_step(self._silver_step(head.id, piece))
+            self.reached("after silver")
+            commits += 1
+
+    def _silver_step(self, snapshot_id: int, piece: Range) -> Step:
+        begun = self.monotonic()
+        events = self.lake.at(BRONZE, snapshot_id).where(piece.condition())
+        seen = transforms.summed_up(events).collect()[0]
+        summary = {PROPERTY: piece.after.to_json()}
+        if seen.readable == 0:
+            self.lake.mark(SILVER.name, summary)
+        else:
+            self._merge_silver(events, (seen.low_us, seen.high_us), summary)
+        return Step(
+            table=SILVER.name,
+            offsets=piece.offsets,
+            events=seen.events,
+            ignored=seen.events - seen.readable,
+            seconds=self.monotonic() - begun,
+        )
+
+    def _merge_silver(self, events: DataFrame, hours_us: tuple[int, int], summary: dict[str, str]) -> None:
+        reference = {t.name.removeprefix("ref."): self.lake.table(t.name) for t in REFERENCE}
+        changes = transforms.enriched(transforms.flights_told(events), reference)
+        low, high = (fn.timestamp_micros(fn.lit(us)) for us in hours_us)
+        known = self.lake.table(SILVER.name).where(fn.col("time_hour").between(low, high))
+        news = transforms.unheard(changes, known).persist()
+        try:
+            self.lake.merge(statements.merge_silver(hours_us), news, summary)
+        finally:
+            news.unpersist()
+
+    def _gold(self, gold: Gold) -> int:
+        begun = self.monotonic()
+        head, text = newest(self.lake.snapshots(SILVER.name, PROPERTY))
+        if head is None or text is None:
+            return 0
+        available = Position.from_json(text)
+        done = self._position(gold.table.name)
+        if done is not None and done.source == available.source and done.covers(available):
+            return 0
+        self.reached(f"before {gold.table.name}")
+        grouped = transforms.in_groups(self.lake.at(SILVER.name, head.id), gold)
+        summary = {PROPERTY: available.to_json()}
+        if done is None or done.source != available.source:
+            self.lake.replace(gold.table.name, transforms.delays(grouped, gold), summary)
+        else:
+            changed = transforms.touched(grouped, gold, changed_since(done, available))
+            self.lake.merge(statements.merge_gold(gold), transforms.delays(changed, gold), summary)
+        self.reached(f"after {gold.table.name}")
+        offsets = sum(end - (done.offset(p) if done else 0) for p, end in available.next)
+        self.on_step(Step(table=gold.table.name, offsets=offsets, seconds=self.monotonic() - begun))
+        return 1
+
+    def _position(self, table: str) -> Position | None:
+        _, text = newest(self.lake.snapshots(table, PROPERTY))
+        return Position.from_json(text) if text is not None else None
+
+
+def changed_since(done: Position, available: Position) -> str:
+    """The flights of silver that an event between two positions changed, as a SQL condition."""
+    bounds = tuple((p, done.offset(p), end) for p, end in available.next)
+    return Range(bounds=bounds, after=available).condition()

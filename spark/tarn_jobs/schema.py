@@ -1,0 +1,275 @@
+"""The tables and their columns, as data: DDL, MERGE and transforms are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMAT_VERSION = 2
+
+KEY = ("time_hour", "carrier", "flight")
+"""A flight: the hour of its scheduled departure (UTC), the airline, the flight number."""
+
+KINDS = ("scheduled", "departed", "arrived", "cancelled")
+"""The events of a flight. Each tells its own columns of silver; the first one heard of each kind counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: what it is called.
+        type: its Spark SQL type.
+        comment: what it means, with its unit; kept in the table.
+    """
+
+    name: str
+    type: str
+    comment: str = ""
+
+    @property
+    def ddl(self) -> str:
+        """The column in a CREATE TABLE."""
+        comment = f" COMMENT '{self.comment}'" if self.comment else ""
+        return f"`{self.name}` {self.type}{comment}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that the jobs write.
+
+    Attributes:
+        name: namespace and name.
+        columns: in order.
+        partitioning: Iceberg transforms as Spark SQL writes them, or nothing.
+        comment: what one row is.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    partitioning: str = ""
+    comment: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(c.name for c in self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gold:
+    """A table of answers: silver in groups.
+
+    Attributes:
+        table: where they are kept.
+        keys: the group's columns and the expressions over silver that give them.
+        labels: columns that every flight of a group has in common.
+    """
+
+    table: Table
+    keys: dict[str, str]
+    labels: dict[str, str]
+
+
+BRONZE = "bronze.flight_events"
+
+EVENT_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "scheduled": (
+        Column(name="date", type="date", comment="day of the scheduled departure, New York time"),
+        Column(name="sched_dep_time", type="int", comment="local clock, HHMM"),
+        Column(name="sched_arr_time", type="int", comment="local clock at the destination, HHMM"),
+        Column(name="tailnum", type="string"),
+        Column(name="origin", type="string"),
+        Column(name="dest", type="string"),
+        Column(name="distance", type="int", comment="miles"),
+    ),
+    "departed": (
+        Column(name="dep_time", type="int", comment="local clock, HHMM; 2400 is midnight"),
+        Column(name="dep_delay", type="int", comment="minutes; negative is early"),
+    ),
+    "arrived": (
+        Column(name="arr_time", type="int", comment="local clock at the destination, HHMM"),
+        Column(name="arr_delay", type="int", comment="minutes; null if the flight was diverted"),
+        Column(name="air_time", type="int", comment="minutes"),
+    ),
+    "cancelled": (),
+}
+"""What each kind of event tells, as bronze has it."""
+
+ENRICHMENT: tuple[Column, ...] = (
+    Column(name="sched_dep_hour", type="int", comment="hour of the scheduled departure, New York time"),
+    Column(name="airline", type="string"),
+    Column(name="origin_name", type="string"),
+    Column(name="dest_name", type="string", comment="null for four airports that the reference lacks"),
+    Column(name="plane_year", type="int"),
+    Column(name="plane_manufacturer", type="string"),
+    Column(name="plane_model", type="string"),
+    Column(name="plane_seats", type="int"),
+    Column(name="temp", type="double", comment="degrees Fahrenheit, origin, scheduled hour"),
+    Column(name="wind_speed", type="double", comment="miles an hour"),
+    Column(name="wind_gust", type="double", comment="miles an hour"),
+    Column(name="precip", type="double", comment="inches in the hour"),
+    Column(name="pressure", type="double", comment="millibars"),
+    Column(name="visib", type="double", comment="miles"),
+)
+"""What is looked up when the schedule of a flight is first heard."""
+
+TRACE = Column(
+    name="_tarn",
+    type="struct<source:string,partition:int,offset:bigint>",
+    comment="the newest event that changed the row",
+)
+
+_KEY_COLUMNS = (
+    Column(name="time_hour", type="timestamp", comment="hour of the scheduled departure, UTC"),
+    Column(name="carrier", type="string"),
+    Column(name="flight", type="int"),
+)
+
+
+def heard(kind: str) -> Column:
+    """The column that says when an event of this kind happened; null while it was not heard."""
+    return Column(name=f"{kind}_at", type="timestamp", comment=f"when it was {kind}, UTC; null: not heard")
+
+
+def told_by(kind: str) -> tuple[Column, ...]:
+    """All columns of silver that an event of this kind brings."""
+    looked_up = ENRICHMENT if kind == "scheduled" else ()
+    return (heard(kind), *EVENT_COLUMNS[kind], *looked_up)
+
+
+SILVER = Table(
+    name="silver.flights",
+    columns=(*_KEY_COLUMNS, *(c for kind in KINDS for c in told_by(kind)), TRACE),
+    partitioning="months(time_hour)",
+    comment="One row per flight, put together from its events.",
+)
+
+_MEASURES = (
+    Column(name="flights", type="bigint", comment="flights with a known schedule, cancelled ones too"),
+    Column(name="cancelled", type="bigint"),
+    Column(name="mean_dep_delay", type="double", comment="minutes, over departed flights"),
+    Column(name="mean_arr_delay", type="double", comment="minutes, over flights that arrived as planned"),
+    Column(name="on_time_rate", type="double", comment="share of arr_delay < 15 among flights that have one"),
+)
+
+WIND = """CASE
+  WHEN wind_speed IS NULL THEN NULL WHEN wind_speed < 5 THEN '00-05' WHEN wind_speed < 10 THEN '05-10'
+  WHEN wind_speed < 15 THEN '10-15' WHEN wind_speed < 20 THEN '15-20' WHEN wind_speed < 30 THEN '20-30'
+  ELSE '30+' END"""
+
+PRECIPITATION = """CASE
+  WHEN precip IS NULL THEN NULL WHEN precip = 0 THEN 'none' WHEN precip < 0.1 THEN 'light'
+  WHEN precip < 0.3 THEN 'moderate' ELSE 'heavy' END"""
+
+
+def _gold(name: str, keys: dict[str, tuple[str, Column]], labels: dict[str, tuple[str, Column]]) -> Gold:
+    columns = (*(c for _, c in keys.values()), *(c for _, c in labels.values()), *_MEASURES)
+    return Gold(
+        table=Table(name=f"gold.{name}", columns=columns),
+        keys={k: expression for k, (expression, _) in keys.items()},
+        labels={k: expression for k, (expression, _) in labels.items()},
+    )
+
+
+def _same(name: str, type_: str = "string") -> tuple[str, Column]:
+    return name, Column(name=name, type=type_)
+
+
+GOLD: tuple[Gold, ...] = (
+    _gold(
+        "delays_by_carrier",
+        keys={"carrier": _same("carrier")},
+        labels={"name": ("airline", Column(name="name", type="string"))},
+    ),
+    _gold(
+        "delays_by_route",
+        keys={"origin": _same("origin"), "dest": _same("dest")},
+        labels={
+            "origin_name": _same("origin_name"),
+            "dest_name": _same("dest_name"),
+            "distance": ("distance", Column(name="distance", type="int", comment="miles, the longest told")),
+        },
+    ),
+    _gold(
+        "delays_by_hour",
+        keys={
+            "hour": (
+                "sched_dep_hour",
+                Column(name="hour", type="int", comment="of sched_dep_time, New York time"),
+            )
+        },
+        labels={},
+    ),
+    _gold(
+        "delays_by_weather",
+        keys={
+            "wind": (
+                WIND,
+                Column(name="wind", type="string", comment="miles an hour, from-below; null: unknown"),
+            ),
+            "precipitation": (
+                PRECIPITATION,
+                Column(
+                    name="precipitation",
+                    type="string",
+                    comment="inches in the hour: none, light < 0.1, moderate < 0.3, heavy; null: unknown",
+                ),
+            ),
+        },
+        labels={},
+    ),
+)
+
+REFERENCE: tuple[Table, ...] = (
+    Table(
+        name="ref.airlines",
+        columns=(Column(name="carrier", type="string"), Column(name="name", type="string")),
+    ),
+    Table(
+        name="ref.airports",
+        columns=(
+            Column(name="faa", type="string"),
+            Column(name="name", type="string"),
+            Column(name="lat", type="double"),
+            Column(name="lon", type="double"),
+            Column(name="alt", type="int", comment="feet"),
+            Column(name="tz", type="int", comment="hours from UTC"),
+            Column(name="dst", type="string"),
+            Column(name="tzone", type="string"),
+        ),
+    ),
+    Table(
+        name="ref.planes",
+        columns=(
+            Column(name="tailnum", type="string"),
+            Column(name="year", type="int"),
+            Column(name="type", type="string"),
+            Column(name="manufacturer", type="string"),
+            Column(name="model", type="string"),
+            Column(name="engines", type="int"),
+            Column(name="seats", type="int"),
+            Column(name="speed", type="int", comment="miles an hour"),
+            Column(name="engine", type="string"),
+        ),
+    ),
+    Table(
+        name="ref.weather",
+        columns=(
+            Column(name="origin", type="string"),
+            Column(name="time_hour", type="timestamp", comment="UTC"),
+            Column(name="temp", type="double", comment="degrees Fahrenheit"),
+            Column(name="dewp", type="double", comment="degrees Fahrenheit"),
+            Column(name="humid", type="double", comment="percent"),
+            Column(name="wind_dir", type="int", comment="degrees"),
+            Column(name="wind_speed", type="double", comment="miles an hour"),
+            Column(name="wind_gust", type="double", comment="miles an hour"),
+            Column(name="precip", type="double", comment="inches in the hour"),
+            Column(name="pressure", type="double", comment="millibars"),
+            Column(name="visib", type="double", comment="miles"),
+        ),
+    ),
+)
+"""What flights refer to; named like the files it is read from."""
+
+NAMESPACES = ("ref", "silver", "gold")

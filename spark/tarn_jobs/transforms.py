@@ -1,0 +1,159 @@
+"""From events to flights to answers: DataFrame -> DataFrame, nothing read and nothing written.
+
+Two rules make every step repeatable. Of the events of one kind for one flight the first in the stream counts,
+so that duplicates change nothing, in this batch or in a later one. A flight takes part in gold from the
+moment its schedule is known, and what puts it into a group never changes after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+
+from tarn_jobs.schema import EVENT_COLUMNS, KEY, KINDS, SILVER, Gold, heard, told_by
+
+
+def is_readable() -> Column:
+    """Whether a flight and a rule can be found for an event (no null key, no null id, a known kind)."""
+    whole = fn.col("event").isin(*KINDS) & fn.col("event_id").isNotNull() & fn.col("event_time").isNotNull()
+    for column in KEY:
+        whole = whole & fn.col(column).isNotNull()
+    return fn.coalesce(whole, fn.lit(False))
+
+
+def summed_up(events: DataFrame) -> DataFrame:
+    """One row: how many events, how many readable ones, and their first and last time_hour (microseconds)."""
+    hour = fn.when(is_readable(), fn.unix_micros("time_hour"))
+    return events.agg(
+        fn.count(fn.lit(1)).alias("events"),
+        fn.count_if(is_readable()).alias("readable"),
+        fn.min(hour).alias("low_us"),
+        fn.max(hour).alias("high_us"),
+    )
+
+
+def flights_told(events: DataFrame) -> DataFrame:
+    """One row per flight: what its first event of each kind tells, nothing yet looked up."""
+    trace = fn.struct(
+        fn.col("_tarn.source").alias("source"),
+        fn.col("_tarn.partition").alias("partition"),
+        fn.col("_tarn.offset").alias("offset"),
+    )
+    order = fn.struct(fn.col("_tarn.offset"), fn.col("_tarn.partition"))
+    firsts = [fn.min_by(_told(kind), fn.when(fn.col("event") == kind, order)).alias(kind) for kind in KINDS]
+    grouped = events.where(is_readable()).groupBy(*KEY).agg(*firsts, fn.max_by(trace, order).alias("_tarn"))
+    flat = [
+        fn.col(f"{kind}.{c}").alias(c)
+        for kind in KINDS
+        for c in (heard(kind).name, *(e.name for e in EVENT_COLUMNS[kind]))
+    ]
+    return grouped.select(*KEY, *flat, "_tarn")
+
+
+def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of `flights_told` in the shape of silver; what cannot be looked up is null.
+
+    Args:
+        told: rows of `flights_told`.
+        reference: airlines, airports, planes and weather.
+    """
+    scheduled = fn.col("scheduled_at").isNotNull()
+    airlines = reference["airlines"].select("carrier", fn.col("name").alias("airline"))
+    origins = reference["airports"].select(fn.col("faa").alias("origin"), fn.col("name").alias("origin_name"))
+    dests = reference["airports"].select(fn.col("faa").alias("dest"), fn.col("name").alias("dest_name"))
+    planes = reference["planes"].select(
+        "tailnum",
+        *(fn.col(c).alias(f"plane_{c}") for c in ("year", "manufacturer", "model", "seats")),
+    )
+    weather = reference["weather"].select(
+        "origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "pressure", "visib"
+    )
+    joined = (
+        told.withColumn("sched_dep_hour", fn.expr("sched_dep_time div 100").cast("int"))
+        .join(fn.broadcast(airlines), on="carrier", how="left")
+        .join(fn.broadcast(origins), on="origin", how="left")
+        .join(fn.broadcast(dests), on="dest", how="left")
+        .join(fn.broadcast(planes), on="tailnum", how="left")
+        .join(fn.broadcast(weather), on=["origin", "time_hour"], how="left")
+        .withColumn("airline", fn.when(scheduled, fn.col("airline")))
+    )
+    return joined.select(*(fn.col(c.name).cast(c.type).alias(c.name) for c in SILVER.columns))
+
+
+def unheard(changes: DataFrame, silver: DataFrame) -> DataFrame:
+    """Those of the changes that tell silver something it has not heard before."""
+    known = silver.select(
+        *KEY, *(fn.col(heard(kind).name).isNotNull().alias(f"has_{kind}") for kind in KINDS)
+    )
+    news = fn.lit(False)
+    for kind in KINDS:
+        had = fn.coalesce(fn.col(f"has_{kind}"), fn.lit(False))
+        news = news | (fn.col(heard(kind).name).isNotNull() & ~had)
+    return changes.join(known, on=list(KEY), how="left").where(news).select(*SILVER.names)
+
+
+def merged(silver: DataFrame, changes: DataFrame) -> DataFrame:
+    """What silver holds after the changes: the meaning of the MERGE, for tests and for readers."""
+    s, c = silver.alias("s"), changes.alias("c")
+    on = [fn.col(f"s.{k}") == fn.col(f"c.{k}") for k in KEY]
+    columns = [fn.coalesce(fn.col(f"s.{k}"), fn.col(f"c.{k}")).alias(k) for k in KEY]
+    for kind in KINDS:
+        first = fn.col(f"s.{heard(kind).name}").isNotNull()
+        columns += [
+            fn.when(first, fn.col(f"s.{t.name}")).otherwise(fn.col(f"c.{t.name}")).alias(t.name)
+            for t in told_by(kind)
+        ]
+    columns.append(fn.coalesce(fn.col("c._tarn"), fn.col("s._tarn")).alias("_tarn"))
+    return s.join(c, on=on, how="full").select(*columns).select(*SILVER.names)
+
+
+def in_groups(silver: DataFrame, gold: Gold) -> DataFrame:
+    """The flights whose schedule is known, with the columns of their group."""
+    labels = {f"label_{name}": fn.expr(e) for name, e in gold.labels.items()}
+    keys = {f"key_{name}": fn.expr(e) for name, e in gold.keys.items()}
+    return silver.where(fn.col("scheduled_at").isNotNull()).select(
+        *(c.alias(n) for n, c in keys.items()),
+        *(c.alias(n) for n, c in labels.items()),
+        "cancelled_at",
+        "dep_delay",
+        "arr_delay",
+        "_tarn",
+    )
+
+
+def delays(grouped: DataFrame, gold: Gold) -> DataFrame:
+    """The answers: one row per group, in the shape of the gold table."""
+    on_time = fn.when(fn.col("arr_delay").isNotNull(), (fn.col("arr_delay") < 15).cast("double"))
+    answers = grouped.groupBy(*(fn.col(f"key_{k}").alias(k) for k in gold.keys)).agg(
+        *(fn.max(f"label_{name}").alias(name) for name in gold.labels),
+        fn.count(fn.lit(1)).alias("flights"),
+        fn.count("cancelled_at").alias("cancelled"),
+        fn.avg("dep_delay").alias("mean_dep_delay"),
+        fn.avg("arr_delay").alias("mean_arr_delay"),
+        fn.avg(on_time).alias("on_time_rate"),
+    )
+    return answers.select(*(fn.col(c.name).cast(c.type).alias(c.name) for c in gold.table.columns))
+
+
+def touched(grouped: DataFrame, gold: Gold, changed: str) -> DataFrame:
+    """All flights of the groups in which a flight changed.
+
+    Args:
+        grouped: rows of `in_groups`.
+        gold: whose groups.
+        changed: SQL condition over `_tarn` that holds for changed flights.
+    """
+    keys = [f"key_{k}" for k in gold.keys]
+    groups = (
+        grouped.where(fn.expr(changed)).select(*(fn.col(k).alias(f"changed_{k}") for k in keys)).distinct()
+    )
+    same: list[Column] = [fn.col(k).eqNullSafe(fn.col(f"changed_{k}")) for k in keys]
+    return grouped.join(fn.broadcast(groups), on=same, how="left_semi")
+
+
+def _told(kind: str) -> Column:
+    fields = [fn.col("event_time").alias(heard(kind).name)]
+    fields += [fn.col(c.name).cast(c.type).alias(c.name) for c in EVENT_COLUMNS[kind]]
+    return fn.struct(*fields)

