@@ -1,7 +1,8 @@
 """Health of ingest: see services/tarn/health.py for how it is run.
 
-The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the pulse of
-every ingestor; the probe reads what it found. The deep look adds a write with the service's own key.
+The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the
+pulse of every ingestor; the shallow look reads what it found. The deep look adds a write with the service's own
+key, and that no ingestor lags without getting on.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ DEEP_BUDGET_S = 25.0
 
 def shallow() -> None:
     """Raises if the service answers that it cannot do its work, or does not answer."""
-    status, _, body = http("GET", ADDRESS, "/health", timeout_s=4.0)
-    if status != 200:
-        try:
-            faults = "; ".join(json.loads(body)["faults"])
-        except (ValueError, KeyError, TypeError):
-            faults = body[:200].decode("utf-8", "replace")
-        raise RuntimeError(f"status {status}: {faults}")
+    _require("/health", timeout_s=4.0)
 
 
 def deep() -> None:
-    """Raises unless every running ingestor keeps up, and this service's key may write where tables are."""
-    shallow()
-    status, _, body = http("GET", ADDRESS, "/deep", timeout_s=20.0)
-    if status != 200:
-        raise RuntimeError(f"deep: status {status}: {body[:300].decode('utf-8', 'replace')}")
+    """Raises unless every running ingestor gets on, and this service's key may write where tables are."""
+    _require("/health?deep", timeout_s=20.0)
+
+
+def _require(path: str, *, timeout_s: float) -> None:
+    status, _, body = http("GET", ADDRESS, path, timeout_s=timeout_s)
+    if status == 200:
+        return
+    try:
+        faults = "; ".join(json.loads(body)["faults"])
+    except (ValueError, KeyError, TypeError):
+        faults = body[:200].decode("utf-8", "replace")
+    raise RuntimeError(f"status {status}: {faults}")

@@ -1,4 +1,4 @@
-"""The status page: /health, /status and /metrics. Reads the board, never waits for anything."""
+"""The status page: /health, /status and /metrics. Reads the board; only the deep health check waits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,24 @@ class StatusServer:
         listen: the address to listen on.
         port: 0 takes a free one.
         clock: monotonic seconds, the same as the board's writers use.
+        deep: does what the deep health check asks for beyond the board; its faults.
     """
 
-    def __init__(self, board: Board, *, listen: str, port: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        *,
+        listen: str,
+        port: int,
+        clock: Callable[[], float],
+        deep: Callable[[], list[str]] = lambda: [],
+    ) -> None:
         class Handler(_Handler):
             pass
 
         Handler.board = board
         Handler.clock = staticmethod(clock)
+        Handler.deep = staticmethod(deep)
         self._server = ThreadingHTTPServer((listen, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
@@ -51,14 +61,18 @@ class StatusServer:
 class _Handler(BaseHTTPRequestHandler):
     board: Board
     clock: Callable[[], float]
+    deep: Callable[[], list[str]]
     timeout = REQUEST_TIMEOUT_S
     server_version = "tarn"
     sys_version = ""
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path == "/health":
-            found = faults(self.board, now_s=self.clock())
+            deep = query == "deep"
+            found = faults(self.board, now_s=self.clock(), deep=deep)
+            if deep and not found:
+                found = self.deep()
             self._answer(503 if found else 200, orjson.dumps({"healthy": not found, "faults": found}))
         elif path == "/status":
             self._answer(200, self._status())

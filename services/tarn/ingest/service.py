@@ -13,7 +13,7 @@ from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded
 from tarn.ingest.status import Board, State
 from tarn.ingest.stream import Ingestor, World
-from tarn.ingest.watch import Watch, look_at_catalog, look_at_kafka, look_at_store
+from tarn.ingest.watch import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
 from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_store, make_world
 
 log = structlog.get_logger()
@@ -74,11 +74,18 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     board = Board()
     world = make_world(settings, board, stop)
     service = Service(loaded, world, board, stop)
-    page = StatusServer(board, listen=settings.ingest_listen, port=settings.ingest_port, clock=time.monotonic)
+    looked_at = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
+    page = StatusServer(
+        board,
+        listen=settings.ingest_listen,
+        port=settings.ingest_port,
+        clock=time.monotonic,
+        deep=lambda: write_to_store(looked_at),
+    )
     page.start()
     Watch(
         {
-            "store": look_at_store(make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)),
+            "store": look_at_store(looked_at),
             "catalog": look_at_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
             "kafka": look_at_kafka(settings.kafka_bootstrap),
         },

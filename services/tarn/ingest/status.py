@@ -30,6 +30,7 @@ class IngestorStatus:
         message: what people need to know and do.
         since_ms: wall time of the last change of state or reason.
         beat_s: monotonic time of the last turn of its loop.
+        progress_s: monotonic time of the last commit, or of the last look that found nothing to commit.
         table, topic: what it writes and reads.
         committed: partition to the next offset, as in the table.
         ends: partition to the end of the log, as last asked.
@@ -44,6 +45,7 @@ class IngestorStatus:
     message: str = ""
     since_ms: int = 0
     beat_s: float = 0.0
+    progress_s: float = 0.0
     table: str = ""
     topic: str = ""
     committed: Mapping[int, int] = field(default_factory=dict)
@@ -147,8 +149,11 @@ LOOK_AGE_S_MAX = 25.0
 BEAT_AGE_S_MAX = 60.0
 
 
-def faults(board: Board, *, now_s: float) -> list[str]:
-    """Why the service cannot do its work now; empty if it can.
+PROGRESS_AGE_S_MAX = 120.0
+
+
+def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
+    """Why the service cannot do its work now; empty if it can. The deep look also asks that lag is worked off.
 
     A stopped or invalid ingestor is told on the status page and in the metrics: it waits for a person, and
     restarting the service would not help.
@@ -167,6 +172,10 @@ def faults(board: Board, *, now_s: float) -> list[str]:
             found.append(f"ingestor {name}: {status.state.value}: {status.message or 'not ready yet'}")
         elif status.state is State.RUNNING and now_s - status.beat_s > BEAT_AGE_S_MAX:
             found.append(f"ingestor {name}: no sign of life for {now_s - status.beat_s:.0f} s")
+        elif deep and status.lag > 0 and now_s - status.progress_s > PROGRESS_AGE_S_MAX:
+            found.append(
+                f"ingestor {name}: {status.lag} behind, no commit for {now_s - status.progress_s:.0f} s"
+            )
     return found
 
 

@@ -192,9 +192,9 @@ class Ingestor:
             if acknowledge and now - acknowledged_s >= limits.acknowledge_s:
                 source.acknowledge(acknowledge)
                 acknowledge, acknowledged_s = {}, now
-            if wait_s is None and now - looked_s >= limits.look_s:
+            if now - looked_s >= limits.look_s:
                 looked_s = now
-                if not self._look(source, identity, state):
+                if not self._measure(source) or (wait_s is None and not self._look(source, identity, state)):
                     return
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
             for polled in source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
@@ -230,6 +230,7 @@ class Ingestor:
             committed=dict(positions),
             ends={p: b.end for p, b in bounds.items()},
             snapshot_id=head,
+            progress_s=self._world.clock(),
         )
         log.info(
             "ingestor planned",
@@ -295,6 +296,7 @@ class Ingestor:
             ends={p: max(end, after.get(p, end)) for p, end in status.ends.items()},
             commit_ms=took_ms,
             commit_at_ms=world.ports.now_ms(),
+            progress_s=world.clock(),
             snapshot_id=result.state.head_id,
         )
         log.debug(
@@ -316,14 +318,20 @@ class Ingestor:
             self._letters.register(result.state)
         return result.state, after
 
-    def _look(self, source: Source, identity: SourceId, state: TableState) -> bool:
-        """Looks around while nothing comes; False if a new plan is due."""
-        require_same_source(identity, source.identity())
-        bounds = source.bounds()
-        status = self._world.board.update(self.name, ends={p: b.end for p, b in bounds.items()})
-        if set(bounds) - set(status.committed):
+    def _measure(self, source: Source) -> bool:
+        """Asks how far the topic reaches, for the lag; False if a new plan is due."""
+        ends = {p: b.end for p, b in source.bounds().items()}
+        status = self._world.board.update(self.name, ends=ends)
+        if status.lag == 0:
+            self._world.board.update(self.name, progress_s=self._world.clock())
+        if set(ends) - set(status.committed):
             log.info("the topic has new partitions; planning again", ingestor=self.name)
             return False
+        return True
+
+    def _look(self, source: Source, identity: SourceId, state: TableState) -> bool:
+        """Looks at topic and table while nothing comes; False if a new plan is due."""
+        require_same_source(identity, source.identity())
         now = self._committer.load()
         if now.uuid != state.uuid or offsets_in(now, self.name) != offsets_in(state, self.name):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)

@@ -70,6 +70,20 @@ def look_at_store(store: ObjectStore) -> Callable[[], None]:
     return look
 
 
+def write_to_store(store: ObjectStore) -> list[str]:
+    """Writes a key where tables are, with the service's own credentials, and reads it back; the faults."""
+    stamp = str(time.time_ns()).encode()
+    try:
+        store.put(PROBE_KEY, stamp)
+        found = store.get(PROBE_KEY)
+    except TarnError as e:
+        return [f"store: {e.message}"]
+    # A second replica may have written in between: any stamp not older than ours is an answer.
+    if found is None or int(found.data) < int(stamp):
+        return [f"store: {PROBE_KEY} was written and cannot be read back"]
+    return []
+
+
 def look_at_catalog(catalog: RestCatalog) -> Callable[[], None]:
     """Loads a table as the service's own principal; absent is fine."""
 
