@@ -1,0 +1,107 @@
+"""A MinIO of ours for each module, run as the stack runs it: not root, only /data and /tmp can be written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from testcontainers.core.container import DockerContainer
+
+from tests.support.images import image
+
+UID = 10001
+HEALTHY_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running MinIO.
+
+    Attributes:
+        container: the container.
+        address: `host:port` as the test reaches it.
+        user: the root user.
+        password: its password.
+        secrets_dir: the folder mounted as secrets.
+    """
+
+    container: DockerContainer
+    address: str
+    user: str
+    password: str
+    secrets_dir: Path
+
+    def health(self) -> str:
+        """What the engine says about its health."""
+        wrapped = self.container.get_wrapped_container()
+        wrapped.reload()
+        return str(wrapped.attrs["State"]["Health"]["Status"])
+
+    def health_line(self) -> str:
+        """What the last finished check printed."""
+        wrapped = self.container.get_wrapped_container()
+        wrapped.reload()
+        log = wrapped.attrs["State"]["Health"]["Log"]
+        return str(log[-1]["Output"]).strip() if log else ""
+
+
+def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
+    """Seconds until it held.
+
+    Raises:
+        AssertionError: it never did within the timeout.
+    """
+    start_s = time.monotonic()
+    while time.monotonic() - start_s < timeout_s:
+        if holds():
+            return time.monotonic() - start_s
+        time.sleep(0.2)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+def write_secrets(folder: Path, **values: str) -> None:
+    """Secret files that uid 10001 can read although the test may not give them away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    for name, value in values.items():
+        path = folder / name
+        path.unlink(missing_ok=True)
+        path.write_text(value)
+        path.chmod(0o444)
+
+
+def hardened(secrets_dir: Path) -> DockerContainer:
+    """Our image with what docker-compose.yml takes away from it."""
+    container = DockerContainer(os.environ.get("TARN_TEST_MINIO_IMAGE") or image("minio"))
+    container.with_volume_mapping(str(secrets_dir), "/run/tarn/secrets", "ro")
+    container.with_tmpfs_mount("/tmp", "size=64m")
+    container.with_kwargs(
+        init=True,
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        mem_limit="768m",
+        pids_limit=512,
+    )
+    container.ports["9000/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
+    return container
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A healthy MinIO with credentials of its own."""
+    folder = tmp_path_factory.mktemp("secrets")
+    user, password = f"tarn-root-{secrets.token_hex(4)}", secrets.token_urlsafe(30)
+    write_secrets(folder, root_user=user, root_password=password)
+    with hardened(folder) as container:
+        address = f"127.0.0.1:{container.get_exposed_port(9000)}"
+        running = Server(
+            container=container, address=address, user=user, password=password, secrets_dir=folder
+        )
+        eventually("MinIO is healthy", lambda: running.health() == "healthy", timeout_s=HEALTHY_WITHIN_S)
+        yield running
