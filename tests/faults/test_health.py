@@ -1,4 +1,4 @@
-"""Health is true: what cannot be used is unhealthy within 60 s, behind an open port; healthy after the undo."""
+"""Health is true: what cannot be used is unhealthy within 60 s, behind an open port, and heals by the undo."""
 
 from __future__ import annotations
 
