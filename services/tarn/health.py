@@ -41,7 +41,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -80,11 +80,14 @@ class State:
         start: names one start of the container.
         healthy: the last verdict.
         deep_passed_s: monotonic time of the last passed deep look; None if none since it was unhealthy.
+        told: the last watch ended with its verdict; if not (the container was paused, it timed out), the
+            engine may think anything.
     """
 
     start: str
     healthy: bool = False
     deep_passed_s: float | None = None
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,7 @@ class Check:
         while True:
             fault = self.look(Level.SHALLOW) or self.look(Level.DEEP)
             if fault is None:
-                self.save(replace(state, healthy=True, deep_passed_s=self.clock()))
+                self.save(replace(state, healthy=True, deep_passed_s=self.clock(), told=True))
                 return Verdict(healthy=True, line="usable (deep)")
             if self.clock() + pause_s >= end_s:
                 self.save(State(start=state.start))
@@ -147,8 +150,12 @@ class Check:
             pause_s = min(pause_s * 1.5, self.limits.poll_s_max)
 
     def _watch(self, state: State) -> Verdict:
-        """Unhealthy as soon as a fault is confirmed; healthy after a deep look or when the watch is over."""
-        end_s = self.clock() + self.limits.hold_s
+        """Unhealthy as soon as a fault is confirmed; healthy after a deep look or when the watch is over.
+
+        After a watch that was cut short the first look that passes ends this one: the engine waits to hear.
+        """
+        end_s = self.clock() + (self.limits.hold_s if state.told else 0.0)
+        self.save(replace(state, told=False))
         while True:
             level = Level.DEEP if deep_due(state, self.clock(), self.limits) else Level.SHALLOW
             fault = self._confirmed(level)
@@ -156,9 +163,10 @@ class Check:
                 self.save(State(start=state.start))
                 return Verdict(healthy=False, line=fault)
             if level is Level.DEEP:
-                self.save(replace(state, deep_passed_s=self.clock()))
+                self.save(replace(state, deep_passed_s=self.clock(), told=True))
                 return Verdict(healthy=True, line="usable (deep)")
             if self.clock() + self.limits.watch_s >= end_s:
+                self.save(replace(state, told=True))
                 return Verdict(healthy=True, line="usable (shallow)")
             self.sleep(self.limits.watch_s)
 
@@ -273,10 +281,9 @@ def save_state(path: Path, state: State) -> None:
     Raises:
         RuntimeError: it cannot be written.
     """
-    fields = {"start": state.start, "healthy": state.healthy, "deep_passed_s": state.deep_passed_s}
     try:
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(fields), encoding="utf-8")
+        scratch.write_text(json.dumps(asdict(state)), encoding="utf-8")
         scratch.replace(path)
     except OSError as error:
         raise RuntimeError(

@@ -145,6 +145,31 @@ def test_the_way_back_asks_for_a_deep_look() -> None:
     assert world.now_s <= 1100 + LIMITS.poll_s_max + 2.0
 
 
+def test_after_a_watch_cut_short_the_engine_is_told_at_once() -> None:
+    cut = World(state=healthy())
+
+    def pause(now_s: float, level: Level) -> str | None:
+        if now_s >= 1020:
+            raise KeyboardInterrupt
+        return None
+
+    cut.fault = pause
+    with pytest.raises(KeyboardInterrupt):
+        cut.run()
+    assert cut.state == dataclasses.replace(healthy(), told=False)
+    world = World(state=cut.state)
+    assert world.run() == Verdict(healthy=True, line="usable (shallow)")
+    assert world.looks == [(1000.0, S)]
+    assert world.state == healthy()
+
+
+def test_after_a_watch_cut_short_a_fault_is_still_confirmed() -> None:
+    world = World(state=dataclasses.replace(healthy(), told=False))
+    world.fault = lambda now_s, level: "frozen"
+    assert world.run() == Verdict(healthy=False, line="frozen")
+    assert world.levels() == [S, S]
+
+
 def test_what_was_known_of_another_start_counts_for_nothing() -> None:
     assert fresh(healthy(), "boot/200") == State(start="boot/200")
     assert fresh(None, START) == State(start=START)

@@ -47,7 +47,7 @@ def test_what_a_probe_raises_is_one_line() -> None:
 
 
 def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    state = State(start="boot/1", healthy=True, deep_passed_s=12.5)
+    state = State(start="boot/1", healthy=True, deep_passed_s=12.5, told=False)
     save_state(tmp_path / "state.json", state)
     assert load_state(tmp_path / "state.json") == state
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
@@ -105,7 +105,7 @@ def test_http_gives_status_headers_and_body() -> None:
     assert "secret" not in str(caught.value)
 
 
-# -- the process: the very file that images run ----------------------------------------------------------------
+# -- the process: the very file that images run --------------------------------------------------------------
 
 
 def run(tmp_path: Path, probe: str, *arguments: str, hold_s: float = 0.6) -> subprocess.CompletedProcess[str]:
