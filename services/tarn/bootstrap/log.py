@@ -1,12 +1,10 @@
-"""Log lines of the one-shots: JSON on stdout, one object per line."""
+"""Log lines of the one-shots."""
 
 from __future__ import annotations
 
-import logging
-import sys
-
 import structlog
 
+from tarn.adapters.logging import configure as configure_logging
 from tarn.core.errors import InvalidSettingError
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,15 +20,6 @@ def configure(service: str, level: str) -> structlog.typing.FilteringBoundLogger
         raise InvalidSettingError(
             f"TARN_LOG_LEVEL is {level!r}; set it to one of {', '.join(LEVELS)}", level=level
         )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stdout),
-        cache_logger_on_first_use=False,
-    )
-    log: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind(service=service)
+    configure_logging(level, service=service)
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return log

@@ -75,7 +75,8 @@ class MinioStore:
         """Make the bucket if it is absent; tell whether it was made."""
 
         def work() -> bool:
-            if self._objects.bucket_exists(self._bucket):
+            # Listing tells a wrong secret from a missing right; the answer to a HEAD has no body to say it.
+            if any(bucket.name == self._bucket for bucket in self._objects.list_buckets()):
                 return False
             self._objects.make_bucket(self._bucket)
             return True
@@ -198,7 +199,8 @@ class MinioStore:
             raise self._translate(what, "ServiceUnavailable", str(error)) from error
         except urllib3.exceptions.HTTPError as error:
             raise UnavailableError(
-                f"could not {what}: {self._endpoint} does not answer ({type(error).__name__}); "
+                f"could not {what}: {self._endpoint} does not answer "
+                f"({type(getattr(error, 'reason', None) or error).__name__}); "
                 "is the service minio running and healthy? see docker compose logs minio",
                 endpoint=self._endpoint,
             ) from error

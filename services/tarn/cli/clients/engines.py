@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,11 +13,14 @@ import trino
 from trino.exceptions import Error as TrinoError
 from trino.exceptions import HttpError, TrinoConnectionError, TrinoQueryError, TrinoUserError
 
+from tarn.cli.clients.http import connect
 from tarn.cli.hostenv import TRINO_CATALOG, TRINO_USER
 from tarn.cli.ports import Answer
 from tarn.core.errors import InvalidError, InvalidSettingError, TarnError, UnavailableError
 
 CONNECT_S = 20.0
+RETRIES_MAX = 4
+RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
 
 
@@ -102,16 +106,13 @@ class Spark:
     name = "spark"
 
     def __init__(self, remote: str) -> None:
+        parts = urlsplit(remote)
+        if parts.scheme != "sc" or not parts.hostname:
+            raise InvalidSettingError(
+                f"TARN_SPARK_REMOTE is {remote!r}; set it to sc://host:port", remote=remote
+            )
         self._remote = remote
-
-    @cached_property
-    def _session(self) -> Any:
-        # Importing it takes over a second: only commands that use Spark pay.
-        from pyspark.sql.connect.session import SparkSession
-
-        session = SparkSession.builder.remote(self._remote).getOrCreate()
-        session.conf.set("spark.sql.session.timeZone", "UTC")
-        return session
+        self._host, self._port = parts.hostname, parts.port or 15002
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
@@ -126,12 +127,16 @@ class Spark:
         return self._run(sql, rows_max, None)
 
     def _run(self, sql: str, rows_max: int, arguments: dict[str, str] | None) -> Answer:
+        # The client would try for ten minutes whether anybody listens.
+        connect(self._host, self._port, service=self.name, timeout_s=CONNECT_S)
+        # Importing it takes over a second: only commands that use Spark pay.
         from grpc import RpcError  # type: ignore[import-untyped]
         from pyspark.errors import AnalysisException, ParseException, PySparkException
 
         try:
-            frame = self._session.sql(sql.strip().rstrip(";"), args=arguments)
-            found = frame.limit(rows_max + 1).toArrow() if frame.columns else None
+            with self._session() as session:
+                frame = session.sql(sql.strip().rstrip(";"), args=arguments)
+                found = frame.limit(rows_max + 1).toArrow() if frame.columns else None
         except (AnalysisException, ParseException) as error:
             raise InvalidError(f"Spark does not accept the statement: {_first_line(error)}") from error
         except (RpcError, PySparkException) as error:
@@ -149,6 +154,24 @@ class Spark:
         values = [column.to_pylist() for column in found.columns]
         rows = tuple(zip(*values, strict=True)) if values else ()
         return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        from pyspark.logger import PySparkLogger
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        # An error is told by whoever catches it, not by the client as well.
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+        session = SparkSession.builder.remote(self._remote).create()
+        policy = DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)
+        session.client.set_retry_policies([policy])
+        try:
+            session.conf.set("spark.sql.session.timeZone", "UTC")
+            yield session
+        finally:
+            session.stop()
 
 
 def _first_line(error: BaseException) -> str:

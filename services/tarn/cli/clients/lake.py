@@ -70,6 +70,7 @@ class RestLake:
                 "uri": self._settings.catalog_uri,
                 "warehouse": self._settings.warehouse,
                 "credential": self._secrets.credential,
+                "oauth2-server-uri": f"{self._settings.catalog_uri.rstrip('/')}/v1/oauth/tokens",
                 "s3.endpoint": self._settings.s3_endpoint,
                 "s3.region": self._settings.region,
                 "s3.access-key-id": self._secrets.access_key,
