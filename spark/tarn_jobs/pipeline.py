@@ -87,6 +87,17 @@ class Pipeline:
             commits += self._gold(gold)
         return commits
 
+    def head(self) -> int | None:
+        """The id of bronze's current snapshot; None while there is none. Cheap: nothing else is looked at."""
+        if not self.lake.exists(BRONZE):
+            return None
+        head, _ = newest(self.lake.snapshots(BRONZE, self._offsets_entry))
+        return head.id if head is not None else None
+
+    @property
+    def _offsets_entry(self) -> str:
+        return f"tarn.offsets.{self.stream}"
+
     def _prepare(self) -> None:
         self.lake.require_columns(BRONZE, _BRONZE_COLUMNS)
         if self._prepared:
@@ -97,7 +108,7 @@ class Pipeline:
         self._prepared = True
 
     def _silver(self) -> int:
-        head, text = newest(self.lake.snapshots(BRONZE, f"tarn.offsets.{self.stream}"))
+        head, text = newest(self.lake.snapshots(BRONZE, self._offsets_entry))
         if head is None or text is None:
             return 0
         available = Position.from_offsets(text, location=self.lake.location(BRONZE))

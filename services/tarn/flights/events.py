@@ -7,6 +7,7 @@ run. The same dataset, shares and seed give the same messages in the same order;
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tarn.flights import timing
 
 TOPIC = "flight-events"
 PARTITIONS = 4
+FORMAT = 1
 LATE_MS_MAX = 48 * timing.HOUR_MS
 DUPLICATE_LAG_MS_MAX = 24 * timing.HOUR_MS
 
@@ -135,6 +137,7 @@ class Stream:
         order = np.lexsort((flight, kind, due))
         self._kind, self._flight = kind[order], flight[order]
         self._happened, self._due = happened[order], due[order]
+        self.fingerprint = _fingerprint(flights, shares, seed)
         self.totals = Totals(events=events, duplicates=len(doubled), late=len(late), broken=len(near))
 
     def __len__(self) -> int:
@@ -247,6 +250,12 @@ class _Fragments:
 
 
 _NAMES = {k.value: k.name.lower() for k in Kind}
+
+
+def _fingerprint(flights: pa.Table, shares: Shares, seed: int) -> str:
+    """Twelve hex digits that differ where the messages or their order differ."""
+    made_from = (FORMAT, flights.num_rows, shares.duplicates, shares.late, shares.broken, seed)
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
 
 
 def _all_events(

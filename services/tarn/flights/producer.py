@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,13 +18,16 @@ from kafka.producer import KafkaProducer
 from kafka.structs import TopicPartition
 
 from tarn.core.errors import DataError, UnavailableError
-from tarn.flights.events import PARTITIONS, TOPIC, Message, Stream
+from tarn.flights.events import PARTITIONS, TOPIC, Stream
 from tarn.flights.pace import Pace
+from tarn.flights.resume import HEADER, Mark, Play
 
 CHUNK_MESSAGES = 5_000
 CHUNKS_IN_FLIGHT_MAX = 8
 DELIVERY_MS_MAX = 600_000
 TICK_S = 0.05
+TAIL_MESSAGES = 100
+TAIL_MS_MAX = 15_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,53 @@ def partition_of(key: bytes, partitions: int) -> int:
     return zlib.crc32(key) % partitions
 
 
+def tails(broker: Broker, topic: str = TOPIC) -> dict[int, Mark | None]:
+    """Per partition the mark of the newest message that has one, among its last `TAIL_MESSAGES`."""
+    consumer = KafkaConsumer(
+        **broker.options(), enable_auto_commit=False, group_id=None, consumer_timeout_ms=TAIL_MS_MAX
+    )
+    try:
+        found: dict[int, Mark | None] = {}
+        for partition, end in end_offsets(broker, topic).items():
+            at = TopicPartition(topic, partition)
+            consumer.assign([at])
+            first = int(consumer.beginning_offsets([at])[at])
+            consumer.seek(at, max(first, end - TAIL_MESSAGES))
+            found[partition] = None
+            while consumer.position(at) < end:
+                polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_MESSAGES)
+                if not polled:
+                    raise UnavailableError(
+                        f"could not read the end of {topic}, partition {partition}, within {TAIL_MS_MAX} ms; "
+                        "see docker compose logs kafka",
+                        topic=topic,
+                    )
+                for record in polled[at]:
+                    found[partition] = _mark(record.headers) or found[partition]
+        return found
+    finally:
+        consumer.close()
+
+
+def _mark(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
+    value = dict(headers).get(HEADER)
+    return Mark.decode(value) if value is not None else None
+
+
+def ends_in(stream: Stream, partitions: int) -> tuple[int, ...]:
+    """Per partition one past its last message of the stream; 0 if it gets none."""
+    ends = [0] * partitions
+    high = len(stream)
+    while high > 0 and 0 in ends:
+        low = max(0, high - CHUNK_MESSAGES)
+        for index, message in enumerate(stream.messages(low, high, now=datetime.now(UTC)), start=low):
+            partition = partition_of(message.key, partitions)
+            if ends[partition] < index + 1:
+                ends[partition] = index + 1
+        high = low
+    return tuple(ends)
+
+
 class Player:
     """Sends messages of a stream in order.
 
@@ -120,44 +170,62 @@ class Player:
         self,
         stream: Stream,
         pace: Pace,
+        play: Play,
         *,
-        start: int = 0,
         end: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_progress: Callable[[int], None] = lambda sent: None,
     ) -> int:
-        """Sends the messages from `start` to `end` at a pace; returns one past the last, all acknowledged.
+        """Sends what the topic lacks of a play, at a pace; returns how many messages, all acknowledged.
+
+        Args:
+            stream: what is played.
+            pace: how fast.
+            play: from where on, per partition.
+            end: one past the last message to play; the whole stream if not said.
+            monotonic: clock, seconds.
+            sleep: waits, seconds.
+            on_progress: told one past the last message handed over.
 
         Raises:
             DataError: a message was not taken, so that what was sent has a hole.
         """
         last = len(stream) if end is None else min(end, len(stream))
-        begun, at = monotonic(), start
+        begun, at, sent = monotonic(), play.start, 0
         while at < last:
-            target = min(last, pace.target(stream, start, monotonic() - begun))
+            target = min(last, pace.target(stream, play.start, monotonic() - begun))
             if target <= at:
                 sleep(TICK_S)
                 continue
             target = min(target, at + CHUNK_MESSAGES)
-            self._in_flight.append(
-                [self._send(m) for m in stream.messages(at, target, now=datetime.now(UTC))]
-            )
+            chunk = self._send(stream, play, at, target)
+            self._in_flight.append(chunk)
             while len(self._in_flight) > CHUNKS_IN_FLIGHT_MAX:
                 self._settle()
-            at = target
+            at, sent = target, sent + len(chunk)
             on_progress(at)
         while self._in_flight:
             self._settle()
-        return at
+        return sent
 
-    def _send(self, message: Message) -> Any:
-        return self._producer.send(
-            self._topic,
-            key=message.key,
-            value=message.value,
-            partition=partition_of(message.key, self._partitions),
-        )
+    def _send(self, stream: Stream, play: Play, start: int, end: int) -> list[Any]:
+        prefix = Mark(fingerprint=play.fingerprint, round=play.round, index=0).encode()[:-1]
+        chunk = []
+        for index, message in enumerate(stream.messages(start, end, now=datetime.now(UTC)), start=start):
+            partition = partition_of(message.key, self._partitions)
+            if index < play.next[partition]:
+                continue
+            chunk.append(
+                self._producer.send(
+                    self._topic,
+                    key=message.key,
+                    value=message.value,
+                    headers=[(HEADER, b"%b%d" % (prefix, index))],
+                    partition=partition,
+                )
+            )
+        return chunk
 
     def _settle(self) -> None:
         """Waits until the oldest chunk is acknowledged."""
