@@ -65,6 +65,7 @@ class Limits:
     watch_s: float = 10.0
     retry_s: float = 2.0
     failures_max: int = 2
+    gap_s_max: float = 4.0
     poll_s: float = 0.25
     poll_s_max: float = 2.0
     deep_every_s: float = 300.0
@@ -80,14 +81,13 @@ class State:
         start: names one start of the container.
         healthy: the last verdict.
         deep_passed_s: monotonic time of the last passed deep look; None if none since it was unhealthy.
-        told: the last watch ended with its verdict; if not (the container was paused, it timed out), the
-            engine may think anything.
+        ended_s: monotonic time of the last verdict; None while a watch runs or after one cut short.
     """
 
     start: str
     healthy: bool = False
     deep_passed_s: float | None = None
-    told: bool = True
+    ended_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,9 @@ class Check:
         while True:
             fault = self.look(Level.SHALLOW) or self.look(Level.DEEP)
             if fault is None:
-                self.save(replace(state, healthy=True, deep_passed_s=self.clock(), told=True))
+                self.save(
+                    State(start=state.start, healthy=True, deep_passed_s=self.clock(), ended_s=self.clock())
+                )
                 return Verdict(healthy=True, line="usable (deep)")
             if self.clock() + pause_s >= end_s:
                 self.save(State(start=state.start))
@@ -152,10 +154,12 @@ class Check:
     def _watch(self, state: State) -> Verdict:
         """Unhealthy as soon as a fault is confirmed; healthy after a deep look or when the watch is over.
 
-        After a watch that was cut short the first look that passes ends this one: the engine waits to hear.
+        After a watch that was cut short, or a gap longer than the engine's (the container was paused), the
+        engine may think anything: then the first look that passes ends this one.
         """
-        end_s = self.clock() + (self.limits.hold_s if state.told else 0.0)
-        self.save(replace(state, told=False))
+        known = state.ended_s is not None and self.clock() - state.ended_s <= self.limits.gap_s_max
+        end_s = self.clock() + (self.limits.hold_s if known else 0.0)
+        self.save(replace(state, ended_s=None))
         while True:
             level = Level.DEEP if deep_due(state, self.clock(), self.limits) else Level.SHALLOW
             fault = self._confirmed(level)
@@ -163,10 +167,10 @@ class Check:
                 self.save(State(start=state.start))
                 return Verdict(healthy=False, line=fault)
             if level is Level.DEEP:
-                self.save(replace(state, deep_passed_s=self.clock(), told=True))
+                self.save(replace(state, deep_passed_s=self.clock(), ended_s=self.clock()))
                 return Verdict(healthy=True, line="usable (deep)")
             if self.clock() + self.limits.watch_s >= end_s:
-                self.save(replace(state, told=True))
+                self.save(replace(state, ended_s=self.clock()))
                 return Verdict(healthy=True, line="usable (shallow)")
             self.sleep(self.limits.watch_s)
 

@@ -46,15 +46,15 @@ class World:
         self.now_s += seconds
 
 
-def healthy(*, deep_passed_s: float = 990.0) -> State:
-    return State(start=START, healthy=True, deep_passed_s=deep_passed_s)
+def healthy(*, deep_passed_s: float = 990.0, ended_s: float | None = 998.0) -> State:
+    return State(start=START, healthy=True, deep_passed_s=deep_passed_s, ended_s=ended_s)
 
 
 def test_a_new_start_is_healthy_only_after_a_deep_look() -> None:
     world = World()
     assert world.run() == Verdict(healthy=True, line="usable (deep)")
     assert world.levels() == [S, D]
-    assert world.state == State(start=START, healthy=True, deep_passed_s=1000.0)
+    assert world.state == healthy(deep_passed_s=1000.0, ended_s=1000.0)
 
 
 def test_a_service_is_healthy_within_a_pause_of_being_usable() -> None:
@@ -84,7 +84,7 @@ def test_a_healthy_one_is_looked_at_shallowly_for_one_watch() -> None:
     world = World(state=healthy())
     assert world.run() == Verdict(healthy=True, line="usable (shallow)")
     assert world.looks == [(1000.0 + i * LIMITS.watch_s, S) for i in range(5)]
-    assert world.state == healthy()
+    assert world.state == healthy(ended_s=1040.0)
 
 
 def test_a_fault_is_told_in_time_whatever_moment_it_begins() -> None:
@@ -123,7 +123,7 @@ def test_the_deep_look_comes_again_after_five_minutes_and_ends_the_watch() -> No
     world = World(state=healthy(deep_passed_s=715.0))
     assert world.run() == Verdict(healthy=True, line="usable (deep)")
     assert world.looks == [(1000.0, S), (1010.0, S), (1020.0, D)]
-    assert world.state == healthy(deep_passed_s=1020.0)
+    assert world.state == healthy(deep_passed_s=1020.0, ended_s=1020.0)
 
 
 def test_a_failed_deep_look_makes_it_unhealthy_though_the_shallow_one_passes() -> None:
@@ -156,15 +156,22 @@ def test_after_a_watch_cut_short_the_engine_is_told_at_once() -> None:
     cut.fault = pause
     with pytest.raises(KeyboardInterrupt):
         cut.run()
-    assert cut.state == dataclasses.replace(healthy(), told=False)
+    assert cut.state == healthy(ended_s=None)
     world = World(state=cut.state)
     assert world.run() == Verdict(healthy=True, line="usable (shallow)")
     assert world.looks == [(1000.0, S)]
-    assert world.state == healthy()
+    assert world.state == healthy(ended_s=1000.0)
+
+
+def test_after_a_gap_the_engine_is_told_at_once() -> None:
+    for gap_s, looks in ((LIMITS.gap_s_max, 5), (LIMITS.gap_s_max + 0.1, 1)):
+        world = World(state=healthy(ended_s=1000.0 - gap_s))
+        assert world.run().healthy
+        assert len(world.looks) == looks
 
 
 def test_after_a_watch_cut_short_a_fault_is_still_confirmed() -> None:
-    world = World(state=dataclasses.replace(healthy(), told=False))
+    world = World(state=healthy(ended_s=None))
     world.fault = lambda now_s, level: "frozen"
     assert world.run() == Verdict(healthy=False, line="frozen")
     assert world.levels() == [S, S]

@@ -47,7 +47,7 @@ def test_what_a_probe_raises_is_one_line() -> None:
 
 
 def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    state = State(start="boot/1", healthy=True, deep_passed_s=12.5, told=False)
+    state = State(start="boot/1", healthy=True, deep_passed_s=12.5, ended_s=13.0)
     save_state(tmp_path / "state.json", state)
     assert load_state(tmp_path / "state.json") == state
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
