@@ -5,6 +5,7 @@ wiring     the adapters, put together from the settings
 canary     one row through everything, checked
 status     what the lake looks like right now
 hostenv    settings for clients on the host
+pages      report and status for people
 answers    rows as a table, JSON or CSV
 ports      what the flows need from outside, as small interfaces
 clients/   the adapters: catalog, Kafka, Trino, Spark, plain HTTP

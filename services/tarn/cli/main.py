@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -19,15 +18,15 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tarn.cli import wiring
 from tarn.cli.answers import as_csv, as_json, as_table
-from tarn.cli.canary import Limits, Report, fly
+from tarn.cli.canary import Limits, fly
 from tarn.cli.hostenv import exports, host_env
+from tarn.cli.pages import print_report, print_status, report_data
 from tarn.cli.ports import Clock, Tell
 from tarn.cli.settings import load_secrets, load_settings
-from tarn.cli.status import Status, as_data, freshness_s, gather
+from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, TarnError
 from tarn.core.exits import BUG, FAILED, OK, exit_code
 from tarn.core.spec import parse_spec
@@ -40,6 +39,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+PIPE_COLUMNS = 160
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 
@@ -63,14 +64,9 @@ def canary(
     tell = _teller()
     report = fly(wiring.flight(load_settings(), Limits(total_s=timeout), tell), wiring.canary_row(note))
     if as_json_:
-        print(json.dumps(_report_data(report)))  # noqa: T201
+        print(json.dumps(report_data(report)))  # noqa: T201
     else:
-        _out().print(_report_table(report))
-        for stage in report.stages:
-            if not stage.ok:
-                _err().print(f"{stage.name}: {stage.detail}", style="red", markup=False, highlight=False)
-        verdict = "The canary went through everything" if report.ok else "The canary did not make it"
-        _out().print(f"{verdict} in {report.seconds:.1f} s.")
+        print_report(report, _out(), _err())
     raise typer.Exit(OK if report.ok else FAILED)
 
 
@@ -88,7 +84,7 @@ def status(as_json_: Json = False) -> None:
     if as_json_:
         print(json.dumps(as_data(seen)))  # noqa: T201
     else:
-        _print_status(seen)
+        print_status(seen, _out(), _err())
     raise typer.Exit(OK if seen.ok else FAILED)
 
 
@@ -189,7 +185,7 @@ def _failed(error: Exception, message: str, code: int, *, debug: bool) -> int:
 
 
 def _out() -> Console:
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
 def _err() -> Console:
@@ -199,61 +195,6 @@ def _err() -> Console:
 def _teller() -> Tell:
     console = _err()
     return lambda text: console.print(text, style="dim", markup=False)
-
-
-def _report_data(report: Report) -> dict[str, object]:
-    return {
-        "ok": report.ok,
-        "seconds": round(report.seconds, 3),
-        "row": {
-            "id": report.row.id,
-            "sent_at": report.row.sent_at.isoformat(),
-            "note": report.row.note,
-        },
-        "stages": [{**asdict(stage), "seconds": round(stage.seconds, 3)} for stage in report.stages],
-    }
-
-
-def _report_table(report: Report) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
-    for column in ("part", "", "rows", "seconds", "seen"):
-        table.add_column(column, justify="right" if column in ("rows", "seconds") else "left")
-    for stage in report.stages:
-        rows = "" if stage.rows is None else str(stage.rows)
-        detail = stage.detail if stage.ok else "see below"
-        table.add_row(stage.name, "ok" if stage.ok else "FAILED", rows, f"{stage.seconds:.1f}", detail)
-    return table
-
-
-def _print_status(seen: Status) -> None:
-    services = Table(show_edge=False, pad_edge=False)
-    for column in ("service", "", "address", "ms", "detail"):
-        services.add_column(column, justify="right" if column == "ms" else "left", overflow="fold")
-    for state in seen.services:
-        services.add_row(
-            state.service, "ok" if state.ok else "DOWN", state.address, str(state.milliseconds), state.detail
-        )
-    tables = Table(show_edge=False, pad_edge=False)
-    for column in ("table", "rows", "files", "deletes", "snapshots", "last commit", "age"):
-        tables.add_column(column, justify="left" if column in ("table", "last commit") else "right")
-    for facts in seen.tables:
-        age_s = freshness_s(facts, seen.at)
-        tables.add_row(
-            facts.name,
-            *("?" if n is None else f"{n:,}" for n in (facts.rows, facts.data_files, facts.delete_files)),
-            f"{facts.snapshots:,}",
-            "never" if facts.last_commit is None else f"{facts.last_commit:%Y-%m-%d %H:%M:%S}Z",
-            "" if age_s is None else f"{age_s:.0f} s",
-        )
-    out = _out()
-    out.print(services)
-    out.print()
-    out.print(tables if seen.tables else "no tables")
-    if isinstance(seen.ingest, dict):
-        out.print()
-        out.print("ingest: " + json.dumps(seen.ingest), markup=False)
-    for name, fault in seen.faults.items():
-        _err().print(f"{name}: {fault}", style="red", markup=False)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tarn.cli.ports import Clock, Lake, TableFacts
 from tarn.core.errors import TarnError
 
 AT_ONCE_MAX = 8
+STUCK = frozenset({"Stopped", "Invalid", "Waiting"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,21 @@ class ServiceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IngestorFacts:
+    """What ingest says about one ingestor, in words for people."""
+
+    name: str
+    state: str
+    topic: str
+    table: str
+    lag: int
+    rows: int
+    bad_records: int
+    commits: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The state of the lake at one moment.
 
@@ -49,7 +65,8 @@ class Status:
         at: when.
         services: one state per service.
         tables: the tables, or empty if the catalog cannot be asked.
-        faults: tables that could not be read, by name; `catalog` if none could be listed.
+        faults: what is wrong besides, by name: a table that cannot be read, `catalog` if none could be
+            listed, an `ingestor <name>` that does not run.
         ingest: what ingest says about itself; None if it does not answer.
     """
 
@@ -79,12 +96,38 @@ def gather(
     faults = {name: fault for name, (_, fault) in facts.items() if fault is not None}
     if fault is not None:
         faults["catalog"] = fault
+    ingest_says = said.result()[0]
+    for ingestor in ingestors(ingest_says):
+        if ingestor.state in STUCK:
+            faults[f"ingestor {ingestor.name}"] = f"{ingestor.state}: {ingestor.message}"
     return Status(
         at=at,
         services=tuple(future.result() for future in seen),
         tables=tuple(fact for fact, _ in facts.values() if fact is not None),
         faults=faults,
-        ingest=said.result()[0],
+        ingest=ingest_says,
+    )
+
+
+def ingestors(ingest: Any) -> tuple[IngestorFacts, ...]:
+    """Return what the status page of ingest says, one entry per ingestor; empty if it is another page."""
+    listed = ingest.get("ingestors") if isinstance(ingest, dict) else None
+    if not isinstance(listed, dict):
+        return ()
+    return tuple(
+        IngestorFacts(
+            name=name,
+            state=str(entry.get("state", "?")),
+            topic=str(entry.get("topic", "?")),
+            table=str(entry.get("table", "?")),
+            lag=int(entry.get("lag", 0)),
+            rows=int(entry.get("rows", 0)),
+            bad_records=int(entry.get("badRecords", 0)),
+            commits=int(entry.get("commits", 0)),
+            message="; ".join(c["message"] for c in entry.get("conditions", ()) if c.get("message")),
+        )
+        for name, entry in sorted(listed.items())
+        if isinstance(entry, dict)
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tarn.cli.ports import Clock, TableFacts
-from tarn.cli.status import Look, as_data, freshness_s, gather
+from tarn.cli.status import Look, as_data, freshness_s, gather, ingestors
 from tarn.core.errors import TarnError, UnavailableError
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -111,3 +111,41 @@ def test_the_data_form_is_json_and_keeps_every_fact():
     }
     assert data["tables"][1]["rows"] is None
     assert data["tables"][1]["freshness_s"] is None
+
+
+def page(state: str, message: str = "") -> dict:
+    """The form of ingest's own status page."""
+    from tarn.ingest.status import IngestorStatus, State
+
+    status = IngestorStatus(
+        state=State(state),
+        message=message,
+        table="ops.canary",
+        topic="tarn.canary",
+        committed={0: 5},
+        ends={0: 8},
+        rows=4,
+        bad_records=1,
+        commits=2,
+    )
+    return {"service": "ingest", "ingestors": {"canary": status.to_json()}}
+
+
+def test_what_ingest_says_is_understood():
+    (found,) = ingestors(page("Running"))
+    assert (found.name, found.state, found.topic, found.table) == (
+        "canary",
+        "Running",
+        "tarn.canary",
+        "ops.canary",
+    )
+    assert (found.lag, found.rows, found.bad_records, found.commits) == (3, 4, 1, 2)
+    assert ingestors(None) == ingestors({}) == ingestors({"ingestors": [1]}) == ()
+
+
+def test_an_ingestor_that_is_stuck_is_a_fault_with_its_message():
+    seen = status([UP], MemoryLake(), lambda: page("Stopped", "offset gap: seek by hand"))
+    assert not seen.ok
+    assert seen.faults == {"ingestor canary": "Stopped: offset gap: seek by hand"}
+    for fine in ("Starting", "Running", "Finished"):
+        assert status([UP], MemoryLake(), lambda fine=fine: page(fine)).ok

@@ -22,6 +22,7 @@ CONNECT_S = 20.0
 RETRIES_MAX = 4
 RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
+NOT_YET = frozenset({"SERVER_STARTING_UP", "SERVER_SHUTTING_DOWN", "NO_NODES_AVAILABLE"})
 
 
 class Trino:
@@ -42,18 +43,15 @@ class Trino:
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
-        return self._run(
-            f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = ?",  # noqa: S608 - a constant
-            (row_id,),
-            10,
-            timeout_s,
-        ).rows
+        literal = row_id.replace("'", "''")
+        sql = f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = '{literal}'"  # noqa: S608
+        return self._run(sql, 10, timeout_s).rows
 
     def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
         """Run one statement; see `Engine`."""
-        return self._run(sql, None, rows_max, CONNECT_S)
+        return self._run(sql, rows_max, CONNECT_S)
 
-    def _run(self, sql: str, parameters: tuple[str, ...] | None, rows_max: int, timeout_s: float) -> Answer:
+    def _run(self, sql: str, rows_max: int, timeout_s: float) -> Answer:
         connection = trino.dbapi.connect(  # type: ignore[no-untyped-call]
             host=self._host,
             port=self._port,
@@ -67,7 +65,7 @@ class Trino:
         )
         try:
             cursor = connection.cursor()
-            cursor.execute(sql.strip().rstrip(";"), parameters)
+            cursor.execute(sql.strip().rstrip(";"))
             rows: list[Any] = cursor.fetchmany(rows_max + 1)
             columns = tuple(str(column[0]) for column in cursor.description or ())
             if len(rows) > rows_max:
@@ -83,6 +81,12 @@ class Trino:
                 address=self._uri,
             ) from error
         except TrinoQueryError as error:
+            if error.error_name in NOT_YET:
+                raise UnavailableError(
+                    f"Trino at {self._uri} is not ready ({error.error_name}: {error.message}); wait, "
+                    "then see docker compose logs trino",
+                    address=self._uri,
+                ) from error
             raise TarnError(
                 f"Trino failed: {error.error_name}: {error.message}; see docker compose logs trino",
                 query_id=error.query_id,
@@ -117,7 +121,7 @@ class Spark:
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
         return self._run(
-            f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = :id",  # noqa: S608 - a constant
+            f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = :id",  # noqa: S608
             10,
             {"id": row_id},
         ).rows
