@@ -6,25 +6,24 @@ offsets are written after the table, for lag tools only.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
-from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[attr-defined]  # mypy: services/kafka
-from kafka import errors as vendor  # type: ignore[attr-defined]
-from kafka.structs import OffsetAndMetadata, TopicPartition
+
+with warnings.catch_warnings():
+    # The library reads its schemas by a way that Python 3.11 calls deprecated and 3.13 does not.
+    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
+    # mypy takes the folder services/kafka for the library.
+    from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[attr-defined]
+    from kafka import errors as vendor  # type: ignore[attr-defined]
+    from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from tarn.core.batch import RawRecords
-from tarn.core.errors import (
-    DataError,
-    ForbiddenError,
-    NotFoundError,
-    OffsetGapError,
-    TarnError,
-    UnavailableError,
-)
+from tarn.core.errors import DataError, ForbiddenError, OffsetGapError, TarnError, UnavailableError
 from tarn.core.offsets import SourceId
+from tarn.core.source import Bounds, NoSuchTopicError, Source
 
 log = structlog.get_logger()
 
@@ -34,74 +33,6 @@ FETCH_WAIT_MS_MAX = 250
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_FETCH_BYTES_MAX = 4 * 1024 * 1024
 METADATA_AGE_MS_MAX = 60_000
-
-
-class NoSuchTopicError(NotFoundError):
-    """The topic does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a partition's log holds: offsets in [start, end); `end` is the last stable offset."""
-
-    start: int
-    end: int
-
-
-class Source(Protocol):
-    """One topic. Used by one thread."""
-
-    def identity(self) -> SourceId:
-        """Who the topic is right now, asked from the cluster.
-
-        Raises:
-            NoSuchTopicError: it does not exist.
-            UnavailableError: no answer.
-        """
-
-    def bounds(self) -> dict[int, Bounds]:
-        """What every partition holds right now.
-
-        Raises:
-            NoSuchTopicError: it does not exist.
-            UnavailableError: no answer.
-        """
-
-    def seek(self, positions: Mapping[int, int]) -> None:
-        """Reads on from exactly these positions; everything polled and not taken before is forgotten."""
-
-    def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
-        """What came within the time, per partition; a part without records says that only the position moved.
-
-        Raises:
-            OffsetGapError: the position is outside the log.
-            DataError: the log cannot be read there.
-            UnavailableError: no answer.
-        """
-
-    def acknowledge(self, positions: Mapping[int, int]) -> None:
-        """Writes group offsets for lag tools; a failure is told, and harms nothing."""
-
-    def close(self) -> None:
-        """Gives up all connections."""
-
-
-class Sources(Protocol):
-    """Opens topics."""
-
-    def open(self, topic: str, *, stream: str) -> Source:
-        """The topic, with nothing read yet.
-
-        Raises:
-            UnavailableError: no broker answers.
-        """
-
-    def create(self, topic: str, *, partitions: int) -> None:
-        """Makes the topic; an existing one is fine.
-
-        Raises:
-            UnavailableError: no broker answers.
-        """
 
 
 class KafkaSources:

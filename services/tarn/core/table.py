@@ -271,10 +271,11 @@ def build_commit(
     """
     head = state.head
     parent_ms = max(int(head["timestamp-ms"]) if head else 0, int(state.metadata.get("last-updated-ms") or 0))
+    at_ms = max(now_ms, parent_ms)
     snapshot: Json = {
         "snapshot-id": snapshot_id,
         "sequence-number": state.last_sequence + 1,
-        "timestamp-ms": max(now_ms, parent_ms),
+        "timestamp-ms": at_ms,
         "manifest-list": manifest_list,
         "summary": summarize(state, append),
         "schema-id": state.metadata["current-schema-id"],
@@ -293,7 +294,7 @@ def build_commit(
         updates.append({"action": "set-properties", "updates": {append.since: str(snapshot["timestamp-ms"])}})
     moved = state.refs.get(append.tag)
     keep = frozenset({int(moved["snapshot-id"])}) if moved is not None else frozenset()
-    old = removable(state, retention, now_ms=now_ms, keep=keep)
+    old = removable(state, retention, now_ms=at_ms, keep=keep)
     if old:
         updates.append({"action": "remove-snapshots", "snapshot-ids": old})
     requirements: list[Json] = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tarn.adapters.kafka import Bounds
 from tarn.core.errors import OffsetGapError
 from tarn.core.offsets import OffsetMap, SourceId, next_or_start, require_same_source
+from tarn.core.source import Bounds
 
 
 def start_positions(

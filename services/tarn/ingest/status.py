@@ -153,7 +153,7 @@ PROGRESS_AGE_S_MAX = 120.0
 
 
 def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
-    """Why the service cannot do its work now; empty if it can. The deep look also asks that lag is worked off.
+    """Why the service cannot do its work now; empty if it can. The deep look also asks that lag shrinks.
 
     A stopped or invalid ingestor is told on the status page and in the metrics: it waits for a person, and
     restarting the service would not help.

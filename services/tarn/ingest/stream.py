@@ -15,7 +15,6 @@ import structlog
 
 from tarn.adapters.catalog_rest import TableCatalog, TableName
 from tarn.adapters.files import Objects, WrittenFile, write_rows
-from tarn.adapters.kafka import NoSuchTopicError, Source, Sources
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.tables import Layout, create_request, layout_of, layout_version
 from tarn.core import dead_letter
@@ -28,6 +27,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.core.offsets import SourceId, require_same_source
+from tarn.core.source import NoSuchTopicError, Source, Sources
 from tarn.core.spec import IngestorSpec
 from tarn.core.table import Json, Retention, TableState
 from tarn.ingest.changes import BatchChange, offsets_in

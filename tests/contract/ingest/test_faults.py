@@ -1,0 +1,360 @@
+"""Commits that are lost, late, doubled, denied or raced: no row is lost or doubled (I3, I4, I5, I12)."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from tarn.adapters.catalog_rest import CommitOutcome, CommitUnknown, TableName
+from tarn.adapters.manifests import Manifests
+from tarn.adapters.tables import Layout, layout_of
+from tarn.core.errors import UnavailableError
+from tarn.core.offsets import OffsetMap, OffsetRange, Ready, SourceId
+from tarn.core.table import CommitRequest
+from tarn.ingest import changes
+from tarn.ingest.changes import BatchChange, offsets_in
+from tarn.ingest.committer import Committer, Done, NotDone
+from tests.contract.ingest.world import Faults, FaultyCatalog, Lake, LocalCatalog, Topic, order, spec
+
+TABLE = TableName(("bronze",), "orders")
+SOURCE = SourceId(cluster="c-1", topic="orders", topic_id="id-1")
+
+
+def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
+    lake = Lake(topic)
+    faults = Faults(random.Random(seed), rate)
+
+    def foreign(table: TableName) -> None:
+        """Somebody else's commit: a property, and an empty snapshot of no stream."""
+        state = lake.local.load(table)
+        if state.head is None:
+            return
+        snapshot = {
+            **state.head,
+            "snapshot-id": faults.chance.getrandbits(62),
+            "parent-snapshot-id": state.head_id,
+            "sequence-number": state.last_sequence + 1,
+            "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+            "summary": {
+                k: v for k, v in state.head["summary"].items() if k == "operation" or k.startswith("total-")
+            },
+        }
+        if state.format_version >= 3:
+            snapshot |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
+        lake.local.catalog.tables.commit(
+            lake.local._slot(table),
+            [],
+            [
+                {"action": "add-snapshot", "snapshot": snapshot},
+                {
+                    "action": "set-snapshot-ref",
+                    "ref-name": "main",
+                    "type": "branch",
+                    "snapshot-id": snapshot["snapshot-id"],
+                },
+            ],
+        )
+
+    lake.catalog = FaultyCatalog(lake.local, faults, foreign=foreign)
+    return lake, faults
+
+
+def feed(topic: Topic, chance: random.Random, number: int) -> dict[int, list[int]]:
+    """Sends orders and junk; what must come out, per partition: offsets of rows, and of dead letters."""
+    rows: list[int] = []
+    bad: list[int] = []
+    for n in range(number):
+        p = chance.randrange(len(topic.logs))
+        place = 1_000 * p + len(topic.logs[p])
+        if chance.random() < 0.05:
+            topic.send(p, b"junk %d" % n)
+            bad.append(place)
+        else:
+            topic.send(p, order(n))
+            rows.append(place)
+    return {0: sorted(rows), 1: sorted(bad)}
+
+
+def audit(lake: Lake, expected: dict[int, list[int]]) -> None:
+    found = sorted(1_000 * p + o for p, o in lake.offsets())
+    assert len(found) == len(set(found)), f"doubled: {[x for x in set(found) if found.count(x) > 1]}"
+    assert found == expected[0], f"lost: {sorted(set(expected[0]) - set(found))}"
+    letters = sorted(1_000 * r["partition"] + r["offset"] for r in lake.rows("ops.dead_letters"))
+    assert letters == expected[1]
+    lake.history_is_a_chain()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
+    topic = Topic("orders", 3)
+    lake, faults = faulty_lake(topic, seed, rate=0.4)
+    chance = random.Random(seed)
+    expected = feed(topic, chance, 150)
+    for _ in range(12):
+        # A new process each time: it knows nothing but what the table says.
+        lake.work(lake.ingestor(), turns=40)
+        faults.land_some()
+    faults.land_all()
+    faults.rate = 0.0
+    lake.work(lake.ingestor(), turns=400)
+    lake.work(lake.ingestor(), turns=50)
+    audit(lake, expected)
+    assert sum(n for kind, n in faults.counts.items() if kind != "fine") >= 3, faults.counts
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_twins_of_one_stream_race_and_lose_and_double_nothing(seed: int) -> None:
+    """Three processes believe that the stream is theirs, with faults on top: slower, never wrong."""
+    topic = Topic("orders", 2)
+    lake, faults = faulty_lake(topic, seed, rate=0.3)
+    expected = feed(topic, random.Random(seed), 200)
+    errors: list[Exception] = []
+    lock = threading.Lock()
+    inner = lake.catalog.commit
+
+    def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        with lock:
+            return inner(table, request, key=key)
+
+    lake.catalog.commit = commit  # type: ignore[method-assign]
+
+    def run() -> None:
+        try:
+            for _ in range(6):
+                lake.work(lake.ingestor(), turns=60)
+        except Exception as e:  # noqa: BLE001 - told by the main thread
+            errors.append(e)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors, errors
+    faults.land_all()
+    faults.rate = 0.0
+    lake.work(lake.ingestor(), turns=400)
+    lake.work(lake.ingestor(), turns=50)
+    audit(lake, expected)
+
+
+class Pieces:
+    """A committer of the table, with a batch for it, each step by hand."""
+
+    def __init__(self, lake: Lake, catalog: Any = None) -> None:
+        self.lake = lake
+        world = lake.world()
+        self.committer = Committer(
+            catalog or lake.local,
+            TABLE,
+            Manifests(lake.objects, new_name=world.new_id),
+            ports=world.ports,
+        )
+        self.new_id = world.new_id
+        self.layout: Layout = layout_of(
+            lake.table(), spec().spec.columns.fields, trace=True, table="bronze.orders"
+        )
+
+    def batch(self, partition: int, start: int, end: int) -> BatchChange:
+        from tarn.adapters.files import write_rows
+        from tarn.core.batch import RawBatch
+        from tarn.core.decode import Decoder
+
+        n = end - start
+        decoder = Decoder(spec().spec.columns.fields, source="orders", trace=True, record_bytes_max=10_000)
+        rows = decoder.decode(
+            RawBatch(
+                partitions=[partition] * n,
+                offsets=list(range(start, end)),
+                times_ms=[0] * n,
+                keys=[None] * n,
+                values=[order(o) for o in range(start, end)],
+                ranges=(),
+            )
+        ).rows
+        files = write_rows(self.lake.objects, self.layout, self.lake.table().root, rows, new_name=self.new_id)
+        return BatchChange(
+            commit_id=self.new_id(),
+            stream="orders",
+            source=SOURCE,
+            ranges=(OffsetRange(partition=partition, start=start, end=end),),
+            files=files,
+        )
+
+
+@pytest.fixture
+def lake() -> Lake:
+    made = Lake(Topic("orders", 2))
+    made.work(made.ingestor(), turns=20)
+    return made
+
+
+class Scripted:
+    """A catalog that answers one commit by a script, and counts what it is sent."""
+
+    def __init__(self, inner: LocalCatalog, *script: str) -> None:
+        self.inner = inner
+        self.script = list(script)
+        self.sent: list[tuple[str, str]] = []
+        self.load = inner.load
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        self.sent.append((key, json.dumps(request.body(), sort_keys=True)))
+        step = self.script.pop(0) if self.script else "fine"
+        if step == "lost":
+            return CommitUnknown(reason="no answer")
+        if step == "away":
+            raise UnavailableError("no connection")
+        outcome = self.inner.commit(table, request, key=key)
+        return CommitUnknown(reason="no answer") if step == "reply" else outcome
+
+
+def test_a_lost_reply_is_found_by_the_commit_id_and_sent_no_second_time(lake: Lake) -> None:
+    catalog = Scripted(lake.local, "reply")
+    pieces = Pieces(lake, catalog)
+    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    assert isinstance(result, Done)
+    assert result.by_us
+    assert len(catalog.sent) == 1
+    assert lake.offsets() == [(0, n) for n in range(5)]
+
+
+def test_a_lost_reply_with_another_commit_on_top_is_still_ours(lake: Lake) -> None:
+    """Not the head any more, but an ancestor."""
+    pieces = Pieces(lake)
+
+    class OnTop(Scripted):
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            outcome = super().commit(table, request, key=key)
+            other = Pieces(lake)
+            assert isinstance(other.committer.commit(other.batch(1, 0, 3), other.layout), Done)
+            return outcome
+
+    catalog = OnTop(lake.local, "reply")
+    ours = Pieces(lake, catalog)
+    result = ours.committer.commit(pieces.batch(0, 0, 5), ours.layout)
+    assert isinstance(result, Done)
+    assert result.by_us
+    assert len(catalog.sent) == 1
+    assert lake.offsets() == [*((0, n) for n in range(5)), *((1, n) for n in range(3))]
+
+
+def test_a_lost_request_is_sent_again_the_same_with_the_same_key(lake: Lake) -> None:
+    catalog = Scripted(lake.local, "lost", "away", "lost")
+    pieces = Pieces(lake, catalog)
+    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    assert isinstance(result, Done)
+    assert len(catalog.sent) == 4
+    assert len(set(catalog.sent)) == 1, "same base: same payload, same key"
+    assert lake.offsets() == [(0, n) for n in range(5)]
+
+
+def test_after_a_rebase_the_payload_is_new_and_so_is_the_key_and_the_commit_id_stays(lake: Lake) -> None:
+    catalog = Scripted(lake.local)
+    pieces = Pieces(lake, catalog)
+    pieces.committer.load()
+    other = Pieces(lake)
+    other.committer.commit(other.batch(1, 0, 3), other.layout)
+    batch = pieces.batch(0, 0, 5)
+    result = pieces.committer.commit(batch, pieces.layout)
+    assert isinstance(result, Done)
+    assert result.attempts == 2
+    (key_1, body_1), (key_2, body_2) = catalog.sent
+    assert key_1 != key_2
+    assert body_1 != body_2
+    for body in (body_1, body_2):
+        assert batch.commit_id in body
+    assert [f.path for f in batch.files] == [f.path for f in batch.files], "files are used again"
+    assert lake.offsets() == [*((0, n) for n in range(5)), *((1, n) for n in range(3))]
+
+
+def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> None:
+    zombie = Pieces(lake)
+    zombie.committer.load()
+    batch = zombie.batch(0, 0, 5)
+    # While it sleeps, its successor goes on, with other cuts.
+    successor = Pieces(lake)
+    assert isinstance(successor.committer.commit(successor.batch(0, 0, 3), successor.layout), Done)
+    assert isinstance(successor.committer.commit(successor.batch(0, 3, 9), successor.layout), Done)
+    woken = zombie.committer.commit(batch, zombie.layout)
+    assert isinstance(woken, Done)
+    assert not woken.by_us, "covered: nothing was added"
+    beyond = zombie.committer.commit(zombie.batch(0, 5, 12), zombie.layout)
+    assert isinstance(beyond, NotDone)
+    assert "starts at 5, the table ends at 9 (overlap)" in beyond.reason
+    ahead = zombie.committer.commit(zombie.batch(0, 11, 12), zombie.layout)
+    assert isinstance(ahead, NotDone)
+    assert "(gap)" in ahead.reason
+    assert lake.offsets() == [(0, n) for n in range(9)]
+
+
+def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the same zombie, with a judge that lets every batch pass."""
+
+    def gullible(table: OffsetMap | None, source: SourceId, ranges: tuple[OffsetRange, ...]) -> Ready:
+        known = dict(table.next) if table is not None else {}
+        return Ready(after=OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges}))
+
+    monkeypatch.setattr(changes, "judge", gullible)
+    zombie, successor = Pieces(lake), Pieces(lake)
+    batch = zombie.batch(0, 0, 5)
+    successor.committer.commit(successor.batch(0, 0, 9), successor.layout)
+    zombie.committer.commit(batch, zombie.layout)
+    with pytest.raises(AssertionError, match="doubled"):
+        audit(lake, {0: list(range(9)), 1: []})
+
+
+def test_nothing_is_deleted_whatever_happens(lake: Lake) -> None:
+    deleted: list[str] = []
+    lake.store.delete = deleted.append  # type: ignore[method-assign]
+    catalog = Scripted(lake.local, "lost", "reply")
+    pieces = Pieces(lake, catalog)
+    pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    other = Pieces(lake)
+    other.committer.load()
+    pieces.committer.commit(pieces.batch(0, 5, 7), pieces.layout)
+    other.committer.commit(other.batch(0, 5, 7), other.layout)
+    assert deleted == []
+
+
+def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_ones(lake: Lake) -> None:
+    """Somebody else's engine keeps one snapshot: the tag keeps ours, and the stream goes on from it."""
+    pieces = Pieces(lake)
+    pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    _, faults = faulty_lake(Topic("x", 1), 1, 0.0)
+    state = lake.table()
+    ids = []
+    for n in range(3):
+        state = lake.table()
+        assert state.head is not None
+        snapshot_id = 1_000 + n
+        snapshot = {
+            **state.head,
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": state.head_id,
+            "sequence-number": state.last_sequence + 1,
+            "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+            "summary": {k: v for k, v in state.head["summary"].items() if not k.startswith("tarn.")},
+        }
+        ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+        lake.local.catalog.tables.commit(
+            lake.local._slot(TABLE), [], [{"action": "add-snapshot", "snapshot": snapshot}, ref]
+        )
+        ids.append(snapshot_id)
+    lake.local.catalog.tables.commit(
+        lake.local._slot(TABLE), [], [{"action": "remove-snapshots", "snapshot-ids": ids[:2]}]
+    )
+    found = offsets_in(lake.table(), "orders")
+    assert found is not None
+    assert dict(found.next)[0] == 5
+    again = Pieces(lake)
+    assert isinstance(again.committer.commit(again.batch(0, 0, 5), again.layout), Done)
+    assert isinstance(again.committer.commit(again.batch(0, 5, 6), again.layout), Done)
+    assert lake.offsets() == [(0, n) for n in range(6)]
+    assert faults.counts == {}

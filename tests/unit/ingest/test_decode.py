@@ -1,0 +1,258 @@
+"""Decoding: the joined parse and the parse one by one agree, and every record is a row or a bad one."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tarn.core.batch import RawBatch
+from tarn.core.decode import Decoder
+from tarn.core.spec import FieldSpec
+
+FIELDS = (
+    FieldSpec(name="s", type="string", required=True),
+    FieldSpec(name="i", type="int"),
+    FieldSpec(name="l", type="long"),
+    FieldSpec(name="d", type="double"),
+    FieldSpec(name="f", type="float"),
+    FieldSpec(name="b", type="boolean"),
+    FieldSpec(name="day", type="date"),
+    FieldSpec(name="at", type="timestamptz"),
+    FieldSpec(name="local", type="timestamp"),
+    FieldSpec(name="ms", type="timestamptz", encoding="epoch-millis"),
+    FieldSpec(name="price", type="decimal(9, 2)"),
+    FieldSpec(name="u", type="uuid"),
+    FieldSpec(name="raw", type="binary"),
+    FieldSpec(name="deep", type="long", source="outer.inner.x"),
+)
+
+
+def decoder(fields: tuple[FieldSpec, ...] = FIELDS, *, trace: bool = True, size: int = 10_000) -> Decoder:
+    return Decoder(fields, source="topic", trace=trace, record_bytes_max=size)
+
+
+def batch(values: list[bytes | None], first: int = 100) -> RawBatch:
+    n = len(values)
+    return RawBatch(
+        partitions=[3] * n,
+        offsets=list(range(first, first + n)),
+        times_ms=[1_700_000_000_000 + i for i in range(n)],
+        keys=[None] * n,
+        values=values,
+        ranges=(),
+    )
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    return type(a) is type(b) and a == b
+
+
+def test_every_type_is_read():
+    message = {
+        "s": "é\u0000\U0001f600",
+        "i": -(2**31),
+        "l": 2**63 - 1,
+        "d": 1,
+        "f": 0.5,
+        "b": False,
+        "day": "2026-02-28",
+        "at": "2026-11-21T08:00:00.123456+02:00",
+        "local": "2026-11-21 08:00:00",
+        "ms": 1_700_000_000_123,
+        "price": "1234567.89",
+        "u": "123e4567-e89b-12d3-a456-426614174000",
+        "raw": "aGk=",
+        "outer": {"inner": {"x": 7, "y": [1]}, "z": None},
+        "ignored": {"a": [1, {"b": None}]},
+    }
+    found = decoder().decode(batch([json.dumps(message).encode()]))
+    assert found.bad == {}
+    assert found.joined
+    row = found.rows.to_pylist()[0]
+    assert row["s"] == "é\u0000\U0001f600"
+    assert (row["i"], row["l"], row["d"], row["f"], row["b"]) == (-(2**31), 2**63 - 1, 1.0, 0.5, False)
+    assert str(row["day"]) == "2026-02-28"
+    assert row["at"].isoformat() == "2026-11-21T06:00:00.123456+00:00"
+    assert row["local"].isoformat() == "2026-11-21T08:00:00"
+    assert row["ms"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    assert str(row["price"]) == "1234567.89"
+    assert row["u"].hex() == "123e4567e89b12d3a456426614174000"
+    assert row["raw"] == b"hi"
+    assert row["deep"] == 7
+    assert row["_tarn"]["source"] == "topic"
+    assert (row["_tarn"]["partition"], row["_tarn"]["offset"]) == (3, 100)
+    assert row["_tarn"]["time"].isoformat() == "2023-11-14T22:13:20+00:00"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "no value (a tombstone)"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b'{"s":"a"', "not JSON"),
+        (b'{"s":"\xff"}', "not JSON"),
+        (b'{"s":"a\nb"}', "not JSON"),
+        (b'{"s":"\\ud800"}', "not JSON"),
+        (b'{"s":"a","d":NaN}', "not JSON"),
+        (b'{"s":"a","zz":Infinity}', "not JSON"),
+        (b'{"s":"a"}{"s":"b"}', "not JSON"),
+        (b"[1]", "a list, not an object"),
+        (b'"text"', "text 'text', not an object"),
+        (b"{}", "s: required, but missing or null"),
+        (b'{"s":null}', "s: required, but missing or null"),
+        (b'{"s":1}', "s: expected text, found the number 1"),
+        (b'{"s":"a","i":1.0}', "i: expected a whole number, found the number 1.0"),
+        (b'{"s":"a","i":true}', "i: expected a whole number, found a truth value"),
+        (b'{"s":"a","i":2147483648}', "i: 2147483648 is no int"),
+        (b'{"s":"a","l":9223372036854775808}', "l: 9223372036854775808 does not fit 64 bits"),
+        (b'{"s":"a","d":"1"}', "d: expected a number, found text '1'"),
+        (b'{"s":"a","b":1}', "b: expected true or false"),
+        (b'{"s":"a","day":"2026-02-30"}', "day: '2026-02-30' is no date"),
+        (b'{"s":"a","at":"2026-11-21T08:00:00"}', "at: '2026-11-21T08:00:00' is no timestamptz"),
+        (b'{"s":"a","local":"2026-11-21T08:00:00Z"}', "is no timestamp"),
+        (b'{"s":"a","ms":9223372036854775807}', "ms: 9223372036854775807 is no timestamptz"),
+        (b'{"s":"a","price":"1.234"}', "price: '1.234' is no decimal(9, 2)"),
+        (b'{"s":"a","price":1.5}', "price: expected text"),
+        (b'{"s":"a","u":"nope"}', "u: 'nope' is no uuid"),
+        (b'{"s":"a","raw":"%%"}', "raw: '%%' is no binary"),
+        (b'{"s":"a","outer":1}', "outer: expected an object, found the number 1"),
+        (b'{"s":"a","outer":{"inner":{"x":"1"}}}', "outer.inner.x: expected a whole number"),
+        (b'{"s":"' + b"x" * 10_000 + b'"}', "10008 bytes, more than deadLetters.maxRecordBytes = 10000"),
+    ],
+)
+def test_a_bad_record_is_told_and_its_neighbours_are_rows(value, reason):
+    found = decoder().decode(batch([b'{"s":"before"}', value, b'{"s":"after","i":1}']))
+    assert list(found.bad) == [1]
+    assert reason in found.bad[1]
+    assert found.rows.column("s").to_pylist() == ["before", "after"]
+    assert [t["offset"] for t in found.rows.column("_tarn").to_pylist()] == [100, 102]
+
+
+def test_the_joined_parse_is_used_for_plain_messages_and_not_where_it_could_differ():
+    plain = b'{"s":"a"}'
+    for risky in (b'{"s":"a",\n"i":1}', b'{"s":"a","d":NaN}', b'{"s":"a"}{"s":"b"}', b"[]", b'{"s":"\xff"}'):
+        assert not decoder().decode(batch([plain, risky])).joined
+    assert decoder().decode(batch([plain, b'  {"s":"a"}\r\n'])).joined
+
+
+def test_a_pretty_printed_message_is_read():
+    found = decoder().decode(batch([json.dumps({"s": "a", "i": 1}, indent=2).encode()]))
+    assert found.bad == {}
+    assert found.rows.column("i").to_pylist() == [1]
+
+
+def test_no_records_give_no_rows():
+    found = decoder().decode(batch([]))
+    assert (found.rows.num_rows, found.bad) == (0, {})
+    assert found.rows.column_names[-1] == "_tarn"
+
+
+def test_the_trace_can_be_switched_off():
+    assert decoder(trace=False).decode(batch([b'{"s":"a"}'])).rows.column_names == [f.name for f in FIELDS]
+
+
+def test_a_record_without_a_time_has_none_in_the_trace():
+    raw = batch([b'{"s":"a"}', b'{"s":"b"}'])
+    timeless = RawBatch(
+        partitions=raw.partitions,
+        offsets=raw.offsets,
+        times_ms=[-1, 5],
+        keys=raw.keys,
+        values=raw.values,
+        ranges=(),
+    )
+    times = [t["time"] for t in decoder().decode(timeless).rows.column("_tarn").to_pylist()]
+    assert times[0] is None
+    assert times[1].timestamp() == 0.005
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    texts,
+    st.sampled_from(["2026-11-21", "2026-11-21T08:00:00Z", "1.5", "aGk=", "2026-11-21 08:00:00.5"]),
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2)
+)
+typed = st.fixed_dictionaries(
+    {"s": texts},
+    optional={
+        "i": st.integers(-(2**31), 2**31 - 1),
+        "l": st.integers(-(2**63), 2**63 - 1),
+        "d": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70),
+        "f": st.floats(width=32, allow_nan=False, allow_infinity=False),
+        "b": st.booleans(),
+        "at": st.datetimes().map(lambda t: t.isoformat() + "Z"),
+        "outer": st.fixed_dictionaries(
+            {}, optional={"inner": st.fixed_dictionaries({"x": st.integers(0, 9)})}
+        ),
+        "zz": values,
+    },
+)
+messages = st.one_of(
+    typed.map(lambda m: json.dumps(m).encode()),
+    typed.map(lambda m: json.dumps(m, ensure_ascii=False).encode()),
+    typed.map(lambda m: json.dumps(m).encode()),
+)
+mutated = st.one_of(
+    messages,
+    st.dictionaries(st.sampled_from(["s", "i", "l", "d", "b", "at", "outer", "zz"]), values, max_size=4).map(
+        lambda m: json.dumps(m).encode()
+    ),
+    st.tuples(messages, st.integers(0, 60), st.binary(min_size=0, max_size=2)).map(
+        lambda t: t[0][: t[1]] + t[2] + t[0][t[1] :]
+    ),
+    st.binary(max_size=12),
+    st.none(),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(mutated, max_size=6))
+@example([b'{"s":"}', b'{"s":"x"}'])
+@example([b'{"s":{"b":1}', b'{"c":2}}'])
+@example([b'{"s":"a","d":-0}'])
+@example([b'{"s":"a","s":"b"}', b'{"s":"c"}'])
+@example([b'{"zz":1,"zz":2,"s":"a"}'])
+@example([b'{"s":"a","d":1e400}'])
+def test_a_batch_decodes_like_its_records_alone(records):
+    """What stands beside a record never changes what becomes of it."""
+    whole = decoder().decode(batch(records))
+    assert whole.rows.num_rows + len(whole.bad) == len(records)
+    rows = iter(whole.rows.to_pylist())
+    for i, record in enumerate(records):
+        alone = decoder().decode(batch([record], first=100 + i))
+        assert bool(alone.bad) == (i in whole.bad), (record, alone.bad, whole.bad)
+        if alone.bad:
+            assert alone.bad[0] == whole.bad[i]
+            continue
+        expected, found = alone.rows.to_pylist()[0], next(rows)
+        expected["_tarn"] = found["_tarn"] | {"time": expected["_tarn"]["time"]}
+        found["_tarn"]["time"] = expected["_tarn"]["time"]
+        assert same(expected, found), (record, expected, found)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(messages, min_size=1, max_size=6))
+def test_the_two_parsers_agree_on_every_message(records):
+    joined = decoder().decode(batch(list(records)))
+    # A trailing list is no object: it alone is bad, and forces the whole batch through the other parser.
+    each = decoder().decode(batch([*records, b"[]"]))
+    assert not each.joined
+    assert {i: r for i, r in each.bad.items() if i < len(records)} == joined.bad
+    for a, b in zip(joined.rows.to_pylist(), each.rows.to_pylist(), strict=True):
+        assert same(a, b), (a, b)

@@ -1,0 +1,201 @@
+"""The offset chain (I5): verdicts, and a model in which requests are lost, late, doubled, or a zombie's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarn.core.errors import CorruptStateError, SourceChangedError
+from tarn.core.offsets import AlreadyDone, OffsetMap, OffsetRange, Ready, Refused, SourceId, judge
+
+SOURCE = SourceId(cluster="c1", topic="t", topic_id="id1")
+
+
+def at(**next_offsets: int) -> OffsetMap:
+    return OffsetMap(source=SOURCE, next={int(k[1:]): v for k, v in next_offsets.items()})
+
+
+def ranges(*triples: tuple[int, int, int]) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(partition=p, start=s, end=e) for p, s, e in triples)
+
+
+def test_a_range_that_starts_where_the_table_ends_continues_the_chain_and_carries_the_rest_forward():
+    verdict = judge(at(p0=10, p1=5), SOURCE, ranges((0, 10, 12)))
+    assert verdict == Ready(after=at(p0=12, p1=5))
+
+
+def test_a_covered_range_is_already_done():
+    assert judge(at(p0=12, p1=5), SOURCE, ranges((0, 10, 12))) == AlreadyDone(table=at(p0=12, p1=5))
+
+
+@pytest.mark.parametrize(("start", "kind"), [(11, "gap"), (9, "overlap")])
+def test_a_range_that_starts_elsewhere_is_refused(start, kind):
+    verdict = judge(at(p0=10), SOURCE, ranges((0, start, 20)))
+    assert verdict == Refused(partition=0, expected=start, found=10, kind=kind, table=at(p0=10))
+    assert kind in verdict.reason
+    assert str(start) in verdict.reason
+
+
+def test_a_batch_that_is_covered_in_one_partition_only_is_refused_as_a_whole():
+    verdict = judge(at(p0=20, p1=5), SOURCE, ranges((0, 10, 20), (1, 5, 9)))
+    assert isinstance(verdict, Refused)
+    assert (verdict.partition, verdict.kind) == (0, "overlap")
+
+
+def test_a_partition_the_table_does_not_know_starts_where_its_log_starts():
+    assert judge(at(p0=3), SOURCE, ranges((1, 57, 60))) == Ready(after=at(p0=3, p1=60))
+    assert judge(None, SOURCE, ranges((0, 7, 9))) == Ready(after=at(p0=9))
+
+
+@pytest.mark.parametrize("field", ["cluster", "topic", "topic_id"])
+def test_offsets_of_another_source_are_never_compared(field):
+    other = SourceId(**{"cluster": "c1", "topic": "t", "topic_id": "id1", field: "other"})
+    with pytest.raises(SourceChangedError) as caught:
+        judge(at(p0=3), other, ranges((0, 0, 3)))
+    assert f"{field} was" in caught.value.message
+    assert "'other'" in caught.value.message
+
+
+def test_two_ranges_of_one_partition_are_a_defect():
+    with pytest.raises(ValueError, match="one range per partition"):
+        judge(None, SOURCE, ranges((0, 0, 1), (0, 1, 2)))
+
+
+@pytest.mark.parametrize(("partition", "start", "end"), [(-1, 0, 1), (0, -1, 1), (0, 2, 1)])
+def test_impossible_ranges_are_refused(partition, start, end):
+    with pytest.raises(ValueError, match="not an offset range"):
+        OffsetRange(partition=partition, start=start, end=end)
+
+
+@given(st.dictionaries(st.integers(0, 999), st.integers(0, 2**62), max_size=20))
+def test_a_map_survives_its_json(offsets):
+    found = OffsetMap(source=SOURCE, next=offsets)
+    assert OffsetMap.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":{}}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":-1}}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"x":1}}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":[1]}',
+        '{"v":1,"cluster":"c","topic":"t","next":{}}',
+    ],
+)
+def test_an_unreadable_map_stops(text):
+    with pytest.raises(CorruptStateError, match="cannot be read"):
+        OffsetMap.from_json(text)
+
+
+class Model:
+    """A catalog as the protocol sees it: a chain of snapshots, and a swap that holds only on the head."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[tuple[OffsetMap | None, tuple[OffsetRange, ...]]] = [(None, ())]
+
+    @property
+    def head(self) -> int:
+        return len(self.snapshots) - 1
+
+    def deliver(self, base: int, after: OffsetMap, batch: tuple[OffsetRange, ...]) -> bool:
+        if base != self.head:
+            return False
+        self.snapshots.append((after, batch))
+        return True
+
+    def rows(self) -> list[tuple[int, int]]:
+        return [(r.partition, o) for _, batch in self.snapshots for r in batch for o in range(r.start, r.end)]
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "send", "deliver", "deliver", "again", "lose", "plan", "grow"]),
+        st.integers(0, 3),
+        st.integers(1, 4),
+    ),
+    min_size=10,
+    max_size=120,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps, st.integers(1, 3))
+def test_no_interleaving_of_lost_late_doubled_and_zombie_commits_loses_or_doubles_a_row(plan, partitions):
+    """Four writers with stale views; requests arrive in any order, any number of times, or never."""
+    model = Model()
+    log_ends = dict.fromkeys(range(partitions), 6)
+    views: dict[int, OffsetMap | None] = dict.fromkeys(range(4))
+    cut: dict[int, tuple[OffsetRange, ...]] = {}
+    wire: list[tuple[int, OffsetMap, tuple[OffsetRange, ...]]] = []
+
+    def cut_batch(writer: int, size: int) -> tuple[OffsetRange, ...]:
+        view = views[writer]
+        known = view.next if view is not None else {}
+        found = []
+        for p, end in log_ends.items():
+            start = known.get(p, 0)
+            if start < end:
+                found.append(OffsetRange(partition=p, start=start, end=min(end, start + size)))
+        return tuple(found)
+
+    def send(writer: int, size: int) -> None:
+        batch = cut.setdefault(writer, cut_batch(writer, size))
+        if not batch:
+            cut.pop(writer)
+            return
+        base = model.head
+        held = model.snapshots[base][0]
+        verdict = judge(held, SOURCE, batch)
+        if isinstance(verdict, Ready):
+            wire.append((base, verdict.after, batch))
+        else:
+            views[writer] = held
+            del cut[writer]
+
+    for step, writer, size in plan:
+        if step == "send":
+            send(writer, size)
+        elif step == "plan":
+            views[writer] = model.snapshots[model.head][0]
+            cut.pop(writer, None)
+        elif step == "grow":
+            log_ends[writer % partitions] += size
+        elif wire:
+            request = wire[(writer * 7 + size) % len(wire)]
+            if step in ("deliver", "again"):
+                model.deliver(*request)
+            if step in ("deliver", "lose"):
+                wire.remove(request)
+
+    # Everything still under way arrives, then one honest writer works off the rest.
+    for request in list(wire):
+        model.deliver(*request)
+    wire.clear()
+    cut.clear()
+    views[0] = model.snapshots[model.head][0]
+    for _ in range(200):
+        send(0, 3)
+        if not wire:
+            if not cut_batch(0, 3):
+                break
+            continue
+        assert model.deliver(*wire.pop())
+        views[0] = model.snapshots[model.head][0]
+        cut.clear()
+    rows = model.rows()
+    assert len(rows) == len(set(rows)), "a row is in the table twice"
+    assert sorted(rows) == [(p, o) for p in range(partitions) for o in range(log_ends[p])], "a row is lost"
+
+
+def test_the_model_finds_the_fault_that_a_check_against_the_head_only_has():
+    """The control: without the shared base, the very same batch lands twice."""
+    model = Model()
+    batch = ranges((0, 0, 3))
+    model.deliver(model.head, at(p0=3), batch)
+    model.deliver(model.head, at(p0=3), batch)
+    assert len(model.rows()) != len(set(model.rows()))

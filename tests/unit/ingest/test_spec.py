@@ -1,0 +1,152 @@
+"""Specs: what may be said, and messages that name file, path, value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tarn.core.errors import InvalidSettingError, InvalidSpecError
+from tarn.core.spec import PartitionRule, check_together, parse_spec
+from tarn.ingest.specs import load_specs
+
+SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
+GOOD = (SPECS / "canary.yaml").read_text()
+
+
+def test_the_shipped_specs_are_good():
+    loaded = load_specs(SPECS)
+    assert loaded.errors == {}
+    canary = loaded.specs["canary.yaml"]
+    assert canary.name == "canary"
+    assert canary.spec.source.kafka.topic == "tarn.canary"
+    assert str(canary.spec.table) == "ops.canary"
+    assert canary.spec.batching.max_latency_seconds == 0.5
+    assert [(f.name, f.type, f.required) for f in canary.spec.columns.fields] == [
+        ("id", "string", True),
+        ("sent_at", "timestamptz", False),
+        ("note", "string", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "maxLatencySeconds",
+            "maxLatencySecs",
+            ["spec.batching.maxLatencySecs", "did you mean maxLatencySeconds"],
+        ),
+        (
+            "type: string",
+            "type: strng",
+            ["spec.schema.fields.0.type", "'strng'", "did you mean string", "decimal"],
+        ),
+        ("partitions: 1", "partitions: many", ["spec.source.kafka.partitions", "'many'", "integer"]),
+        (
+            "partitions: 1",
+            "partitions: 0",
+            ["spec.source.kafka.partitions", "0", "greater than or equal to 1"],
+        ),
+        ("create: true", "create: 'yes'", ["spec.source.kafka.create", "'yes'", "boolean"]),
+        ("kind: Ingestor", "kind: Ingester", ["kind", "'Ingester'", "Ingestor"]),
+        ("tarn/v1", "tarn/v2", ["apiVersion", "'tarn/v2'", "tarn/v1"]),
+        ("name: canary\nspec", "name: Canary_1\nspec", ["metadata.name", "'Canary_1'"]),
+        ("metadata:\n  name: canary\n", "", ["metadata", "missing"]),
+        ("namespace: ops", "namespace: ops/x", ["spec.table.namespace", "ops/x", "letters, digits"]),
+        ("maxLatencySeconds: 0.5", "maxLatencySeconds: 0", ["spec.batching.maxLatencySeconds", "0.05"]),
+        ("name: note", "name: ID", ["spec.schema", "named twice", "id"]),
+        ("name: note", "name: _tarn", ["spec.schema", "_tarn", "Tarn's own"]),
+        ("name: note,", "name: note, from: id,", ["spec.schema", "'id'", "two columns"]),
+        ("name: note,", "name: note, from: id.x,", ["spec.schema", "'id.x'", "column's own value"]),
+        ("name: note,", "name: note, from: a..b,", ["spec.schema.fields.2", "'a..b'", "empty key"]),
+        (
+            "name: note,",
+            "name: note, encoding: epoch-millis,",
+            ["spec.schema.fields.2", "epoch-millis", "string"],
+        ),
+        (
+            "  schema:",
+            "    partitioning: [day(sent)]\n  schema:",
+            ["partitioning", "'sent'", "did you mean sent_at"],
+        ),
+        (
+            "  schema:",
+            "    partitioning: ['day(']\n  schema:",
+            ["spec.table.partitioning", "'day('", "bucket(n"],
+        ),
+        (
+            "  schema:",
+            "    formatVersion: 1\n  schema:",
+            ["spec.table.formatVersion", "greater than or equal to 2"],
+        ),
+        (
+            "  batching:",
+            "  deadLetters: {table: {namespace: ops, name: canary}}\n  batching:",
+            ["deadLetters"],
+        ),
+    ],
+)
+def test_a_bad_spec_names_file_path_value_and_what_is_allowed(old, new, told):
+    assert old in GOOD
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(GOOD.replace(old, new, 1), file="canary.yaml")
+    for part in ["canary.yaml: ", *told]:
+        assert part in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [1", "unreadable YAML"),
+        ("a:\n\t- 1", "line 2"),
+        ("- 1", "holds a list"),
+        ("", "holds nothing"),
+        ("just text", "holds a text"),
+        ("a: " + "x" * 300_000, "262144 bytes"),
+        ("!!python/object/apply:os.system ['true']", "unreadable YAML"),
+    ],
+)
+def test_unreadable_files_say_where(text, told):
+    with pytest.raises(InvalidSpecError, match=r"bad\.yaml") as caught:
+        parse_spec(text, file="bad.yaml")
+    assert told in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "transform", "column", "width"),
+    [
+        ("at", "identity", "at", None),
+        ("identity(at)", "identity", "at", None),
+        ("day(at)", "day", "at", None),
+        ("bucket(16, id)", "bucket", "id", 16),
+        ("truncate(4,id)", "truncate", "id", 4),
+    ],
+)
+def test_partition_rules_are_read(text, transform, column, width):
+    assert PartitionRule.parse(text) == PartitionRule(transform=transform, column=column, width=width)
+
+
+def test_specs_that_share_a_name_or_a_table_are_refused_together():
+    one = parse_spec(GOOD, file="a.yaml")
+    same_name = parse_spec(GOOD.replace("name: canary\n  schema", "name: other\n  schema"), file="b.yaml")
+    same_table = parse_spec(GOOD.replace("name: canary\nspec", "name: other\nspec"), file="c.yaml")
+    found = check_together({"a.yaml": one, "b.yaml": same_name, "c.yaml": same_table})
+    assert set(found) == {"b.yaml", "c.yaml"}
+    assert "metadata.name 'canary' is taken by a.yaml" in found["b.yaml"].message
+    assert "spec.table 'ops.canary' is written by a.yaml" in found["c.yaml"].message
+
+
+def test_a_bad_file_does_not_stop_the_others(tmp_path):
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "bad.yml").write_text(GOOD.replace("kind", "knd"))
+    (tmp_path / "latin.yaml").write_bytes(b"\xff\xfe")
+    (tmp_path / "notes.txt").write_text("not a spec")
+    loaded = load_specs(tmp_path)
+    assert set(loaded.specs) == {"good.yaml"}
+    assert set(loaded.errors) == {"bad.yml", "latin.yaml"}
+
+
+def test_a_missing_folder_names_the_setting(tmp_path):
+    with pytest.raises(InvalidSettingError, match="TARN_SPECS_DIR"):
+        load_specs(tmp_path / "none")
