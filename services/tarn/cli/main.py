@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from tarn.cli import wiring
+from tarn.cli import demo, pipeline, wiring
 from tarn.cli.answers import as_csv, as_json, as_table
 from tarn.cli.canary import Limits, fly
 from tarn.cli.hostenv import exports, host_env
@@ -41,6 +41,8 @@ app = typer.Typer(
 )
 
 PIPE_COLUMNS = 160
+app.add_typer(demo.app)
+app.add_typer(pipeline.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 

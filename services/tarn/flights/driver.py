@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 import structlog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession

@@ -137,6 +137,8 @@ class Stream:
         order = np.lexsort((flight, kind, due))
         self._kind, self._flight = kind[order], flight[order]
         self._happened, self._due = happened[order], due[order]
+        self.flights = flights.num_rows
+        self.by_kind = {k: int(np.count_nonzero(kind[:events] == k.value)) for k in Kind}
         self.fingerprint = _fingerprint(flights, shares, seed)
         self.totals = Totals(events=events, duplicates=len(doubled), late=len(late), broken=len(near))
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.consumer import KafkaConsumer
-from kafka.errors import KafkaError, TopicAlreadyExistsError
-from kafka.producer import KafkaProducer
-from kafka.structs import TopicPartition
+with warnings.catch_warnings():
+    # The library reads its schemas by a way that Python 3.11 calls deprecated and 3.13 does not.
+    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
+    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.consumer import KafkaConsumer
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+    from kafka.producer import KafkaProducer
+    from kafka.structs import TopicPartition
 
 from tarn.core.errors import DataError, UnavailableError
 from tarn.flights.events import PARTITIONS, TOPIC, Stream
@@ -26,101 +30,153 @@ CHUNK_MESSAGES = 5_000
 CHUNKS_IN_FLIGHT_MAX = 8
 DELIVERY_MS_MAX = 600_000
 TICK_S = 0.05
+TOPIC_S_MAX = 30.0
 TAIL_MESSAGES = 100
 TAIL_MS_MAX = 15_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """How to reach Kafka.
+class Topic:
+    """The topic of the events.
 
     Attributes:
-        bootstrap: host:port.
+        bootstrap: host:port of a broker, several joined by commas.
         security: further settings of kafka-python (security_protocol, sasl_mechanism and so on).
+        name: of the topic.
     """
 
     bootstrap: str
-    security: Mapping[str, Any]
+    security: Mapping[str, Any] = field(default_factory=dict)
+    name: str = TOPIC
 
-    def options(self) -> dict[str, Any]:
-        """What every client of this broker is opened with."""
-        return {"bootstrap_servers": self.bootstrap, **self.security}
+    def ensure(self, partitions: int = PARTITIONS) -> int:
+        """Makes the topic if there is none; gives how many partitions it has.
 
+        Raises:
+            UnavailableError: Kafka does not answer.
+        """
+        with self._told():
+            admin = KafkaAdminClient(**self._options())
+            try:
+                if self.name not in admin.list_topics():
+                    with suppress(TopicAlreadyExistsError):  # somebody else was first, which is as good
+                        admin.create_topics(
+                            [NewTopic(self.name, num_partitions=partitions, replication_factor=1)]
+                        )
+            finally:
+                admin.close()
+        return len(self.end_offsets())
 
-def ensure_topic(broker: Broker, topic: str = TOPIC, partitions: int = PARTITIONS) -> int:
-    """Makes the topic if there is none; gives how many partitions it has.
+    def end_offsets(self) -> dict[int, int]:
+        """Per partition the offset that the next message will get.
 
-    Raises:
-        UnavailableError: Kafka does not answer.
-    """
-    try:
-        admin = KafkaAdminClient(**broker.options())
+        Raises:
+            UnavailableError: Kafka does not answer, or there is no such topic.
+        """
+        with self._told():
+            consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
+            try:
+                deadline = time.monotonic() + TOPIC_S_MAX
+                while not (found := consumer.partitions_for_topic(self.name)):
+                    if time.monotonic() > deadline:
+                        raise UnavailableError(
+                            f"topic {self.name} does not exist on {self.bootstrap}; ingest makes it from its "
+                            "spec: see docker compose logs ingest",
+                            topic=self.name,
+                        )
+                    time.sleep(0.2)  # a topic just made takes a moment to be known
+                ends = consumer.end_offsets([TopicPartition(self.name, p) for p in found])
+                return {at.partition: int(end) for at, end in sorted(ends.items())}
+            finally:
+                consumer.close()
+
+    def tails(self) -> dict[int, Mark | None]:
+        """Per partition the mark of the newest message that has one, among its last `TAIL_MESSAGES`.
+
+        Raises:
+            UnavailableError: Kafka does not answer.
+        """
+        ends = self.end_offsets()
+        with self._told():
+            consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
+            try:
+                return {p: self._tail(consumer, TopicPartition(self.name, p), e) for p, e in ends.items()}
+            finally:
+                consumer.close()
+
+    def _tail(self, consumer: Any, at: TopicPartition, end: int) -> Mark | None:
+        consumer.assign([at])
+        first = int(consumer.beginning_offsets([at])[at])
+        consumer.seek(at, max(first, end - TAIL_MESSAGES))
+        found: Mark | None = None
+        while consumer.position(at) < end:
+            polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_MESSAGES)
+            if not polled:
+                raise UnavailableError(
+                    f"could not read the end of {self.name}, partition {at.partition}, within {TAIL_MS_MAX} "
+                    "ms; see docker compose logs kafka",
+                    topic=self.name,
+                )
+            for record in polled[at]:
+                found = _mark(record.headers) or found
+        return found
+
+    def play(
+        self,
+        stream: Stream,
+        pace: Pace,
+        play: Play,
+        *,
+        end: int | None = None,
+        on_progress: Callable[[int], None] = lambda at: None,
+    ) -> int:
+        """Sends what the topic lacks of a play, at a pace; returns how many messages, all acknowledged.
+
+        Args:
+            stream: what is played.
+            pace: how fast.
+            play: from where on, per partition.
+            end: one past the last message to play; the whole stream if not said.
+            on_progress: told one past the last message handed over.
+
+        Raises:
+            UnavailableError: Kafka does not answer at the beginning.
+            DataError: a message was not taken, so that what was sent has a hole.
+        """
+        with self._told():
+            producer = KafkaProducer(
+                **self._options(),
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=20,
+                batch_size=256 * 1024,
+                max_request_size=4 * 1024 * 1024,
+                delivery_timeout_ms=DELIVERY_MS_MAX,
+            )
         try:
-            if topic not in admin.list_topics():
-                with suppress(TopicAlreadyExistsError):  # somebody else was first, which is as good
-                    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])
+            player = Player(send=producer.send, topic=self.name, partitions=len(play.next))
+            return player.play(stream, pace, play, end=end, on_progress=on_progress)
         finally:
-            admin.close()
-        ends = end_offsets(broker, topic)
-    except KafkaError as e:
-        raise UnavailableError(
-            f"Kafka at {broker.bootstrap} does not answer ({e}); start the stack or look at its logs",
-            bootstrap=broker.bootstrap,
-        ) from e
-    return len(ends)
+            producer.close(timeout=10)
 
+    def _options(self) -> dict[str, Any]:
+        return {"bootstrap_servers": self.bootstrap.split(","), **self.security}
 
-def end_offsets(broker: Broker, topic: str = TOPIC) -> dict[int, int]:
-    """Per partition the offset that the next message will get; empty if there is no such topic."""
-    consumer = KafkaConsumer(**broker.options(), enable_auto_commit=False)
-    try:
-        deadline = time.monotonic() + 30
-        while not (found := consumer.partitions_for_topic(topic)):
-            if time.monotonic() > deadline:
-                return {}
-            time.sleep(0.2)  # a topic just made takes a moment to be known
-        partitions = [TopicPartition(topic, p) for p in found]
-        return {tp.partition: int(end) for tp, end in sorted(consumer.end_offsets(partitions).items())}
-    finally:
-        consumer.close()
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaError as e:
+            raise UnavailableError(
+                f"Kafka at {self.bootstrap} does not answer ({type(e).__name__}: {e}); is the service kafka "
+                "running and healthy? see docker compose logs kafka",
+                bootstrap=self.bootstrap,
+            ) from e
 
 
 def partition_of(key: bytes, partitions: int) -> int:
     """CRC-32 of the key, as librdkafka's default partitioner does it: in C, unlike kafka-python's murmur2."""
     return zlib.crc32(key) % partitions
-
-
-def tails(broker: Broker, topic: str = TOPIC) -> dict[int, Mark | None]:
-    """Per partition the mark of the newest message that has one, among its last `TAIL_MESSAGES`."""
-    consumer = KafkaConsumer(
-        **broker.options(), enable_auto_commit=False, group_id=None, consumer_timeout_ms=TAIL_MS_MAX
-    )
-    try:
-        found: dict[int, Mark | None] = {}
-        for partition, end in end_offsets(broker, topic).items():
-            at = TopicPartition(topic, partition)
-            consumer.assign([at])
-            first = int(consumer.beginning_offsets([at])[at])
-            consumer.seek(at, max(first, end - TAIL_MESSAGES))
-            found[partition] = None
-            while consumer.position(at) < end:
-                polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_MESSAGES)
-                if not polled:
-                    raise UnavailableError(
-                        f"could not read the end of {topic}, partition {partition}, within {TAIL_MS_MAX} ms; "
-                        "see docker compose logs kafka",
-                        topic=topic,
-                    )
-                for record in polled[at]:
-                    found[partition] = _mark(record.headers) or found[partition]
-        return found
-    finally:
-        consumer.close()
-
-
-def _mark(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
-    value = dict(headers).get(HEADER)
-    return Mark.decode(value) if value is not None else None
 
 
 def ends_in(stream: Stream, partitions: int) -> tuple[int, ...]:
@@ -138,33 +194,19 @@ def ends_in(stream: Stream, partitions: int) -> tuple[int, ...]:
 
 
 class Player:
-    """Sends messages of a stream in order.
+    """Sends messages of a stream in order, a bounded number of them unacknowledged.
 
     Args:
-        broker: where to.
-        partitions: how many partitions the topic has.
-        topic: what it is called.
+        send: hands one message over, as KafkaProducer.send does.
+        topic: where to.
+        partitions: how many it has.
     """
 
-    def __init__(self, broker: Broker, *, partitions: int, topic: str = TOPIC) -> None:
+    def __init__(self, *, send: Callable[..., Any], topic: str, partitions: int) -> None:
+        self._send_one = send
         self._topic = topic
         self._partitions = partitions
         self._in_flight: deque[list[Any]] = deque()
-        self._producer = KafkaProducer(
-            **broker.options(),
-            acks="all",
-            enable_idempotence=True,
-            linger_ms=20,
-            batch_size=256 * 1024,
-            max_request_size=4 * 1024 * 1024,
-            delivery_timeout_ms=DELIVERY_MS_MAX,
-        )
-
-    def __enter__(self) -> Player:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._producer.close(timeout=10)
 
     def play(
         self,
@@ -217,7 +259,7 @@ class Player:
             if index < play.next[partition]:
                 continue
             chunk.append(
-                self._producer.send(
+                self._send_one(
                     self._topic,
                     key=message.key,
                     value=message.value,
@@ -236,7 +278,12 @@ class Player:
                 sent.get(timeout=DELIVERY_MS_MAX / 1000 + 30)
             except KafkaError as e:
                 raise DataError(
-                    f"Kafka did not take a message of {self._topic} ({e}); see its logs, then load again: "
-                    "events that are there already are recognised by their ids",
+                    f"Kafka did not take a message of {self._topic} ({e}); see its logs, then run "
+                    "tarn demo load --again: events that are there already are recognised by their ids",
                     topic=self._topic,
                 ) from e
+
+
+def _mark(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
+    value = dict(headers).get(HEADER)
+    return Mark.decode(value) if value is not None else None

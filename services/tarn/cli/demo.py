@@ -1,0 +1,181 @@
+"""`tarn demo`: play a year of flights into the lake; data and libraries are loaded when needed only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from tarn.cli.settings import Settings, load_secrets, load_settings
+from tarn.core.errors import InvalidError
+
+if TYPE_CHECKING:
+    from tarn.flights.events import Stream
+    from tarn.flights.loading import Loaded
+    from tarn.flights.pace import Pace
+
+LINE_S = 5.0
+SPEED = 600.0
+
+app = typer.Typer(
+    name="demo",
+    help="A year of flights from New York (2013) as a stream of events.",
+    no_args_is_help=True,
+)
+
+Duplicates = Annotated[float, typer.Option(min=0, max=1, help="Share of events sent twice.")]
+Late = Annotated[float, typer.Option(min=0, max=1, help="Share of events sent hours after they happened.")]
+Broken = Annotated[float, typer.Option(min=0, max=1, help="Share of further messages that cannot be read.")]
+Seed = Annotated[int, typer.Option(min=0, help="What chance depends on.")]
+
+
+@app.command("load")
+def load_(
+    again: Annotated[
+        bool, typer.Option("--again", help="Send everything once more: bronze doubles, the rest stays.")
+    ] = False,
+    drive: Annotated[
+        bool, typer.Option("--drive", help="Run the pipeline here, where no service does it.")
+    ] = False,
+    duplicates: Duplicates = 0.02,
+    late: Late = 0.05,
+    broken: Broken = 0.001,
+    seed: Seed = 1,
+    stall_s: Annotated[float, typer.Option(min=10, help="Give up when nothing moves for so long.")] = 300.0,
+) -> None:
+    """Send the whole year at once and return when gold is complete; nothing to do on a complete lake."""
+    from tarn.cli.clients.flight_tables import FlightTables
+    from tarn.flights.lines import Lines
+    from tarn.flights.loading import Clock, Limits, load
+    from tarn.flights.producer import Topic
+
+    settings = load_settings()
+    lake = FlightTables(settings, load_secrets(settings.secrets_dir))
+    stream = _stream(duplicates, late, broken, seed)
+    clock = Clock(now_s=time.monotonic, wait=time.sleep)
+    with _driving(settings, drive):
+        done = load(
+            stream,
+            Topic(bootstrap=settings.kafka_bootstrap),
+            lake,
+            Lines(clock, _err().print),
+            again=again,
+            clock=clock,
+            limits=Limits(stall_s_max=stall_s),
+        )
+    _summary(done)
+
+
+@app.command()
+def replay(
+    speed: Annotated[
+        float | None, typer.Option(help=f"Times as fast as it happened; {SPEED:g} if nothing is said.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Messages a second instead.")] = None,
+    messages: Annotated[
+        int | None, typer.Option(min=1, help="Stop after about so many messages of the stream.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin once more if the year has been played.")
+    ] = False,
+    duplicates: Duplicates = 0.02,
+    late: Late = 0.05,
+    broken: Broken = 0.001,
+    seed: Seed = 1,
+) -> None:
+    """Play the year in the order of events, going on where the topic ends; stop it with Ctrl-C."""
+    from tarn.flights.producer import Topic, ends_in
+    from tarn.flights.resume import is_finished, plan
+
+    pace = _pace(speed, rate)
+    stream = _stream(duplicates, late, broken, seed)
+    topic = Topic(bootstrap=load_settings().kafka_bootstrap)
+    ends = ends_in(stream, topic.ensure())
+    play = plan(topic.tails(), ends, fingerprint=stream.fingerprint, again=again)
+    out = _err()
+    if is_finished(play, ends):
+        out.print("The year has been played; --again begins once more.")
+        return
+    shown_s = 0.0
+
+    def progress(at: int) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s >= LINE_S:
+            shown_s = time.monotonic()
+            out.print(f"{_moment(stream, at)}   {at:,} of {len(stream):,} messages", highlight=False)
+
+    end = None if messages is None else play.start + messages
+    try:
+        sent = topic.play(stream, pace, play, end=end, on_progress=progress)
+    except KeyboardInterrupt:
+        out.print("Stopped; the next replay or load goes on from here.")
+        return
+    out.print(f"Sent {sent:,} messages.")
+
+
+def _summary(done: Loaded) -> None:
+    from tarn.flights.loading import LAYERS
+
+    out = _err()
+    if done.complete_before and not done.sent:
+        out.print("The lake holds the whole year already; --again sends it once more.")
+    else:
+        out.print(
+            f"Sent {done.sent:,} messages in {done.produce_s:.0f} s; gold complete after "
+            f"{done.total_s:.0f} s.",
+            highlight=False,
+        )
+    for name in LAYERS:
+        out.print(f"{name:7} {done.layers[name].rows:>12,} rows", highlight=False)
+
+
+def _stream(duplicates: float, late: float, broken: float, seed: int) -> Stream:
+    from tarn.flights import dataset
+    from tarn.flights.events import Shares, Stream
+
+    shares = Shares(duplicates=duplicates, late=late, broken=broken)
+    return Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=shares, seed=seed)
+
+
+def _pace(speed: float | None, rate: float | None) -> Pace:
+    from tarn.flights.pace import Rate, Speed
+
+    if speed is not None and rate is not None:
+        raise InvalidError(f"--speed {speed:g} and --rate {rate:g} at once: choose one")
+    return Rate(rate) if rate is not None else Speed(SPEED if speed is None else speed)
+
+
+def _moment(stream: Stream, at: int) -> str:
+    due_ms = stream.due(min(at, len(stream) - 1))
+    return f"{datetime.fromtimestamp(due_ms / 1000, UTC):%Y-%m-%d %H:%M}Z"
+
+
+@contextmanager
+def _driving(settings: Settings, drive: bool) -> Iterator[None]:
+    """Runs the pipeline in the background meanwhile, if asked to."""
+    if not drive:
+        yield
+        return
+    from tarn.flights.driver import Pace as DriverPace
+    from tarn.flights.driver import follow
+
+    stop = threading.Event()
+    threading.Thread(
+        target=follow,
+        args=(settings.spark_remote, lambda step: None, DriverPace(poll_s=1.0), stop),
+        daemon=True,
+    ).start()
+    try:
+        yield
+    finally:
+        stop.set()
+
+
+def _err() -> Console:
+    return Console(stderr=True, soft_wrap=True)

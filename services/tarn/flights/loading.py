@@ -1,0 +1,238 @@
+"""Loads a year of flights: plays the events, then waits until every layer of the lake holds them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tarn.core.errors import TarnError, UnavailableError
+from tarn.flights.events import PARTITIONS, Kind, Stream
+from tarn.flights.pace import AllAtOnce, Pace
+from tarn.flights.producer import ends_in
+from tarn.flights.resume import Mark, Play, is_finished, plan
+
+GOLD_TABLES = ("delays_by_carrier", "delays_by_route", "delays_by_hour", "delays_by_weather")
+LAYERS = ("bronze", "silver", "gold")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """How far a layer is; of gold the table that is least far.
+
+    Attributes:
+        rows: how many it holds.
+        next: per partition the next offset that is not in it yet.
+    """
+
+    rows: int = 0
+    next: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it covers."""
+        return sum(self.next.values())
+
+    def covers(self, ends: Mapping[int, int]) -> bool:
+        """Whether everything before these offsets is in it."""
+        return all(self.next.get(p, 0) >= end for p, end in ends.items())
+
+
+Layers = Mapping[str, Layer]
+
+
+class Log(Protocol):
+    """The topic."""
+
+    def ensure(self, partitions: int = PARTITIONS) -> int:
+        """Makes the topic if there is none; gives how many partitions it has."""
+
+    def end_offsets(self) -> dict[int, int]:
+        """Per partition the offset that the next message will get."""
+
+    def tails(self) -> dict[int, Mark | None]:
+        """Per partition the mark of the newest message that has one."""
+
+    def play(
+        self,
+        stream: Stream,
+        pace: Pace,
+        play: Play,
+        *,
+        end: int | None = None,
+        on_progress: Callable[[int], None] = ...,
+    ) -> int:
+        """Sends what the topic lacks of a play; gives how many messages."""
+
+
+class Lake(Protocol):
+    """The tables."""
+
+    def layers(self) -> Layers:
+        """How far bronze, silver and gold are; a table that does not exist is empty."""
+
+    def heard(self) -> Mapping[Kind, int]:
+        """Of how many flights silver has heard each kind of event."""
+
+
+class View(Protocol):
+    """Shows progress to a person."""
+
+    def show(self, phase: str, at: int, total: int, layers: Layers) -> None:
+        """Called often, from more than one thread.
+
+        Args:
+            phase: what is being done.
+            at: how many messages were handed over.
+            total: how many there are to be.
+            layers: how far the lake is, as seen last.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Time as an argument.
+
+    Attributes:
+        now_s: monotonic seconds.
+        wait: for seconds.
+    """
+
+    now_s: Callable[[], float]
+    wait: Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Every number of a load.
+
+    Attributes:
+        look_s: pause between two looks at the tables, seconds.
+        stall_s_max: a load whose layers did not move for so long is given up, seconds.
+    """
+
+    look_s: float = 2.0
+    stall_s_max: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a load did.
+
+    Attributes:
+        sent: messages it sent; 0 if the topic had all of them.
+        complete_before: the lake held everything at the beginning.
+        produce_s: seconds until everything was acknowledged by Kafka.
+        total_s: seconds until gold was complete.
+        layers: the lake at the end.
+    """
+
+    sent: int
+    complete_before: bool
+    produce_s: float
+    total_s: float
+    layers: Layers
+
+
+def load(
+    stream: Stream, log: Log, lake: Lake, view: View, *, again: bool, clock: Clock, limits: Limits
+) -> Loaded:
+    """Returns when gold holds the whole stream.
+
+    Args:
+        stream: what to play.
+        log: the topic.
+        lake: the tables.
+        view: told how it goes.
+        again: play the stream once more even if the lake holds everything.
+        clock: time.
+        limits: how long to wait.
+
+    Raises:
+        UnavailableError: something does not answer, or a layer does not move any more.
+        DataError: Kafka did not take a message.
+    """
+    begun_s = clock.now_s()
+    before = lake.layers()
+    sent, complete = 0, is_complete(stream, lake, before)
+    if again or not complete:
+        partitions = log.ensure()
+        ends = ends_in(stream, partitions)
+        play = plan(log.tails(), ends, fingerprint=stream.fingerprint, again=again)
+        if not is_finished(play, ends):
+            with _watched(lake, limits) as seen:
+                sent = log.play(
+                    stream,
+                    AllAtOnce(),
+                    play,
+                    on_progress=lambda at: view.show("playing", at, len(stream), seen()),
+                )
+    produced_s = clock.now_s()
+    after = _await(log.end_offsets(), stream, lake, view, clock, limits)
+    return Loaded(
+        sent=sent,
+        complete_before=complete,
+        produce_s=produced_s - begun_s,
+        total_s=clock.now_s() - begun_s,
+        layers=after,
+    )
+
+
+def is_complete(stream: Stream, lake: Lake, layers: Layers) -> bool:
+    """Whether silver has heard every event of the stream."""
+    return layers["silver"].rows == stream.flights and dict(lake.heard()) == dict(stream.by_kind)
+
+
+def _await(
+    ends: Mapping[int, int], stream: Stream, lake: Lake, view: View, clock: Clock, limits: Limits
+) -> Layers:
+    moved_s, last, fault = clock.now_s(), None, ""
+    while True:
+        try:
+            layers, fault = lake.layers(), ""
+        except UnavailableError as e:  # a store or catalog that restarts is no reason to give up
+            layers, fault = last or {}, e.message
+        if layers:
+            view.show("catching up", len(stream), len(stream), layers)
+            if layers["gold"].covers(ends):
+                return layers
+        if layers != last:
+            moved_s, last = clock.now_s(), layers
+        if clock.now_s() - moved_s > limits.stall_s_max:
+            raise UnavailableError(_stalled(ends, layers, fault, limits))
+        clock.wait(limits.look_s)
+
+
+def _stalled(ends: Mapping[int, int], layers: Layers, fault: str, limits: Limits) -> str:
+    if fault:
+        return f"nothing could be read for {limits.stall_s_max:.0f} s: {fault}"
+    stuck = next(name for name in LAYERS if not layers[name].covers(ends))
+    service = "ingest" if stuck == "bronze" else "pipeline"
+    return (
+        f"{stuck} has stood at {layers[stuck].offsets:,} of {sum(ends.values()):,} offsets for "
+        f"{limits.stall_s_max:.0f} s; is the service {service} running and healthy? see docker compose logs "
+        f"{service}, then run this again: it goes on where it was"
+    )
+
+
+@contextmanager
+def _watched(lake: Lake, limits: Limits) -> Iterator[Callable[[], Layers]]:
+    """Looks at the lake in the background; gives a function that tells what was seen last."""
+    stop, last = threading.Event(), [lake.layers()]
+
+    def look() -> None:
+        while not stop.wait(limits.look_s):
+            try:
+                last[0] = lake.layers()
+            except TarnError:
+                continue  # only shown; who depends on it asks again and is told
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield lambda: last[0]
+    finally:
+        stop.set()
+        watcher.join(timeout=limits.look_s + 30)
