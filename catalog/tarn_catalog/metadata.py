@@ -185,7 +185,8 @@ def check_requirements(requirements: Sequence[Json], meta: Json | None) -> None:
         ConflictError: one does not hold.
         InvalidError: one is not known.
     """
-    for requirement in requirements:
+    # Whether it is the same table at all comes first: what follows would only confuse.
+    for requirement in sorted(requirements, key=lambda one: one.get("type") != "assert-table-uuid"):
         _check_requirement(requirement, meta)
 
 

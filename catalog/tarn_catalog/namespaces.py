@@ -250,8 +250,8 @@ class Namespaces:
         after = token or None
 
         def fits(listed: Listed) -> bool:
-            rest = listed.key.removeprefix(prefix).removesuffix(".json")
-            return listed.key.startswith(prefix) and "." not in rest
+            encoded = listed.key.removesuffix(".json")
+            return encoded.startswith(prefix) and "." not in encoded.removeprefix(prefix)
 
         listing = (listed for listed in self._core.store.list(NAMESPACES_PREFIX, after=after) if fits(listed))
         found, last = self._live(listing, page_size, lambda data, key: Namespace.load(data, key).there)

@@ -230,7 +230,8 @@ class Routes:
 
     def _list_namespaces(self, call: Call, _: list[str]) -> Answer:
         token, size = call.page()
-        parent = call.query.get("parent")
+        # pyiceberg encodes the parent twice; no name holds a percent escape, so this is harmless.
+        parent = unquote(call.query.get("parent", ""))
         page = self._catalog.namespaces.children(
             _levels(parent) if parent else (), token=token, page_size=size
         )

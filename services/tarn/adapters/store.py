@@ -350,7 +350,7 @@ class FileStore:
         """See `ObjectStore.get`."""
         try:
             data = self._path(key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         return Stored(data=data, etag=_md5(data))
 

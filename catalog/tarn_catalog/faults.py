@@ -1,0 +1,155 @@
+"""A store that fails on purpose, around any other; shipped for whoever builds on the catalog.
+
+LOST_REPLY  the write is done, the answer is lost
+RESET       the connection breaks before anything is done
+LATE        no answer, and the write arrives later: at `settle()` or after `late_ops` more operations
+CONFLICT    refused without anything in the way (S3's 409 ConditionalRequestConflict)
+BUSY        503, nothing done
+BUSY_DONE   503 from something on the way, although the write was done
+DENIED      403
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from tarn.adapters.store import (
+    Listed,
+    ObjectStore,
+    StoreAmbiguousError,
+    StoreBusyError,
+    Stored,
+    StoreDeniedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+
+
+class Fault(Enum):
+    """What goes wrong."""
+
+    LOST_REPLY = auto()
+    RESET = auto()
+    LATE = auto()
+    CONFLICT = auto()
+    BUSY = auto()
+    BUSY_DONE = auto()
+    DENIED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation.
+
+    Attributes:
+        kind: `get`, `put`, `delete` or `list`.
+        key: what it is about.
+        number: counts the operations of this kind, from 1.
+    """
+
+    kind: str
+    key: str
+    number: int
+
+
+Plan = Callable[[Op], Fault | None]
+
+
+def no_faults(_: Op) -> Fault | None:
+    """The plan of a store that works."""
+    return None
+
+
+class FaultyStore:
+    """A store with faults.
+
+    Args:
+        inner: the store that works.
+        plan: says which operation fails, and how; called once for each.
+        late_ops: how many operations later a late write arrives; None: at `settle()` only.
+    """
+
+    def __init__(self, inner: ObjectStore, plan: Plan = no_faults, *, late_ops: int | None = None) -> None:
+        self.inner = inner
+        self.plan = plan
+        self.seen: list[Op] = []
+        self._late_ops = late_ops
+        self._late: list[tuple[int, Callable[[], str]]] = []
+        self._counts: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    def settle(self) -> None:
+        """Let all late writes arrive; those whose condition does not hold any more change nothing."""
+        with self._lock:
+            late, self._late = self._late, []
+        for _, write in late:
+            self._arrive(write)
+
+    @staticmethod
+    def _arrive(write: Callable[[], str]) -> None:
+        try:
+            write()
+        except StoreRefusedError:
+            return
+
+    def _next(self, kind: str, key: str) -> Fault | None:
+        with self._lock:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            op = Op(kind=kind, key=key, number=self._counts[kind])
+            self.seen.append(op)
+            now = len(self.seen)
+            due = [write for at, write in self._late if at <= now]
+            self._late = [(at, write) for at, write in self._late if at > now]
+            fault = self.plan(op)
+        for write in due:
+            self._arrive(write)
+        return fault
+
+    def get(self, key: str) -> Stored | None:
+        """See `ObjectStore.get`."""
+        fault = self._next("get", key)
+        if fault is Fault.DENIED:
+            raise StoreDeniedError(f"may not read {key}: a fault on purpose")
+        if fault is not None:
+            raise StoreUnavailableError(f"could not read {key}: a fault on purpose ({fault.name})")
+        return self.inner.get(key)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """See `ObjectStore.put`."""
+
+        def write() -> str:
+            return self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
+
+        fault = self._next("put", key)
+        if fault is None:
+            return write()
+        text = f"write of {key}: a fault on purpose ({fault.name})"
+        if fault is Fault.CONFLICT:
+            raise StoreRefusedError(text)
+        if fault is Fault.BUSY:
+            raise StoreBusyError(text)
+        if fault is Fault.DENIED:
+            raise StoreDeniedError(text)
+        if fault in (Fault.LOST_REPLY, Fault.BUSY_DONE):
+            self._arrive(write)
+            raise StoreBusyError(text) if fault is Fault.BUSY_DONE else StoreAmbiguousError(text)
+        if fault is Fault.LATE:
+            with self._lock:
+                at = len(self.seen) + self._late_ops if self._late_ops is not None else 1 << 62
+                self._late.append((at, write))
+        raise StoreAmbiguousError(text)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        if self._next("delete", key) is not None:
+            raise StoreAmbiguousError(f"delete of {key}: a fault on purpose")
+        self.inner.delete(key)
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`."""
+        if self._next("list", prefix) is not None:
+            raise StoreUnavailableError(f"could not list {prefix}: a fault on purpose")
+        return self.inner.list(prefix, after=after)

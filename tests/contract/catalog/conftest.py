@@ -1,0 +1,102 @@
+"""One behaviour suite over every way to open the catalog, and every store that needs no container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog as PyIcebergCatalog
+from pyiceberg.catalog import load_catalog
+
+from tarn.adapters.store import FileStore, MemoryStore, ObjectStore
+from tarn.core.naming import Roots
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.embedded import EmbeddedCatalog
+from tarn_catalog.testing import Running, serving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """A lake of one test.
+
+    Attributes:
+        kind: how it is opened.
+        store: where it is.
+        roots: its locations.
+        core: the catalog without transport.
+        open: gives another client of the same lake.
+        running: the server, if there is one.
+    """
+
+    kind: str
+    store: ObjectStore
+    roots: Roots
+    core: Catalog
+    open: Callable[[], PyIcebergCatalog]
+    running: Running | None
+
+    @property
+    def client(self) -> PyIcebergCatalog:
+        return self.open()
+
+
+def stores(kind: str, folder: Path) -> ObjectStore:
+    return MemoryStore() if kind.endswith("memory") else FileStore(folder)
+
+
+def open_lake(kind: str, folder: Path, stack: ExitStack) -> Lake:
+    store = stores(kind, folder)
+    # Data files are written by pyiceberg itself, into the same folder even if the metadata is in memory.
+    roots = Roots(base=f"file://{folder.resolve()}")
+    core = Catalog(store, roots)
+    running: Running | None = None
+
+    def embedded() -> PyIcebergCatalog:
+        if isinstance(store, FileStore):
+            return load_catalog(
+                "lake",
+                **{"py-catalog-impl": "tarn_catalog.embedded.EmbeddedCatalog", "uri": f"file://{store.root}"},
+            )
+        return EmbeddedCatalog("lake", core=core)
+
+    def rest() -> PyIcebergCatalog:
+        assert running is not None
+        return load_catalog(
+            "lake",
+            **{
+                "type": "rest",
+                "uri": running.published,
+                "oauth2-server-uri": f"{running.published}/v1/oauth/tokens",
+                "credential": running.credential,
+                "warehouse": "tarn",
+            },
+        )
+
+    if kind.startswith("rest"):
+        running = stack.enter_context(serving(core, folder / ".secrets"))
+    return Lake(
+        kind=kind,
+        store=store,
+        roots=roots,
+        core=core,
+        open=rest if running else embedded,
+        running=running,
+    )
+
+
+KINDS = ("embedded-memory", "embedded-file", "rest-memory", "rest-file")
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    with ExitStack() as stack:
+        yield open_lake(request.param, tmp_path / "lake", stack)
+
+
+@pytest.fixture
+def rest_lake(tmp_path: Path) -> Iterator[Lake]:
+    with ExitStack() as stack:
+        yield open_lake("rest-memory", tmp_path / "lake", stack)

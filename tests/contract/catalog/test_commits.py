@@ -1,0 +1,504 @@
+"""Commits under faults, repeats and races, on the catalog without transport (I2, I3, I4, I7)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidLocationError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotEmptyError,
+    OutcomeUnknownError,
+    TarnError,
+    UnavailableError,
+)
+from tarn.core.naming import Roots, namespace_key
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.core import KeyReusedError, Repeat
+from tarn_catalog.faults import Fault, FaultyStore, Op, no_faults
+from tarn_catalog.memory import INLINE_MAX, REMEMBERED_MS
+from tarn_catalog.pointer import NamespaceState, Pointer
+from tarn_catalog.register import Patience
+from tarn_catalog.tables import NewTable, Slot
+
+ROOTS = Roots(base="s3://tarn")
+SLOT = Slot.of(("ns",), "t")
+NOW_MS = 1_795_000_000_000
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+NEW = NewTable(schema=SCHEMA, properties={})
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def key_of(number: int, at_ms: int = NOW_MS) -> str:
+    """A UUID version 7 minted at a time."""
+    text = f"{at_ms:012x}7{number:03x}8{number:015x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def repeat(number: int, what: str = "commit:1", at_ms: int = NOW_MS) -> Repeat:
+    return Repeat(key=key_of(number, at_ms), what=what)
+
+
+def patience() -> Patience:
+    return Patience(attempts_max=3, sleep=lambda _: None)
+
+
+def snapshot(number: int, parent: int | None, sequence: int) -> dict[str, Any]:
+    return {
+        "snapshot-id": number,
+        **({"parent-snapshot-id": parent} if parent else {}),
+        "sequence-number": sequence,
+        "timestamp-ms": NOW_MS + number,
+        "manifest-list": f"s3://tarn/warehouse/ns/t/metadata/snap-{number}.avro",
+        "summary": {"operation": "append", "commit": str(number)},
+        "schema-id": 0,
+    }
+
+
+def append(
+    number: int, parent: int | None, sequence: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    requirements = [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent}]
+    updates = [
+        {"action": "add-snapshot", "snapshot": snapshot(number, parent, sequence)},
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": number},
+    ]
+    return requirements, updates
+
+
+class World:
+    """A lake in memory whose store can be made to fail."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.memory = MemoryStore()
+        self.store = FaultyStore(self.memory)
+        self.catalog = self.another()
+        self.catalog.namespaces.create(("ns",), {})
+
+    def another(self) -> Catalog:
+        """A second replica."""
+        return Catalog(self.store, ROOTS, patience=patience(), now_ms=self.time)
+
+    def healthy(self) -> Catalog:
+        """A replica that sees the store as it is."""
+        return Catalog(self.memory, ROOTS, patience=patience(), now_ms=self.time)
+
+    def table(self) -> None:
+        self.catalog.tables.create(SLOT, NEW)
+
+    def snapshots(self) -> list[int]:
+        self.store.plan = no_faults
+        return [s["snapshot-id"] for s in self.healthy().tables.load(SLOT).parsed["snapshots"]]
+
+    def pointer(self, slot: Slot = SLOT) -> Pointer:
+        return Pointer.load(self.memory.get(slot.key).data, slot.key)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def on_pointer(fault: Fault, times: int = 1, *, reads_too: bool = False) -> Callable[[Op], Fault | None]:
+    left = itertools.count()
+
+    def plan(op: Op) -> Fault | None:
+        if op.key != SLOT.key or (op.kind != "put" and not reads_too):
+            return None
+        if op.kind == "get":
+            return Fault.RESET
+        return fault if next(left) < times else None
+
+    return plan
+
+
+def test_a_lost_reply_is_committed_once(world: World) -> None:
+    world.table()
+    world.store.plan = on_pointer(Fault.LOST_REPLY)
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    world.catalog.tables.commit(SLOT, *append(2, 1, 2))
+    assert world.snapshots() == [1, 2]
+    assert world.pointer().version == 3
+
+
+def test_no_answer_and_no_reading_back_is_unknown_and_deletes_nothing(world: World) -> None:
+    world.table()
+    before = {listed.key for listed in world.memory.list("")}
+    world.store.plan = on_pointer(Fault.LOST_REPLY, 9, reads_too=True)
+    with pytest.raises(OutcomeUnknownError, match="delete nothing"):
+        world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    assert before < {listed.key for listed in world.memory.list("")}
+    assert [op for op in world.store.seen if op.kind == "delete"] == []
+    assert world.snapshots() == [1], "it did happen: that is why it was unknown"
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    assert world.snapshots() == [1], "asking again without a key is recognised by the snapshot id"
+
+
+def test_a_late_commit_lands_or_not_but_never_twice(world: World) -> None:
+    world.table()
+    world.store.plan = on_pointer(Fault.LATE, 9, reads_too=True)
+    with pytest.raises(OutcomeUnknownError):
+        world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    world.store.plan = no_faults
+    world.healthy().tables.commit(SLOT, *append(7, None, 1))
+    world.store.settle()
+    assert world.snapshots() == [7]
+    with pytest.raises(ConflictError, match="branch main was created concurrently"):
+        world.catalog.tables.commit(SLOT, *append(1, None, 1))
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.DENIED, Fault.BUSY])
+def test_metadata_that_cannot_be_written_commits_nothing(world: World, fault: Fault) -> None:
+    world.table()
+    world.store.plan = lambda op: fault if op.kind == "put" and "/metadata/" in op.key else None
+    with pytest.raises(TarnError) as caught:
+        world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    assert not isinstance(caught.value, OutcomeUnknownError | ConflictError)
+    assert world.snapshots() == []
+    assert world.pointer().version == 1
+
+
+def test_the_same_key_is_done_once_on_any_replica(world: World) -> None:
+    world.table()
+    first = world.catalog.tables.commit(SLOT, *append(1, None, 1), repeat=repeat(1))
+    world.catalog.tables.commit(SLOT, *append(2, 1, 2), repeat=repeat(2))
+    again = world.another().tables.commit(SLOT, *append(1, None, 1), repeat=repeat(1))
+    assert again.parsed["current-snapshot-id"] == 2
+    assert again.location != first.location
+    assert world.pointer().version == 3
+    change = [{"action": "set-properties", "updates": {"a": "1"}}]
+    world.catalog.tables.commit(SLOT, [], change, repeat=repeat(3))
+    world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "2"}}])
+    done = world.catalog.tables.commit(SLOT, [], change, repeat=repeat(3))
+    assert done.parsed["properties"]["a"] == "2", "not applied a second time"
+
+
+def test_a_repeat_of_what_changed_nothing_stays_nothing(world: World) -> None:
+    world.table()
+    world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "1"}}])
+    same = [{"action": "set-properties", "updates": {"a": "1"}}]
+    world.catalog.tables.commit(SLOT, [], same, repeat=repeat(1))
+    world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "2"}}])
+    done = world.catalog.tables.commit(SLOT, [], same, repeat=repeat(1))
+    assert done.parsed["properties"]["a"] == "2"
+
+
+def test_a_key_for_another_payload_is_refused(world: World) -> None:
+    world.table()
+    world.catalog.tables.commit(SLOT, *append(1, None, 1), repeat=repeat(1))
+    with pytest.raises(KeyReusedError, match="used for another request"):
+        world.catalog.tables.commit(SLOT, *append(2, 1, 2), repeat=repeat(1, what="commit:2"))
+    assert world.snapshots() == [1]
+
+
+def test_keys_are_remembered_by_time_however_many_commits_follow(world: World) -> None:
+    world.table()
+    count = 3 * INLINE_MAX
+    for number in range(1, count):
+        change = [{"action": "set-properties", "updates": {"n": str(number)}}]
+        world.catalog.tables.commit(SLOT, [], change, repeat=repeat(number))
+    assert len(world.pointer().memory.pages) > 1
+    for number in (1, 50, INLINE_MAX, count - 1):
+        change = [{"action": "set-properties", "updates": {"n": str(number)}}]
+        done = world.another().tables.commit(SLOT, [], change, repeat=repeat(number))
+        assert done.parsed["properties"]["n"] == str(count - 1)
+    assert len(world.memory.get(SLOT.key).data) < 16_000
+
+
+def test_an_old_key_that_is_not_found_is_unknown_never_a_conflict(world: World) -> None:
+    world.table()
+    world.time.now_ms += REMEMBERED_MS + 1
+    with pytest.raises(OutcomeUnknownError, match="cannot be told"):
+        world.catalog.tables.commit(SLOT, *append(1, None, 1), repeat=repeat(1))
+    world.catalog.tables.commit(SLOT, *append(1, None, 1), repeat=repeat(2, at_ms=world.time.now_ms))
+    assert world.snapshots() == [1]
+
+
+def test_a_rebased_repeat_of_a_landed_snapshot_is_done(world: World) -> None:
+    """pyiceberg keeps the snapshot id when it rebases: parent and manifest list are new, the rows are not."""
+    world.table()
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    world.catalog.tables.commit(SLOT, *append(2, 1, 2))
+    world.catalog.tables.commit(SLOT, *append(1, 2, 3))
+    assert world.snapshots() == [1, 2]
+
+
+def test_a_stale_replica_answers_from_the_store(world: World) -> None:
+    world.table()
+    other = world.another()
+    other.tables.commit(SLOT, *append(1, None, 1))
+    world.catalog.tables.commit(SLOT, *append(2, 1, 2))
+    other.tables.commit(SLOT, *append(3, 2, 3))
+    with pytest.raises(ConflictError, match=r"branch main has changed: expected id 1 != 3"):
+        world.catalog.tables.commit(SLOT, *append(4, 1, 2))
+    world.another().tables.drop(SLOT)
+    for replica in (world.catalog, other):
+        with pytest.raises(NoSuchTableError):
+            replica.tables.commit(SLOT, *append(5, 3, 4))
+
+
+def test_a_late_write_does_not_bring_a_dropped_table_back(world: World) -> None:
+    world.table()
+    world.store.plan = on_pointer(Fault.LATE, 9, reads_too=True)
+    with pytest.raises(OutcomeUnknownError):
+        world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    world.store.plan = no_faults
+    world.healthy().tables.drop(SLOT)
+    world.store.settle()
+    assert not world.healthy().tables.exists(SLOT)
+    assert not world.pointer().live
+
+
+def test_create_and_drop_repeat_by_key(world: World) -> None:
+    first = world.catalog.tables.create(SLOT, NEW, repeat=repeat(1, "create"))
+    again = world.another().tables.create(SLOT, NEW, repeat=repeat(1, "create"))
+    assert again.parsed["table-uuid"] == first.parsed["table-uuid"]
+    with pytest.raises(AlreadyExistsError):
+        world.catalog.tables.create(SLOT, NEW, repeat=repeat(2, "create"))
+    world.catalog.tables.drop(SLOT, repeat=repeat(3, "drop"))
+    world.another().tables.drop(SLOT, repeat=repeat(3, "drop"))
+    with pytest.raises(NoSuchTableError):
+        world.catalog.tables.drop(SLOT)
+    second = world.catalog.tables.create(SLOT, NEW)
+    world.catalog.tables.drop(SLOT, repeat=repeat(3, "drop"))
+    assert world.catalog.tables.load(SLOT).location == second.location, "the repeat did not drop the new one"
+
+
+def staged(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    meta = world.catalog.tables.stage(SLOT, NEW)
+    updates = [
+        {"action": "assign-uuid", "uuid": meta["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 3},
+        {"action": "add-schema", "schema": meta["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": meta["partition-specs"][0]},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": meta["sort-orders"][0]},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": meta["location"]},
+        {"action": "set-properties", "updates": {"owner": "me"}},
+    ]
+    return [{"type": "assert-create"}], updates
+
+
+def test_the_end_of_a_staged_create_repeats_without_a_key(world: World) -> None:
+    requirements, updates = staged(world)
+    first = world.catalog.tables.commit(SLOT, requirements, updates)
+    assert first.parsed["format-version"] == 3
+    assert first.parsed["next-row-id"] == 0
+    assert first.parsed["current-snapshot-id"] is None
+    again = world.another().tables.commit(SLOT, requirements, updates)
+    assert again.location == first.location
+    with pytest.raises(AlreadyExistsError, match=r"Table already exists: ns\.t"):
+        world.catalog.tables.commit(SLOT, *staged_elsewhere(updates))
+
+
+def staged_elsewhere(updates: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    other = "11111111-2222-4333-8444-555555555555"
+    changed = [
+        {**u, "uuid": other}
+        if u["action"] == "assign-uuid"
+        else {**u, "location": f"s3://tarn/warehouse/ns/t-{other}"}
+        if u["action"] == "set-location"
+        else u
+        for u in updates
+    ]
+    return [{"type": "assert-create"}], changed
+
+
+def test_a_location_is_used_once_in_all_eternity(world: World) -> None:
+    requirements, updates = staged(world)
+    world.catalog.tables.commit(SLOT, requirements, updates)
+    world.catalog.tables.drop(SLOT)
+    for slot in (SLOT, Slot.of(("ns",), "other")):
+        later = [*updates, {"action": "set-properties", "updates": {"again": "yes"}}]
+        with pytest.raises(ConflictError, match="never reused"):
+            world.catalog.tables.commit(slot, requirements, later)
+    bad = [
+        {**u, "location": "s3://tarn/warehouse/x"} if u["action"] == "set-location" else u for u in updates
+    ]
+    with pytest.raises(InvalidLocationError):
+        world.catalog.tables.commit(Slot.of(("ns",), "other"), requirements, bad)
+
+
+def test_a_table_stays_where_it_is(world: World) -> None:
+    world.table()
+    uuid = world.pointer().uuid
+    move = [{"action": "set-location", "location": f"s3://tarn/warehouse/elsewhere/t-{uuid}"}]
+    with pytest.raises(InvalidLocationError, match="stays there"):
+        world.catalog.tables.commit(SLOT, [], move)
+
+
+def test_a_pointer_with_an_intent_is_left_alone(world: World) -> None:
+    world.table()
+    stored = world.memory.get(SLOT.key)
+    world.memory.put(SLOT.key, stored.data.replace(b'"intent":null', b'"intent":{"record":"r"}'))
+    for operation in (
+        lambda: world.another().tables.load(SLOT),
+        lambda: world.catalog.tables.commit(SLOT, *append(1, None, 1)),
+        lambda: world.catalog.tables.drop(SLOT),
+    ):
+        with pytest.raises(UnavailableError, match="transaction"):
+            operation()
+
+
+# -- a namespace that is dropped while something is made in it
+
+
+def test_every_interleaving_of_drop_namespace_and_create_table_is_whole() -> None:
+    """After both: either a namespace with its table, or neither."""
+    results = {"table": 0, "dropped": 0}
+    for stop_at in range(1, 12):
+        for first in ("create", "drop"):
+            world = World()
+            other = world.another()
+            numbers = itertools.count(1)
+            running = threading.local()
+
+            def race(
+                op: Op, world=world, other=other, numbers=numbers, running=running, first=first, at=stop_at
+            ):
+                if getattr(running, "inner", False) or next(numbers) != at:
+                    return
+                running.inner = True
+                try:
+                    if first == "create":
+                        other.namespaces.drop(("ns",))
+                    else:
+                        other.tables.create(SLOT, NEW)
+                except TarnError:
+                    pass
+                finally:
+                    running.inner = False
+                return
+
+            world.store.plan = race
+            try:
+                if first == "create":
+                    world.catalog.tables.create(SLOT, NEW)
+                else:
+                    world.catalog.namespaces.drop(("ns",))
+            except (NoSuchNamespaceError, NotEmptyError, ConflictError):
+                pass
+            world.store.plan = no_faults
+            healthy = world.healthy()
+            there = healthy.namespaces.exists(("ns",))
+            stored = world.memory.get(SLOT.key)
+            live = stored is not None and Pointer.load(stored.data, SLOT.key).live
+            assert live <= there, f"{first} stopped at {stop_at}: a table without its namespace"
+            results["table" if live else "dropped"] += 1
+    assert min(results.values()) > 0, results
+
+
+def test_a_drop_that_died_half_way_is_no_hindrance(world: World) -> None:
+    world.store.plan = lambda op: Fault.RESET if op.kind == "list" else None
+    with pytest.raises(UnavailableError):
+        world.catalog.namespaces.drop(("ns",))
+    world.store.plan = no_faults
+    assert b'"dropping"' in world.memory.get(namespace_key(("ns",))).data
+    assert world.catalog.namespaces.exists(("ns",))
+    world.table()
+    assert NamespaceState.LIVE.value.encode() in world.memory.get(namespace_key(("ns",))).data
+    with pytest.raises(NotEmptyError):
+        world.catalog.namespaces.drop(("ns",))
+    world.catalog.tables.drop(SLOT)
+    world.catalog.namespaces.drop(("ns",), repeat=repeat(1, "drop-ns"))
+    world.another().namespaces.drop(("ns",), repeat=repeat(1, "drop-ns"))
+    with pytest.raises(NoSuchNamespaceError):
+        world.catalog.namespaces.load(("ns",))
+
+
+def test_namespace_changes_repeat_by_key(world: World) -> None:
+    made = world.catalog.namespaces.create(("b",), {"x": "1"}, repeat=repeat(1, "create-ns"))
+    assert world.another().namespaces.create(("b",), {"x": "1"}, repeat=repeat(1, "create-ns")) == made
+    world.catalog.namespaces.update(("b",), updates={"y": "1"}, removals=["x"], repeat=repeat(2, "up"))
+    world.catalog.namespaces.update(("b",), updates={"y": "2"}, removals=[])
+    world.catalog.namespaces.update(("b",), updates={"y": "1"}, removals=["x"], repeat=repeat(2, "up"))
+    assert world.catalog.namespaces.load(("b",)) == {"y": "2"}
+
+
+def test_listing_pages_skip_the_dropped(world: World) -> None:
+    for number in range(25):
+        world.catalog.tables.create(Slot.of(("ns",), f"t{number:02}"), NEW)
+    for number in range(0, 25, 3):
+        world.catalog.tables.drop(Slot.of(("ns",), f"t{number:02}"))
+    wanted = [("ns", f"t{number:02}") for number in range(25) if number % 3]
+    assert list(world.catalog.namespaces.list_tables(("ns",), kind="table").names) == wanted
+    found, token, pages = [], None, 0
+    while True:
+        page = world.another().namespaces.list_tables(("ns",), kind="table", token=token, page_size=5)
+        found += page.names
+        token, pages = page.next_token, pages + 1
+        if token is None:
+            break
+    assert (found, pages) == (wanted, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chaos_of_writers_under_faults_tells_the_truth(seed: int) -> None:
+    """Eight writers on two replicas; a fifth of the pointer requests fail somehow; every answer is true."""
+    chance = random.Random(seed)
+    world = World()
+    world.table()
+    lock = threading.Lock()
+
+    def plan(op: Op) -> Fault | None:
+        with lock:
+            if op.key == SLOT.key and chance.random() < 0.2:
+                return chance.choice(list(Fault))
+            return None
+
+    world.store.plan = plan
+    replicas = [world.another(), world.another()]
+    sure: list[int] = []
+    maybe: list[int] = []
+
+    def write(writer: int) -> None:
+        for number in range(8):
+            mine = writer * 100 + number + 1
+            for _ in range(60):
+                try:
+                    replica = replicas[writer % 2]
+                    meta = replica.tables.load(SLOT).parsed
+                    head = meta.get("current-snapshot-id")
+                    parent = None if head in (None, -1) else head
+                    replica.tables.commit(SLOT, *append(mine, parent, meta["last-sequence-number"] + 1))
+                except OutcomeUnknownError:
+                    maybe.append(mine)
+                    break
+                except TarnError:
+                    continue
+                sure.append(mine)
+                break
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    world.store.plan = no_faults
+    world.store.settle()
+    found = world.snapshots()
+    assert len(found) == len(set(found))
+    assert set(sure) <= set(found), "a commit that was acknowledged is lost"
+    assert set(found) <= set(sure) | set(maybe), "a commit that was refused is there"
+    meta = world.healthy().tables.load(SLOT).parsed
+    parents = [s.get("parent-snapshot-id") for s in meta["snapshots"]]
+    assert parents == [None, *found[:-1]], "one chain"
+    assert len(sure) > 20

@@ -1,0 +1,66 @@
+"""The deep check commits for real, shows nothing to users and leaves two objects, however often it runs."""
+
+from __future__ import annotations
+
+import threading
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.naming import Roots
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.faults import Fault, FaultyStore
+from tarn_catalog.register import Patience
+
+ROOTS = Roots(base="s3://tarn")
+
+
+def replica(store: FaultyStore) -> Catalog:
+    return Catalog(store, ROOTS, patience=Patience(attempts_max=2, sleep=lambda _: None))
+
+
+def test_deep_is_a_commit_that_leaves_two_objects_and_no_name() -> None:
+    store = FaultyStore(MemoryStore())
+    catalog = replica(store)
+    seen = set()
+    for _ in range(20):
+        assert catalog.health.deep() is None
+        held = {listed.key: listed.etag for listed in store.inner.list("")}
+        assert len(held) == 2, held
+        assert all(key.startswith("catalog/v1/probe/") for key in held)
+        seen.add(held["catalog/v1/probe/health.json"])
+    assert len(seen) == 20, "each is a commit"
+    assert list(catalog.namespaces.children().names) == []
+    assert len(store.inner.get("catalog/v1/probe/health.json").data) < 8_000
+
+
+def test_replicas_do_not_call_each_other_ill() -> None:
+    store = FaultyStore(MemoryStore())
+    replicas = [replica(store) for _ in range(4)]
+    assert replicas[0].health.deep() is None
+    problems: list[str | None] = []
+
+    def probe(catalog: Catalog) -> None:
+        problems.extend(catalog.health.deep() for _ in range(15))
+
+    threads = [threading.Thread(target=probe, args=(catalog,)) for catalog in replicas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [problem for problem in problems if problem] == []
+    assert len(problems) == 60
+
+
+def test_what_the_store_refuses_is_told() -> None:
+    store = FaultyStore(MemoryStore())
+    catalog = replica(store)
+    assert catalog.health.deep() is None
+    assert catalog.health.shallow() is None
+    for fault, text in ((Fault.DENIED, "may not"), (Fault.RESET, "could not")):
+        store.plan = lambda _, fault=fault: fault
+        assert text in replica(store).health.shallow()
+        assert text in replica(store).health.deep()
+    store.plan = lambda op: Fault.RESET if op.kind == "put" else None
+    assert replica(store).health.shallow() is None
+    assert replica(store).health.deep() is not None
+    store.plan = lambda _: None
+    assert catalog.health.deep() is None

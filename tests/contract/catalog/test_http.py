@@ -1,0 +1,399 @@
+"""The HTTP side: what is told to whom, what is refused and how it is worded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.naming import POINTERS_PREFIX, Roots
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.faults import Fault, FaultyStore
+from tarn_catalog.register import Patience
+from tarn_catalog.testing import Running, serving
+
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+
+
+class World:
+    def __init__(self, store: FaultyStore, running: Running) -> None:
+        self.store = store
+        self.running = running
+        self.inside = httpx.Client(base_url=running.inside)
+        self.published = httpx.Client(base_url=running.published)
+        client_id, secret = running.credential.split(":")
+        form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
+        self.token = self.published.post("/v1/oauth/tokens", data=form).json()["access_token"]
+        for client in (self.inside, self.published):
+            client.headers["authorization"] = f"Bearer {self.token}"
+
+    def close(self) -> None:
+        self.inside.close()
+        self.published.close()
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.published.post(path, json=body, headers=named)
+
+    def table(self, name: str = "t", **more: Any) -> dict[str, Any]:
+        self.post("/v1/namespaces", {"namespace": ["ns"]})
+        answer = self.post("/v1/namespaces/ns/tables", {"name": name, "schema": SCHEMA, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def append(self, number: int) -> dict[str, Any]:
+        meta = self.published.get("/v1/namespaces/ns/tables/t").json()["metadata"]
+        head = meta["current-snapshot-id"]
+        snapshot = {
+            "snapshot-id": number,
+            "sequence-number": meta["last-sequence-number"] + 1,
+            "timestamp-ms": int(time.time() * 1000),
+            "manifest-list": f"{meta['location']}/metadata/{number}.avro",
+            "summary": {"operation": "append"},
+            "schema-id": 0,
+        }
+        if head != -1:
+            snapshot["parent-snapshot-id"] = head
+        move = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": number}
+        answer = self.post(
+            "/v1/namespaces/ns/tables/t",
+            {"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": snapshot}, move]},
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    store = FaultyStore(MemoryStore())
+    catalog = Catalog(store, Roots(base="s3://tarn"), patience=Patience(attempts_max=2, sleep=lambda _: None))
+    with serving(catalog, tmp_path / "secrets") as running:
+        world = World(store, running)
+        yield world
+        world.close()
+
+
+def error(answer: httpx.Response, status: int, kind: str) -> str:
+    assert answer.status_code == status, answer.text
+    body = answer.json()["error"]
+    assert (body["code"], body["type"]) == (status, kind)
+    return body["message"]
+
+
+def test_each_listener_tells_the_endpoint_of_its_side_whatever_the_headers_say(world: World) -> None:
+    hints = {
+        "host": "minio:9000",
+        "x-forwarded-host": "minio",
+        "x-forwarded-port": "8181",
+        "forwarded": "host=minio",
+    }
+    for client, endpoint in ((world.inside, "http://minio:9000"), (world.published, "http://127.0.0.1:9000")):
+        for headers in ({}, hints):
+            answer = client.get("/v1/config", params={"warehouse": "tarn"}, headers=headers).json()
+            assert answer["defaults"] == {
+                "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+                "s3.endpoint": endpoint,
+                "s3.path-style-access": "true",
+                "s3.region": "us-east-1",
+                "client.region": "us-east-1",
+            }
+            assert answer["overrides"] == {}
+            assert answer["idempotency-key-lifetime"] == "PT60M"
+
+
+def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
+    world.table()
+    told = world.published.get("/v1/config").json()["endpoints"]
+    assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in told
+    assert not [
+        line for line in told if re.search("rename|view|register|transactions|plan|credentials", line)
+    ]
+    for line in told:
+        method, path = (
+            line.replace("{prefix}/", "").replace("{namespace}", "ns").replace("{table}", "t").split()
+        )
+        answer = world.published.request(method, path, content=b"{}")
+        assert answer.status_code not in (404, 405, 501), line
+        if method == "DELETE" and answer.status_code == 204:
+            world.table()
+    for method, path in (
+        ("POST", "/v1/tables/rename"),
+        ("POST", "/v1/namespaces/ns/register"),
+        ("POST", "/v1/transactions/commit"),
+        ("GET", "/v1/namespaces/ns/views"),
+    ):
+        message = error(world.published.request(method, path), 501, "UnsupportedOperationException")
+        assert "not supported by this version" in message
+
+
+def test_another_warehouse_is_refused_by_name(world: World) -> None:
+    answer = world.published.get("/v1/config", params={"warehouse": "other"})
+    assert error(answer, 404, "NoSuchWarehouseException") == (
+        "Warehouse does not exist: other; this catalog has one warehouse, tarn"
+    )
+
+
+def test_every_route_wants_a_token(world: World) -> None:
+    world.table()
+    keys = {listed.key: listed.etag for listed in world.store.inner.list("")}
+    head = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
+    body = world.token.split(".")[1]
+    routes = [
+        line.replace("{prefix}/", "").split()
+        for line in world.published.get("/v1/config").json()["endpoints"]
+    ]
+    routes += [["GET", "/v1/config"], ["POST", "/v1/tables/rename"], ["POST", "/health/deep"]]
+    tried = 0
+    for method, template in routes:
+        path = template.replace("{namespace}", "ns").replace("{table}", "t")
+        for authorization in (
+            None,
+            "Basic eDp5",
+            "Bearer x",
+            f"Bearer {head}.{body}.",
+            f"Bearer {world.token}x",
+        ):
+            headers = {} if authorization is None else {"authorization": authorization}
+            answer = httpx.request(method, f"{world.running.published}{path}", headers=headers, content=b"{}")
+            assert answer.status_code == 401, (method, path, authorization)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            if method != "HEAD":
+                error(answer, 401, "NotAuthorizedException")
+            tried += 1
+    assert tried >= 5 * 16
+    assert {listed.key: listed.etag for listed in world.store.inner.list("")} == keys
+    deep = world.published.post("/health/deep")
+    assert deep.status_code == 401, "a client's token does not open the probe's route"
+
+
+def test_a_wrong_secret_says_what_to_do(world: World) -> None:
+    form = {"grant_type": "client_credentials", "client_id": "tester", "client_secret": "wrong"}
+    answer = world.published.post("/v1/oauth/tokens", data=form)
+    assert answer.status_code == 401
+    assert answer.json()["error"] == "invalid_client"
+    assert "take the credential (client_id:client_secret)" in answer.json()["error_description"]
+    basic = base64.b64encode(world.running.credential.encode()).decode()
+    answer = httpx.post(
+        f"{world.running.inside}/v1/oauth/tokens",
+        data={"grant_type": "client_credentials", "scope": "catalog"},
+        headers={"authorization": f"Basic {basic}"},
+    )
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_revoked_principal_is_out_within_two_seconds(world: World) -> None:
+    assert world.published.get("/v1/namespaces").status_code == 200
+    path = world.running.secrets_dir / "principals.json"
+    digest = hashlib.sha256(b"x").hexdigest()
+    path.write_text(json.dumps({"other": {"name": "other", "secret_sha256": digest}}))
+    deadline = time.monotonic() + 2.5
+    while world.published.get("/v1/namespaces").status_code != 401:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_load_answers_not_modified_per_side_and_mode(world: World) -> None:
+    world.table()
+    path = "/v1/namespaces/ns/tables/t"
+    etags = {
+        client.get(path, params=params).headers["etag"]
+        for client in (world.inside, world.published)
+        for params in ({}, {"snapshots": "refs"})
+    }
+    assert len(etags) == 4
+    etag = world.published.get(path).headers["etag"]
+    answer = world.published.get(path, headers={"if-none-match": f'"x", {etag}'})
+    assert (answer.status_code, answer.content) == (304, b"")
+    world.append(1)
+    answer = world.published.get(path, headers={"if-none-match": etag})
+    assert answer.status_code == 200
+    assert answer.headers["etag"] != etag
+
+
+def test_snapshots_refs_leaves_out_the_others(world: World) -> None:
+    world.table()
+    for number in (1, 2, 3):
+        world.append(number)
+    tag = {"action": "set-snapshot-ref", "ref-name": "v1", "type": "tag", "snapshot-id": 1}
+    world.post("/v1/namespaces/ns/tables/t", {"requirements": [], "updates": [tag]})
+    whole = world.published.get("/v1/namespaces/ns/tables/t").json()["metadata"]
+    part = world.published.get("/v1/namespaces/ns/tables/t", params={"snapshots": "refs"}).json()["metadata"]
+    assert [s["snapshot-id"] for s in whole["snapshots"]] == [1, 2, 3]
+    assert [s["snapshot-id"] for s in part["snapshots"]] == [1, 3]
+    assert part["snapshot-log"] == whole["snapshot-log"]
+    bad = world.published.get("/v1/namespaces/ns/tables/t", params={"snapshots": "some"})
+    error(bad, 400, "BadRequestException")
+
+
+def uuid7() -> str:
+    raw = (int(time.time() * 1000) << 80) | (7 << 76) | (uuid.uuid4().int & ((1 << 76) - 1))
+    return str(uuid.UUID(int=(raw & ~(3 << 62)) | (2 << 62)))
+
+
+def test_idempotency_keys_over_http(world: World) -> None:
+    world.table()
+    path, key = "/v1/namespaces/ns/tables/t", uuid7()
+    body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "1"}}]}
+    first = world.post(path, body, idempotency_key=key)
+    other = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "2"}}]}
+    assert world.post(path, other).status_code == 200
+    again = world.post(path, body, idempotency_key=key)
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert again.json()["metadata"]["properties"]["a"] == "2"
+    error(world.post(path, other, idempotency_key=key), 422, "UnprocessableEntityException")
+    for bad in ("x", str(uuid.uuid4()), key.replace("-", ""), ""):
+        assert "Idempotency-Key" in error(
+            world.post(path, body, idempotency_key=bad), 400, "BadRequestException"
+        )
+
+
+def test_outcomes_as_statuses(world: World) -> None:
+    world.table()
+    path = "/v1/namespaces/ns/tables/t"
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "1"}}]}
+    stale = {
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 7}],
+        "updates": [],
+    }
+    assert error(world.post(path, stale), 409, "CommitFailedException") == (
+        "Requirement failed: branch or tag main is missing, expected 7"
+    )
+    world.store.plan = lambda op: Fault.RESET if op.key.startswith(POINTERS_PREFIX) else None
+    answer = world.published.get(path)
+    error(answer, 503, "ServiceUnavailableException")
+    assert answer.headers["retry-after"] == "1"
+    error(world.post(path, change), 500, "CommitStateUnknownException")
+    world.store.plan = lambda op: Fault.RESET if "/metadata/" in op.key and op.kind == "put" else None
+    error(world.post(path, change), 503, "ServiceUnavailableException")
+    world.store.plan = lambda op: Fault.DENIED if op.kind == "put" else None
+    error(world.post(path, change), 403, "ForbiddenException")
+    world.store.plan = lambda _: None
+    assert world.post(path, change).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/namespaces", b"{", 400),
+        ("POST", "/v1/namespaces", b"[]", 400),
+        ("POST", "/v1/namespaces", b"{}", 400),
+        ("POST", "/v1/namespaces", b'{"namespace": "ns"}', 400),
+        ("POST", "/v1/namespaces", b'{"namespace": [1]}', 400),
+        ("POST", "/v1/namespaces", b'{"namespace": []}', 400),
+        ("POST", "/v1/namespaces", b'{"namespace": ["a", ""]}', 400),
+        ("POST", "/v1/namespaces", b'{"namespace": ["x"], "properties": {"a": 1}}', 400),
+        ("POST", "/v1/namespaces", b'{"namespace": ["a/b"]}', 400),
+        ("GET", "/v1/namespaces/a%2Fb", None, 400),
+        ("GET", "/v1/namespaces/a%1F", None, 400),
+        ("GET", "/v1/namespaces/%FF", None, 400),
+        ("GET", "/v1/namespaces/..%2f..%2fcatalog", None, 400),
+        ("GET", "/v1/namespaces/%2e%2e", None, 400),
+        ("GET", "/v1/namespaces?pageSize=0", None, 400),
+        ("GET", "/v1/namespaces?pageSize=x", None, 400),
+        ("GET", "/v1/namespaces?parent=nope", None, 404),
+        ("POST", "/v1/namespaces/ns/tables", b'{"name": "t"}', 400),
+        ("POST", "/v1/namespaces/ns/tables", b'{"name": "a*b", "schema": {}}', 400),
+        ("POST", "/v1/namespaces/ns/tables", b'{"name": "u", "schema": {"type": "struct"}}', 400),
+        ("POST", "/v1/namespaces/ns/tables/t", b'{"requirements": 1}', 400),
+        ("POST", "/v1/namespaces/ns/tables/t", b'{"requirements": [1], "updates": []}', 400),
+        ("POST", "/v1/namespaces/ns/tables/t", b'{"requirements": [{"type": "x"}], "updates": []}', 400),
+        ("POST", "/v1/namespaces/ns/tables/t", b'{"requirements": [], "updates": [{"action": "x"}]}', 400),
+        ("POST", "/v1/namespaces/ns/tables/t", b'{"identifier": {"namespace": ["ns"], "name": "u"}}', 400),
+        ("POST", "/v1/namespaces/ns/properties", b'{"updates": {"a": "1"}, "removals": ["a"]}', 422),
+        ("PUT", "/v1/namespaces", b"{}", 405),
+        ("GET", "/v1/nothing", None, 404),
+        ("GET", "/", None, 404),
+        ("GET", "/v1/namespaces/ns/tables/t/x/y", None, 404),
+    ],
+)
+def test_bad_requests_are_worded_and_never_break(
+    world: World, method: str, path: str, body, status: int
+) -> None:
+    world.table()
+    before = {listed.key: listed.etag for listed in world.store.inner.list("")}
+    answer = world.published.request(method, path, content=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+    assert {listed.key: listed.etag for listed in world.store.inner.list("")} == before
+
+
+def test_limits_of_body_and_headers(world: World) -> None:
+    big = b'{"x": "' + b"a" * (17 * 1024 * 1024) + b'"}'
+    error(world.published.post("/v1/namespaces", content=big), 413, "RequestTooLargeException")
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(18):
+            yield b"a" * 1024 * 1024
+
+    error(world.published.post("/v1/namespaces", content=chunks()), 413, "RequestTooLargeException")
+    host, port = world.running.published.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * 200_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 4")
+
+
+def test_namespace_pages(world: World) -> None:
+    for number in range(12):
+        world.post("/v1/namespaces", {"namespace": [f"n{number:02}"]})
+    world.post("/v1/namespaces", {"namespace": ["n03", "child"]})
+    found, token = [], ""
+    while token is not None:
+        page = world.published.get("/v1/namespaces", params={"pageToken": token, "pageSize": 5}).json()
+        assert len(page["namespaces"]) <= 5
+        found += page["namespaces"]
+        token = page["next-page-token"]
+    assert found == [[f"n{number:02}"] for number in range(12)]
+    answer = world.published.get("/v1/namespaces", params={"parent": "n03"}).json()
+    assert answer["namespaces"] == [["n03", "child"]]
+    assert world.published.head("/v1/namespaces/n03%1Fchild").status_code == 204
+    assert world.published.head("/v1/namespaces/n03%1Fother").status_code == 404
+
+
+def test_purge_leaves_the_files_to_the_reaper(world: World) -> None:
+    location = world.table()["metadata-location"]
+    answer = world.published.delete("/v1/namespaces/ns/tables/t", params={"purgeRequested": "true"})
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert world.store.inner.get(location.removeprefix("s3://tarn/")) is not None
+    assert [op for op in world.store.seen if op.kind == "delete"] == []
+
+
+def test_metrics_are_accepted(world: World) -> None:
+    world.table()
+    assert (
+        world.post("/v1/namespaces/ns/tables/t/metrics", {"report-type": "commit-report"}).status_code == 204
+    )
+
+
+def test_health_sees_the_store(world: World) -> None:
+    assert httpx.get(f"{world.running.inside}/health").json() == {"status": "ok"}
+    world.store.plan = lambda _: Fault.DENIED
+    deadline = time.monotonic() + 3
+    while (answer := httpx.get(f"{world.running.inside}/health")).status_code != 503:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "may not read" in answer.json()["error"]["message"]
+
+
+def test_secrets_stay_out_of_answers_and_logs(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    secret = world.running.credential.split(":")[1]
+    form = {"grant_type": "client_credentials", "client_id": "tester", "client_secret": secret + "x"}
+    texts = [world.published.post("/v1/oauth/tokens", data=form).text]
+    texts.append(world.published.get(f"/v1/namespaces/{'a' * 300}").text)
+    world.store.plan = lambda _: Fault.RESET
+    texts.append(world.published.get("/v1/namespaces/ns").text)
+    out = capfd.readouterr()
+    for text in (*texts, out.out, out.err):
+        assert secret not in text
+        assert world.token not in text

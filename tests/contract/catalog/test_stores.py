@@ -1,0 +1,159 @@
+"""Every store keeps the same promises; the start-up check accepts those that do and names the broken one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tarn.adapters.store import FileStore, MemoryStore, ObjectStore, StoreRefusedError
+from tarn.core.errors import UnavailableError
+from tarn_catalog.faults import Fault, FaultyStore
+from tarn_catalog.health import StoreUnfitError, check_store
+
+
+@pytest.fixture(params=["memory", "file", "faulty"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "file":
+        return FileStore(tmp_path / "store")
+    return MemoryStore() if request.param == "memory" else FaultyStore(MemoryStore())
+
+
+def test_put_get_delete(store: ObjectStore) -> None:
+    assert store.get("a/b.json") is None
+    etag = store.put("a/b.json", b"1")
+    assert (store.get("a/b.json").data, store.get("a/b.json").etag) == (b"1", etag)
+    assert store.put("a/b.json", b"2") != etag
+    store.delete("a/b.json")
+    store.delete("a/b.json")
+    assert store.get("a/b.json") is None
+    assert store.get("a") is None
+
+
+def test_conditions(store: ObjectStore) -> None:
+    first = store.put("k", b"1", if_absent=True)
+    for condition in ({"if_absent": True}, {"if_match": '"00"'}):
+        with pytest.raises(StoreRefusedError):
+            store.put("k", b"2", **condition)
+    second = store.put("k", b"2", if_match=first)
+    with pytest.raises(StoreRefusedError):
+        store.put("k", b"3", if_match=first)
+    with pytest.raises(StoreRefusedError):
+        store.put("other", b"3", if_match=second)
+    assert store.get("k").data == b"2"
+    assert store.get("other") is None
+
+
+def test_list_is_in_key_order_and_goes_on(store: ObjectStore) -> None:
+    for key in ("p/b", "p/a", "q/x", "p/c/d", "pp"):
+        store.put(key, b"1")
+    assert [listed.key for listed in store.list("p/")] == ["p/a", "p/b", "p/c/d"]
+    assert [listed.key for listed in store.list("p/", after="p/a")] == ["p/b", "p/c/d"]
+    assert list(store.list("nope/")) == []
+    listed = next(iter(store.list("q/")))
+    assert (listed.etag, listed.size_bytes) == (store.get("q/x").etag, 1)
+
+
+@pytest.mark.parametrize("rounds", [30])
+def test_a_race_has_one_winner(store: ObjectStore, rounds: int) -> None:
+    for number in range(rounds):
+        base = store.put(f"k{number}", b"0")
+        barrier, won = threading.Barrier(8), []
+
+        def race(racer: int, number: int = number, base: str = base, barrier=barrier, won=won) -> None:
+            barrier.wait(timeout=10)
+            try:
+                store.put(f"k{number}", f"{racer}".encode(), if_match=base)
+            except StoreRefusedError:
+                return
+            won.append(racer)
+
+        threads = [threading.Thread(target=race, args=(racer + 1,)) for racer in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert store.get(f"k{number}").data == f"{won[0]}".encode()
+
+
+def test_the_check_accepts_it_and_leaves_nothing(store: ObjectStore) -> None:
+    check_store(store, name="x", wait_s_max=0)
+    assert list(store.list("catalog/")) == []
+
+
+class Broken(MemoryStore):
+    """Ignores one condition."""
+
+    def __init__(self, ignores: Callable[[bool, str | None, bool], bool]) -> None:
+        super().__init__()
+        self._ignores = ignores
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        if self._ignores(if_absent, if_match, self.get(key) is not None):
+            return super().put(key, data)
+        return super().put(key, data, if_absent=if_absent, if_match=if_match)
+
+
+@pytest.mark.parametrize(
+    ("ignores", "named"),
+    [
+        (lambda absent, match, there: absent, "a second create-if-absent was accepted"),
+        (lambda absent, match, there: match is not None, "an If-Match with a stale entity tag was accepted"),
+        (
+            lambda absent, match, there: match and not there,
+            "an If-Match on a key that is not there was accepted",
+        ),
+    ],
+)
+def test_a_store_that_breaks_a_promise_is_refused_by_name(ignores, named: str) -> None:
+    with pytest.raises(StoreUnfitError, match=named):
+        check_store(Broken(ignores), name="x", wait_s_max=0)
+
+
+class Racy(MemoryStore):
+    """Looks and writes without a lock between: several racers win."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start = threading.Barrier(8)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        if "/race-" not in key:
+            return super().put(key, data, if_absent=if_absent, if_match=if_match)
+        allowed = self.get(key) is None
+        self._start.wait(timeout=10)
+        if not allowed:
+            raise StoreRefusedError("it exists")
+        return super().put(key, data)
+
+
+def test_a_store_that_is_only_nearly_atomic_is_refused() -> None:
+    with pytest.raises(StoreUnfitError, match="8 of 8 writers won a race of create-if-absent, exactly 1 may"):
+        check_store(Racy(), name="x", wait_s_max=0)
+
+
+def test_the_check_waits_for_a_store_that_comes_up_and_not_for_ever() -> None:
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    store = FaultyStore(MemoryStore(), lambda _: Fault.RESET if now_s < 7 else None)
+    check_store(store, name="x", wait_s_max=60, clock=lambda: now_s, sleep=sleep)
+    assert 7 <= now_s < 8
+    never = FaultyStore(MemoryStore(), lambda _: Fault.DENIED)
+    with pytest.raises(UnavailableError, match="could not be used for"):
+        check_store(never, name="x", wait_s_max=5, clock=lambda: now_s, sleep=sleep)
+
+
+def test_two_processes_share_a_folder(tmp_path: Path) -> None:
+    one, two = FileStore(tmp_path), FileStore(tmp_path)
+    etag = one.put("k", b"1", if_absent=True)
+    with pytest.raises(StoreRefusedError):
+        two.put("k", b"2", if_absent=True)
+    two.put("k", b"2", if_match=etag)
+    assert one.get("k").data == b"2"
