@@ -52,7 +52,7 @@ class Settings(BaseSettings):
 
     s3_endpoint: str = "http://minio:9000"
     region: str = "us-east-1"
-    bucket: str = Field(default="tarn", pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")
+    bucket: str = Field(default="tarn", pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
     secrets_dir: Path = Path("/run/tarn/secrets")
     log_level: str = "info"
 

@@ -1,0 +1,199 @@
+"""docs/reference.md says what compose file and code do: users, ports, volumes, secrets, settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+
+import tarn.bootstrap.store
+import tarn.cli.settings
+import tarn.ingest.settings
+import tarn_catalog.settings
+from tarn.cli.hostenv import host_env
+from tarn.core.credentials import UIDS, files_of
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SETTINGS: tuple[type[BaseSettings], ...] = (
+    tarn.bootstrap.store.Settings,
+    tarn.cli.settings.Settings,
+    tarn.ingest.settings.Settings,
+    tarn_catalog.settings.Settings,
+)
+VARIABLE = re.compile(r"\bTARN_[A-Z0-9_]*[A-Z0-9]\b")
+NONE = "\u2013"
+
+
+def tables(heading: str) -> Iterator[list[dict[str, str]]]:
+    """The tables below a heading, each as a list of rows by column."""
+    section = TEXT.partition(f"## {heading}")[2].partition("\n## ")[0]
+    assert section, heading
+    for block in re.findall(r"(?:^\|.*\n?)+", section, re.MULTILINE):
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        yield [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+
+
+def table(heading: str) -> list[dict[str, str]]:
+    return next(tables(heading))
+
+
+def rows_of_services() -> dict[str, dict[str, str]]:
+    return {row["service"]: row for row in table("Services, users, ports")}
+
+
+def test_the_services_are_those_of_the_compose_file_with_their_images():
+    rows = rows_of_services()
+    assert set(rows) == set(SERVICES)
+    for name, row in rows.items():
+        assert SERVICES[name]["image"] == f"{row['image']}:${{COMPOSE_PROJECT_NAME}}", name
+
+
+def dockerfile_of(service: str) -> Path:
+    return ROOT / SERVICES[service]["build"]["dockerfile"]
+
+
+def user_of(service: str) -> int:
+    """The uid a service runs as: what compose says, else the last USER of its image."""
+    user = SERVICES[service].get("user")
+    if user is None:
+        user = re.findall(r"^USER (\S+)", dockerfile_of(service).read_text(encoding="utf-8"), re.MULTILINE)[
+            -1
+        ]
+    uid, _, gid = str(user).partition(":")
+    assert uid == gid, f"{service}: uid and gid are the same number, {user}"
+    return int(uid)
+
+
+def test_every_service_runs_as_the_user_of_the_table_and_its_secrets_belong_to_it():
+    for name, row in rows_of_services().items():
+        uid = int(row["uid"].split()[0])
+        assert user_of(name) == uid, name
+        if name != "init":
+            assert UIDS[name] == uid, name
+    assert set(UIDS) == set(SERVICES) - {"init"}
+    capabilities = re.search(r"\((.*) only\)", rows_of_services()["init"]["uid"])
+    assert capabilities
+    assert SERVICES["init"]["cap_add"] == capabilities[1].split(", ")
+    assert not [name for name, service in SERVICES.items() if name != "init" and "cap_add" in service]
+
+
+def test_every_published_port_is_on_loopback_with_the_variable_and_default_of_the_table():
+    for name, row in rows_of_services().items():
+        cell = row["on 127.0.0.1 (variable)"]
+        wanted = {} if cell == NONE else {v: d for d, v in re.findall(r"(\d+) `(TARN_PORT_\w+)`", cell)}
+        found = {}
+        for port in SERVICES[name].get("ports", []):
+            parts = re.fullmatch(r"127\.0\.0\.1:\$\{(\w+):-(\d+)\}:(\d+)", port)
+            assert parts, f"{name}: {port}"
+            found[parts[1]] = parts[2]
+            assert parts[3] in re.findall(r"\d+", row["inside"]), f"{name}: {port}"
+        assert found == wanted, name
+        for variable, default in wanted.items():
+            field = tarn.cli.settings.Settings.model_fields[variable.removeprefix("TARN_").lower()]
+            assert str(field.default) == default, variable
+            assert SERVICES["cli"]["environment"][variable] == f"${{{variable}:-{default}}}", variable
+
+
+def test_every_secret_volume_is_mounted_by_init_and_by_its_one_consumer_read_only():
+    mounted: dict[str, set[tuple[str, str]]] = {}
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", []):
+            source, _, target = volume.partition(":")
+            if not source.startswith("."):
+                mounted.setdefault(source, set()).add((name, target))
+    assert set(mounted) == set(COMPOSE["volumes"])
+    for consumer in UIDS:
+        assert mounted.pop(f"secrets-{consumer}") == {
+            ("init", f"/secrets/{consumer}"),
+            (consumer, "/run/tarn/secrets:ro"),
+        }
+    assert mounted == {"minio-data": {("minio", "/data")}, "kafka-data": {("kafka", "/data")}}
+    listed = [name for row in table("Volumes") for name in row["volume"].split(", ")]
+    assert sorted(listed) == sorted(COMPOSE["volumes"])
+
+
+def test_every_consumer_holds_the_secrets_of_the_table_and_no_other():
+    rows = table("Secrets")
+    held: dict[str, set[str]] = {consumer: set() for consumer in UIDS}
+    for row in rows:
+        files = re.match(r"[\w., ]+", row.pop("file"))
+        assert files
+        for consumer, mark in row.items():
+            assert mark in ("x", ""), row
+            if mark:
+                held[consumer] |= {name.strip() for name in files[0].split(",")}
+    assert held == {consumer: set(files_of(consumer)) for consumer in UIDS}
+
+
+def documented() -> set[str]:
+    cells = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("|")]
+    ports = [row["on 127.0.0.1 (variable)"] for row in rows_of_services().values()]
+    return {name for cell in (*cells, *ports) for name in VARIABLE.findall(cell)}
+
+
+def used() -> dict[str, str]:
+    """Variable -> a file that uses it: the compose file, everything that goes into an image, the settings."""
+    found: dict[str, str] = {}
+    paths = [ROOT / "docker-compose.yml"]
+    for folder in ("services", "catalog", "spark", "trino", "minio"):
+        paths += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    for path in paths:
+        if "__pycache__" in path.parts or path.stat().st_size > 1_000_000:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for name in VARIABLE.findall(text):
+            found.setdefault(name, str(path.relative_to(ROOT)))
+    for settings in SETTINGS:
+        assert settings.model_config["env_prefix"] == "TARN_"
+        for field in settings.model_fields:
+            found.setdefault(f"TARN_{field.upper()}", settings.__module__)
+    return found
+
+
+def test_every_variable_that_is_used_is_documented_and_no_other():
+    found = used()
+    assert {name: found[name] for name in sorted(set(found) - documented())} == {}
+    assert sorted(documented() - set(found)) == []
+
+
+def test_the_scan_sees_variables_of_every_kind():
+    found = used()
+    for name in (
+        "TARN_MEM_TRINO",
+        "TARN_BUCKET",
+        "TARN_INGEST_LISTEN",
+        "TARN_TRINO_HEAP",
+        "TARN_KAFKA_PASSWORD",
+    ):
+        assert name in found
+    assert len(found) > 40
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s.__module__)
+def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSettings]):
+    defaults = {row["variable"]: row["default"] for row in table("Settings")}
+    checked = 0
+    for field, info in settings.model_fields.items():
+        name = f"TARN_{field.upper()}"
+        if name in defaults:
+            assert str(info.default) == defaults[name], name
+            checked += 1
+    assert checked >= 5
+
+
+def test_env_prints_the_documented_variables():
+    section = list(tables("Settings"))[-1]
+    named = {name for row in section for name in re.findall(r"[A-Z0-9_]{6,}", row["variable"])}
+    secrets = tarn.cli.settings.Secrets(access_key="a", secret_key="s", credential="c")
+    assert set(host_env(tarn.cli.settings.Settings(), secrets)) == named
