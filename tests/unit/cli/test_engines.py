@@ -1,0 +1,37 @@
+"""What the engines' adapters decide by themselves, without a server."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tarn.cli.clients.engines import Spark, Trino
+from tarn.core.errors import InvalidSettingError
+
+
+def session(remote: str, at_s: float) -> str:
+    return Spark(remote, now_s=lambda: at_s)._shared
+
+
+def test_all_commands_of_an_hour_share_one_session_and_the_next_hour_has_another():
+    first = session("sc://spark:15002", 36_000)
+    assert re.fullmatch(r"sc://spark:15002/;user_id=tarn-cli;session_id=[0-9a-f-]{36}", first)
+    assert session("sc://spark:15002", 36_000 + 3599) == first
+    assert session("sc://spark:15002", 36_000 + 3600) != first
+
+
+def test_options_in_the_address_are_kept():
+    assert session("sc://spark:15002/;token=x", 0).startswith("sc://spark:15002/;token=x;user_id=")
+    assert session("sc://spark:15002/", 0).startswith("sc://spark:15002/;user_id=")
+
+
+@pytest.mark.parametrize("remote", ["spark:15002", "http://spark:15002", "sc://"])
+def test_a_wrong_spark_address_is_refused(remote: str):
+    with pytest.raises(InvalidSettingError, match="TARN_SPARK_REMOTE"):
+        Spark(remote)
+
+
+def test_a_wrong_trino_address_is_refused():
+    with pytest.raises(InvalidSettingError, match="TARN_TRINO_URI"):
+        Trino("http://")
