@@ -1,0 +1,103 @@
+"""The store adapter on a real MinIO: conditions, errors, races, and each user's limits."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+
+from tarn.adapters.store import StoreDeniedError, StoreRefusedError, StoreUnavailableError
+from tarn.core.errors import UnavailableError
+from tarn.core.outcome import Committed, Conflict
+from tarn_catalog.health import check_store
+from tarn_catalog.register import Patience, Register
+from tests.integration.catalog.conftest import StoreServer
+
+
+def test_it_keeps_its_promises_with_the_catalogs_own_key(minio: StoreServer) -> None:
+    store = minio.store(minio.user("catalog"))
+    check_store(store, name=uuid.uuid4().hex, wait_s_max=0)
+    assert list(store.list("catalog/v1/probe/")) == []
+
+
+def test_put_get_list_delete(minio: StoreServer) -> None:
+    store = minio.store(minio.user("catalog"))
+    base = f"catalog/v1/probe/{uuid.uuid4()}"
+    assert store.get(f"{base}/a") is None
+    etag = store.put(f"{base}/a~20b", b"1", if_absent=True)
+    assert (store.get(f"{base}/a~20b").data, store.get(f"{base}/a~20b").etag) == (b"1", etag)
+    store.put(f"{base}/c", b"22")
+    assert [(e.key.rsplit("/", 1)[1], e.size_bytes) for e in store.list(f"{base}/")] == [
+        ("a~20b", 1),
+        ("c", 2),
+    ]
+    assert [e.key for e in store.list(f"{base}/", after=f"{base}/a~20b")] == [f"{base}/c"]
+    assert next(iter(store.list(f"{base}/"))).etag == etag
+    for condition in ({"if_absent": True}, {"if_match": '"00000000000000000000000000000000"'}):
+        with pytest.raises(StoreRefusedError):
+            store.put(f"{base}/c", b"3", **condition)
+    with pytest.raises(StoreRefusedError):
+        store.put(f"{base}/absent", b"3", if_match=etag)
+    for key in ("a~20b", "c", "c"):
+        store.delete(f"{base}/{key}")
+    assert list(store.list(f"{base}/")) == []
+
+
+def test_the_register_on_it_has_one_winner_of_16_each_time(minio: StoreServer) -> None:
+    register = Register(minio.store(minio.user("catalog")), Patience())
+    key = f"catalog/v1/probe/{uuid.uuid4()}"
+    held = register.create(key, b"base", is_mine=lambda data: data == b"base")
+    assert isinstance(held, Committed)
+    for number in range(30):
+        barrier, outcomes = threading.Barrier(16), []
+
+        def race(racer: int, number=number, barrier=barrier, outcomes=outcomes, etag=held.etag) -> None:
+            mine = f"{number}-{racer}".encode()
+            barrier.wait(timeout=10)
+            outcomes.append(register.swap(key, mine, if_match=etag, is_mine=lambda data: data == mine))
+
+        threads = [threading.Thread(target=race, args=(racer,)) for racer in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        won = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
+        assert len(won) == 1
+        assert len([outcome for outcome in outcomes if isinstance(outcome, Conflict)]) == 15
+        held = won[0]
+        assert register.read(key).etag == held.etag
+
+
+def test_errors_are_ours_and_say_where(minio: StoreServer) -> None:
+    catalog = minio.user("catalog")
+    wrong = (catalog[0], "x" * 40)
+    for store in (minio.store(wrong), minio.store(("nobody-here", "x" * 40))):
+        with pytest.raises(StoreDeniedError, match=r"may not .* in bucket tarn"):
+            store.put("catalog/v1/probe/x", b"1")
+        with pytest.raises(StoreDeniedError):
+            store.get("catalog/v1/probe/x")
+    with pytest.raises(StoreDeniedError):
+        minio.store(catalog, bucket="elsewhere").put("catalog/v1/probe/x", b"1", if_absent=True)
+    dead = minio.store(catalog, endpoint="http://127.0.0.1:9")
+    with pytest.raises(StoreUnavailableError, match="wait for the store"):
+        dead.get("catalog/v1/probe/x")
+    with pytest.raises(UnavailableError, match="could not be used"):
+        check_store(dead, name="x", wait_s_max=0)
+
+
+@pytest.mark.parametrize("other", ["spark", "trino", "ingest", "cli"])
+def test_nobody_but_the_catalog_touches_the_register(minio: StoreServer, other: str) -> None:
+    owner, intruder = minio.store(minio.user("catalog")), minio.store(minio.user(other))
+    key = f"catalog/v1/pointers/ns/{uuid.uuid4()}.json"
+    owner.put(key, b"1", if_absent=True)
+    for forbidden in (
+        lambda: intruder.put(key, b"2"),
+        lambda: intruder.get(key),
+        lambda: intruder.delete(key),
+        lambda: list(intruder.list("catalog/v1/pointers/")),
+    ):
+        with pytest.raises(StoreDeniedError):
+            forbidden()
+    assert owner.get(key).data == b"1"
+    owner.delete(key)
