@@ -38,8 +38,6 @@ def plain(value: object) -> Any:
             return str(value)
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}
-        case tuple() if hasattr(value, "_fields"):
-            return {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
         case list() | tuple() | set() | frozenset():
             return [plain(item) for item in value]
         case _:

@@ -117,7 +117,7 @@ def fly(flight: Flight, row: CanaryRow) -> Report:
     start_s = flight.clock.now_s()
     stages: list[Stage] = []
     flight.tell(f"kafka: sending one row to {TOPIC}")
-    sent, placed = _stage(flight, "kafka", lambda: _send(flight, row), start_s)
+    sent, placed = _stage(flight, "kafka", lambda: _send(flight, row, start_s), start_s)
     stages.append(sent)
     if placed is not None:
         flight.tell(f"ingest: waiting for offset {placed.offset} to be committed to {TABLE}")
@@ -196,13 +196,15 @@ def within(seconds: float, what: str, work: Callable[[], T]) -> T:
     raise value
 
 
-def _send(flight: Flight, row: CanaryRow) -> tuple[Placed, int, str]:
-    placed = flight.log.send(TOPIC, row.message(), timeout_s=flight.limits.log_s)
+def _send(flight: Flight, row: CanaryRow, start_s: float) -> tuple[Placed, int, str]:
+    timeout_s = min(flight.limits.log_s, _left(flight, start_s))
+    placed = flight.log.send(TOPIC, row.message(), timeout_s=timeout_s)
     return placed, 1, f"partition {placed.partition}, offset {placed.offset}"
 
 
 def _await_commit(flight: Flight, placed: Placed, start_s: float) -> tuple[None, int, str]:
-    end_s = flight.clock.now_s() + min(flight.limits.commit_s, _left(flight, start_s))
+    allowed_s = min(flight.limits.commit_s, _left(flight, start_s))
+    end_s = flight.clock.now_s() + allowed_s
     seen: Mapping[int, int] | None = None
     trouble: TarnError | None = None
     while flight.clock.now_s() < end_s:
@@ -217,7 +219,7 @@ def _await_commit(flight: Flight, placed: Placed, start_s: float) -> tuple[None,
         raise trouble
     state = "the table has no offset map yet" if seen is None else f"the table ends at {dict(seen)}"
     raise UnavailableError(
-        f"offset {placed.offset} of {TOPIC} was not committed within {flight.limits.commit_s:.0f} s; "
+        f"offset {placed.offset} of {TOPIC} was not committed within {allowed_s:.0f} s; "
         f"{state}; see scripts/tarn status and docker compose logs ingest catalog"
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from trino.types import NamedRowTuple
 
-from tarn.cli.clients.engines import Spark, Trino
+from tarn.cli.clients.engines import Spark, Trino, _ours
 from tarn.core.errors import InvalidSettingError
 
 
@@ -35,3 +36,14 @@ def test_a_wrong_spark_address_is_refused(remote: str):
 def test_a_wrong_trino_address_is_refused():
     with pytest.raises(InvalidSettingError, match="TARN_TRINO_URI"):
         Trino("http://")
+
+
+def test_rows_inside_rows_become_plain_values():
+    inner = NamedRowTuple([1, None], ["a", "b"], ["integer", "varchar"])
+    doubled = NamedRowTuple([1, 2], ["a", "a"], ["integer", "integer"])
+    nameless = NamedRowTuple([1], [None], ["integer"])
+    outer = NamedRowTuple([inner, [inner], {"k": inner}], ["x", "y", "z"], ["row", "array", "map"])
+    row = {"a": 1, "b": None}
+    assert _ours(outer) == {"x": row, "y": [row], "z": {"k": row}}
+    assert _ours(doubled) == (1, 2)
+    assert _ours(nameless) == (1,)

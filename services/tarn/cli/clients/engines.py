@@ -13,6 +13,7 @@ import requests
 import trino
 from trino.exceptions import Error as TrinoError
 from trino.exceptions import HttpError, TrinoConnectionError, TrinoQueryError, TrinoUserError
+from trino.types import NamedRowTuple
 
 from tarn.cli.clients.http import connect
 from tarn.cli.hostenv import TRINO_CATALOG, TRINO_USER
@@ -98,7 +99,9 @@ class Trino:
         finally:
             connection.close()
         return Answer(
-            columns=columns, rows=tuple(tuple(row) for row in rows[:rows_max]), truncated=len(rows) > rows_max
+            columns=columns,
+            rows=tuple(tuple(_ours(value) for value in row) for row in rows[:rows_max]),
+            truncated=len(rows) > rows_max,
         )
 
 
@@ -184,6 +187,21 @@ class Spark:
         session.client.set_retry_policies([policy])
         session.conf.set("spark.sql.session.timeZone", "UTC")
         return session
+
+
+def _ours(value: Any) -> object:
+    """Return a value without Trino's own row type: a dict, or a tuple where names are missing or double."""
+    if isinstance(value, NamedRowTuple):
+        names: list[str | None] = value.__annotations__["names"]
+        values = [_ours(item) for item in value]
+        if None in names or len(set(names)) < len(names):
+            return tuple(values)
+        return dict(zip(names, values, strict=True))
+    if isinstance(value, list):
+        return [_ours(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _ours(item) for key, item in value.items()}
+    return value
 
 
 def _first_line(error: BaseException) -> str:

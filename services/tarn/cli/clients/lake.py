@@ -172,7 +172,13 @@ class RestLake:
             raise ForbiddenError(
                 f"the catalog at {self._settings.catalog_uri} refuses this to the principal cli: {error}"
             ) from error
-        except (ServerError, ServiceUnavailableError, requests.RequestException) as error:
+        except (ServerError, ServiceUnavailableError) as error:
+            raise UnavailableError(
+                f"the catalog at {self._settings.catalog_uri} cannot do it now: {error}; "
+                "see docker compose logs catalog minio",
+                address=self._settings.catalog_uri,
+            ) from error
+        except requests.RequestException as error:
             raise UnavailableError(
                 f"the catalog at {self._settings.catalog_uri} does not answer "
                 f"({type(error).__name__}: {error}); is the service "
