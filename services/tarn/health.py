@@ -28,8 +28,8 @@ So `--retries=1` is right (the confirming is done here), `--interval` is only th
 and `--timeout` (more than hold_s and both budgets) is the last resort. A file under /tmp, a tmpfs, keeps
 which start of the container is known and when the deep look passed.
 
-Measured (two cores, 2026-11): a watch costs 0.1 s of CPU with its exec, which is 0.25 % of a core, and 8 to 11 MB
-of memory while it runs; seven services about 2 %. An exec for each look every 10 s would cost 7 %.
+Measured (two cores, 2026-11): a watch costs 0.1 s of CPU with its exec, which is 0.25 % of a core, and 8 to
+11 MB of memory while it runs; seven services about 2 %. An exec for each look every 10 s would cost 7 %.
 
 By hand: `health.py --once shallow` or `--once deep` looks once and prints the result.
 """
