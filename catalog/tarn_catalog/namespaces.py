@@ -31,6 +31,7 @@ from tarn.core.naming import (
 from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.core import Core, Held, Repeat
 from tarn_catalog.pointer import Namespace, NamespaceState, Pointer
+from tarn_catalog.register import Superseded
 
 SWAP_ATTEMPTS_MAX = 10
 LIST_READERS = 8
@@ -55,6 +56,17 @@ class PropertiesChanged:
     updated: Sequence[str]
     removed: Sequence[str]
     missing: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """A write that happened.
+
+    Attributes:
+        held: what is stored, to swap on; None if others have changed it since.
+    """
+
+    held: Held[Namespace] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +221,10 @@ class Namespaces:
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return
             held = self._there(levels)
-            dropping = self._write(key, held.value, held, NamespaceState.DROPPING, None, None)
-            if dropping is None:
+            written = self._write(key, held.value, held, NamespaceState.DROPPING, None, None)
+            if written is None or written.held is None:
                 continue
+            dropping = written.held
             child = self._child(levels)
             if child is not None:
                 self._write(key, dropping.value, dropping, NamespaceState.LIVE, None, None)
@@ -316,8 +329,8 @@ class Namespaces:
         repeat: Repeat | None,
         *,
         uuid: str | None = None,
-    ) -> Held[Namespace] | None:
-        """What is stored now; None if somebody else was first."""
+    ) -> _Written | None:
+        """None if somebody else was first."""
         wanted = base.next(
             nonce=self._core.new_uuid(),
             now_ms=self._core.now_ms(),
@@ -329,8 +342,10 @@ class Namespaces:
         )
         value, outcome = self._core.write(key, wanted, over=over)
         match outcome:
+            case Superseded():
+                return _Written(held=None)
             case Committed(etag=etag):
-                return Held(value=value, etag=etag)
+                return _Written(held=Held(value=value, etag=etag))
             case Conflict():
                 return None
             case Unknown(reason=reason):

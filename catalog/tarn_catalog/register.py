@@ -29,6 +29,11 @@ IsMine = Callable[[bytes], bool | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded(Committed):
+    """The write happened, and others have built on it since: its entity tag is theirs, do not swap on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long and how often a write is tried, and with which clock and chance.
 
@@ -111,14 +116,14 @@ class Register:
                 if ambiguous:
                     return Unknown(reason=e.message)
                 raise
-            seen = self._look(key, if_match=if_match, is_mine=is_mine)
+            seen = self._look(key, data, if_match=if_match, is_mine=is_mine)
             if isinstance(seen, Unlooked):
                 # Not even the reading back was answered: a refusal by itself proves nothing any more.
                 ambiguous, reason = True, seen.reason
             elif seen is not None:
                 return seen
         if ambiguous:
-            seen = self._look(key, if_match=if_match, is_mine=is_mine)
+            seen = self._look(key, data, if_match=if_match, is_mine=is_mine)
             return Unknown(reason=reason) if seen is None or isinstance(seen, Unlooked) else seen
         raise UnavailableError(
             f"could not write {key}: refused {patience.attempts_max} times although nothing was in the way "
@@ -126,7 +131,9 @@ class Register:
             key=key,
         )
 
-    def _look(self, key: str, *, if_match: str | None, is_mine: IsMine) -> Outcome | Unlooked | None:
+    def _look(
+        self, key: str, data: bytes, *, if_match: str | None, is_mine: IsMine
+    ) -> Outcome | Unlooked | None:
         """The outcome as the stored value tells it; None if nothing has changed and one may try again."""
         try:
             found = self._store.get(key)
@@ -136,9 +143,11 @@ class Register:
             return None if if_match is None else Conflict(reason=f"{key} is gone")
         if found.etag == if_match:
             return None
+        if found.data == data:
+            return Committed(etag=found.etag)
         mine = is_mine(found.data)
         if mine:
-            return Committed(etag=found.etag)
+            return Superseded(etag=found.etag)
         if mine is None:
             return Unknown(reason=f"{key} was replaced so often that one's own write cannot be found in it")
         return Conflict(reason=f"{key} holds another value")

@@ -20,6 +20,7 @@ from tarn_catalog import metadata
 from tarn_catalog.core import Core, Held, Metadata, Repeat
 from tarn_catalog.namespaces import Levels, Namespaces
 from tarn_catalog.pointer import Pointer, PointerState
+from tarn_catalog.register import Superseded
 from tarn_catalog.schemas import Json
 from tarn_catalog.updates import check_format_version
 
@@ -215,6 +216,8 @@ class Tables:
             over=held,
         )
         match outcome:
+            case Superseded():
+                self._core.cache.drop(slot.key)
             case Committed(etag=etag):
                 self._remember(slot, Held(value=written, etag=etag))
             case Conflict():
@@ -264,9 +267,10 @@ class Tables:
         with self._core.turn(slot.key):
             held = self._core.cache.get(slot.key)
             if isinstance(held, Held):
-                # A base from memory may be stale: what it refuses is judged again on the stored one.
+                # A base from memory may be stale. A swap proves that it was not; any other end, a refusal or
+                # "nothing to do", is judged again on the stored one.
                 try:
-                    done = self._attempt(slot, held, requirements, updates, repeat)
+                    done = self._attempt(slot, held, requirements, updates, repeat, must_swap=True)
                 except OutcomeUnknownError:
                     raise
                 except TarnError:
@@ -291,19 +295,21 @@ class Tables:
         requirements: Sequence[Json],
         updates: Sequence[Json],
         repeat: Repeat | None,
+        *,
+        must_swap: bool = False,
     ) -> Metadata | None:
-        """The metadata after the commit; None if somebody else was first."""
+        """The metadata after the commit; None if somebody else was first, or if `must_swap` was not met."""
         if self._core.repeated(held.value.memory, repeat):
-            return self._current(held)
+            return None if must_swap else self._current(held)
         base = self._current(held)
         if metadata.already_applied(updates, base.parsed):
-            return base
+            return None if must_swap else base
         metadata.check_requirements(requirements, base.parsed)
         now_ms = self._core.now_ms()
         meta = metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
         if meta is None:
             if repeat is None:
-                return base
+                return None if must_swap else base
             stored = base
         else:
             _check_locations(meta, base.parsed)
@@ -321,6 +327,9 @@ class Tables:
             over=held,
         )
         match outcome:
+            case Superseded():
+                self._core.cache.drop(slot.key)
+                return stored
             case Committed(etag=etag):
                 self._remember(slot, Held(value=written, etag=etag))
                 return stored
@@ -336,7 +345,7 @@ class Tables:
                 )
 
     def _remember(self, slot: Slot, held: Held[Pointer]) -> None:
-        # Only the process that wrote a value may build on it unread; a value it read back may be another's.
+        # The next commit builds on this value unread: its entity tag must be its own, never a later value's.
         current = self._core.cache.get(slot.key)
         if not isinstance(current, Held) or current.value.version < held.value.version:
             self._core.cache.put(slot.key, held, POINTER_BYTES)

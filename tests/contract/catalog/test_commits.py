@@ -268,6 +268,77 @@ def test_a_late_write_does_not_bring_a_dropped_table_back(world: World) -> None:
     assert not world.pointer().live
 
 
+def on_top(world: World, change: Callable[[Catalog], object]) -> Callable[[Op], Fault | None]:
+    """The next pointer write loses its reply; before it is read back, another replica builds on it."""
+    other = world.healthy()
+    steps = iter(("lose", "build"))
+
+    def plan(op: Op) -> Fault | None:
+        if op.key != SLOT.key or (op.kind, next(steps, "")) not in {("put", "lose"), ("get", "build")}:
+            return None
+        if op.kind == "put":
+            return Fault.LOST_REPLY
+        change(other)
+        return None
+
+    return plan
+
+
+def test_a_commit_that_others_built_on_is_never_a_base_unread(world: World) -> None:
+    """Its own value with the later value's entity tag would overwrite what came between."""
+    world.table()
+    world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "0"}}])
+    theirs = [{"action": "set-properties", "updates": {"theirs": "1"}}]
+    world.store.plan = on_top(world, lambda other: other.tables.commit(SLOT, [], theirs))
+    world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"mine": "1"}}])
+    assert world.pointer().version == 4, "both are in"
+    world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"mine": "2"}}])
+    properties = world.healthy().tables.load(SLOT).parsed["properties"]
+    assert (properties["theirs"], properties["mine"]) == ("1", "2")
+
+
+def test_nothing_to_do_is_judged_on_the_stored_table(world: World) -> None:
+    world.table()
+    one = [{"action": "set-properties", "updates": {"a": "1"}}]
+    world.catalog.tables.commit(SLOT, [], one)
+    world.another().tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "2"}}])
+    done = world.catalog.tables.commit(SLOT, [], one)
+    assert done.parsed["properties"]["a"] == "1"
+    assert world.healthy().tables.load(SLOT).parsed["properties"]["a"] == "1"
+
+
+def test_a_drop_of_a_namespace_that_was_made_live_again_looks_anew(world: World) -> None:
+    """Its swap to dropping lost the reply and was undone by a create: it must not go on with that etag."""
+    key = namespace_key(("ns",))
+    other = world.healthy()
+    puts = itertools.count(1)
+    events: list[str] = []
+
+    def plan(op: Op) -> Fault | None:
+        if op.key != key:
+            return None
+        if op.kind == "get" and events == ["lost"]:
+            events.append("live again")
+            other.tables.create(Slot.of(("ns",), "passing"), NEW)
+            other.tables.drop(Slot.of(("ns",), "passing"))
+        elif op.kind == "put":
+            number = next(puts)
+            if number == 1:
+                events.append("lost")
+                return Fault.LOST_REPLY
+            if number == 2:
+                events.append("table")
+                other.tables.create(SLOT, NEW)
+        return None
+
+    world.store.plan = plan
+    with pytest.raises(NotEmptyError):
+        world.catalog.namespaces.drop(("ns",))
+    assert events == ["lost", "live again", "table"]
+    assert other.namespaces.exists(("ns",))
+    assert other.tables.exists(SLOT)
+
+
 def test_create_and_drop_repeat_by_key(world: World) -> None:
     first = world.catalog.tables.create(SLOT, NEW, repeat=repeat(1, "create"))
     again = world.another().tables.create(SLOT, NEW, repeat=repeat(1, "create"))

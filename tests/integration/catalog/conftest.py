@@ -47,7 +47,9 @@ class StoreServer:
     @property
     def admin(self) -> MinioAdmin:
         return MinioAdmin(
-            self.endpoint.removeprefix("http://"), credentials=StaticProvider(*self.root), secure=False
+            endpoint=self.endpoint.removeprefix("http://"),
+            credentials=StaticProvider(*self.root),
+            secure=False,
         )
 
     def user(self, policy: str) -> Key:

@@ -11,7 +11,7 @@ from tarn.adapters.store import MemoryStore, StoreDeniedError, StoreUnavailableE
 from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.faults import Fault, FaultyStore, Op
-from tarn_catalog.register import Patience, Register, write_once
+from tarn_catalog.register import Patience, Register, Superseded, write_once
 
 KEY = "catalog/v1/pointers/ns/t.json"
 
@@ -128,7 +128,8 @@ def test_lost_reply_then_another_commit_on_top_is_still_committed() -> None:
 
     store.plan = plan
     outcome = reg.swap(KEY, value("a"), if_match=base.etag, is_mine=is_mine("a"))
-    assert outcome == Committed(etag=store.inner.get(KEY).etag)
+    assert outcome == Superseded(etag=store.inner.get(KEY).etag)
+    assert isinstance(outcome, Committed)
 
 
 def test_a_refusal_over_a_value_that_forgot_is_unknown() -> None:
