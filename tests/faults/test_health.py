@@ -1,4 +1,4 @@
-"""Health is true: what cannot be used is unhealthy within 60 s, behind an open port, and heals by the undo."""
+"""Health is true: what is unusable is unhealthy within 60 s, with its port open, and heals with the undo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from minio import MinioAdmin
 from minio.credentials import StaticProvider
 folder = pathlib.Path("/run/tarn/secrets")
 root = [(folder / n).read_text().strip() for n in ("root_user", "root_password")]
-admin = MinioAdmin("minio:9000", credentials=StaticProvider(*root), secure=False)
+admin = MinioAdmin(endpoint="minio:9000", credentials=StaticProvider(*root), secure=False)
 users = json.loads((folder / "store_users.json").read_text())
 for name in {names!r}:
     admin.{verb}(users[name]["access_key"])

@@ -26,6 +26,9 @@ PID_FILE = Path("/var/run/docker.pid")
 RECORD = project.STATE_DIR / "engine.json"
 LOG = project.LOG_DIR / "engine.log"
 
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+"""Engines that this very process started; each of them outlives it."""
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -237,6 +240,7 @@ def start(here: Machine) -> None:
             cwd="/",
             env=shell.environment(),
         )
+    _CHILDREN[process.pid] = process
     _record(
         {"kind": "dockerd", "pid": process.pid, "data_root": data_root_wanted(), "born": _born(process.pid)}
     )
@@ -318,11 +322,10 @@ def is_mine_alive() -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Take a child that has ended off the process table; not our child is fine."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except (ChildProcessError, OSError):
-        return
+    """Take the engine off the process table if it ended and this very process had started it."""
+    child = _CHILDREN.get(pid)
+    if child is not None and child.poll() is not None:
+        del _CHILDREN[pid]
 
 
 def _pid_in(path: Path) -> int | None:
