@@ -1,0 +1,159 @@
+"""Trino and Spark of our images on a lake of our images: store, its users and policies, catalog."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trino.dbapi
+from pyspark.sql import SparkSession
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+
+from tarn.core.credentials import UIDS, plan
+from tests.integration.minio.conftest import eventually, write_secrets
+from tests.support.images import image
+
+HEALTHY_WITHIN_S = 180.0
+MEMORY = {"trino": "1800m", "spark": "2g", "minio": "768m", "catalog": "512m", "services": "256m"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """Store and catalog, ready for engines.
+
+    Attributes:
+        network: where they are called `minio` and `catalog`.
+        folder: one folder of secrets per consumer.
+        secrets: consumer -> file name -> content.
+    """
+
+    network: Network
+    folder: Path
+    secrets: dict[str, dict[str, str]]
+
+    def engine(self, name: str) -> DockerContainer:
+        """An engine as the stack runs it, not yet started."""
+        container = hardened(image(name), self.folder / name)
+        return container.with_network(self.network).with_network_aliases(name)
+
+
+def hardened(name: str, folder: Path) -> DockerContainer:
+    """A container of ours with what docker-compose.yml takes away from it."""
+    service = name.rpartition("/")[2].partition(":")[0]
+    container = DockerContainer(name)
+    container.with_volume_mapping(str(folder), "/run/tarn/secrets", "ro")
+    container.with_tmpfs_mount("/tmp", "exec,size=256m")
+    return container.with_kwargs(
+        init=True,
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        mem_limit=MEMORY[service],
+        pids_limit=1024,
+    )
+
+
+def state(container: DockerContainer) -> dict[str, object]:
+    """What the engine says about a container's state."""
+    wrapped = container.get_wrapped_container()
+    wrapped.reload()
+    return dict(wrapped.attrs["State"])
+
+
+def health(container: DockerContainer) -> str:
+    """What the health check says; the state's own word when there is none."""
+    found = state(container)
+    return str(found["Health"]["Status"] if "Health" in found else found["Status"])  # type: ignore[index]
+
+
+def await_healthy(container: DockerContainer, name: str) -> None:
+    """Wait for the first passed deep look.
+
+    Raises:
+        AssertionError: it did not come in time.
+    """
+    eventually(f"{name} is healthy", lambda: health(container) == "healthy", timeout_s=HEALTHY_WITHIN_S)
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """A store with its users and policies, and the catalog on it."""
+    folder = tmp_path_factory.mktemp("secrets")
+    held: dict[str, dict[str, str]] = {consumer: {} for consumer in UIDS}
+    for file in plan(held, random_bytes=secrets.token_bytes):
+        held[file.consumer][file.name] = file.content
+    for consumer, files in held.items():
+        write_secrets(folder / consumer, **files)
+    with (
+        Network() as network,
+        hardened(image("minio"), folder / "minio")
+        .with_network(network)
+        .with_network_aliases("minio") as store,
+    ):
+        await_healthy(store, "minio")
+        bootstrap = hardened(image("services"), folder / "bootstrap").with_network(network)
+        bootstrap.with_command(["python", "-m", "tarn.bootstrap.store"])
+        with bootstrap:
+            eventually("bootstrap is done", lambda: health_is_over(bootstrap), timeout_s=60.0)
+            assert state(bootstrap)["ExitCode"] == 0, bootstrap.get_logs()
+        with (
+            hardened(image("catalog"), folder / "catalog")
+            .with_network(network)
+            .with_network_aliases("catalog") as catalog
+        ):
+            await_healthy(catalog, "catalog")
+            yield Lake(network=network, folder=folder, secrets=held)
+
+
+def health_is_over(container: DockerContainer) -> bool:
+    """Whether a one-shot has ended."""
+    return state(container)["Status"] == "exited"
+
+
+class Trino:
+    """A running Trino and a client of it."""
+
+    def __init__(self, container: DockerContainer) -> None:
+        self.container = container
+        self.address = f"127.0.0.1:{container.get_exposed_port(8080)}"
+
+    def rows(self, sql: str) -> list[list[object]]:
+        """All rows of one query."""
+        host, _, port = self.address.partition(":")
+        with trino.dbapi.connect(host=host, port=int(port), user="test", catalog="tarn") as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            return [list(row) for row in cursor.fetchall()]
+
+
+@pytest.fixture(scope="session")
+def trino_server(lake: Lake) -> Iterator[Trino]:
+    """A healthy Trino."""
+    container = lake.engine("trino")
+    container.ports["8080/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
+    with container:
+        await_healthy(container, "trino")
+        yield Trino(container)
+
+
+@pytest.fixture(scope="session")
+def spark_server(lake: Lake) -> Iterator[DockerContainer]:
+    """A healthy Spark Connect server."""
+    container = lake.engine("spark")
+    for port in (15002, 4040):
+        container.ports[f"{port}/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
+    with container:
+        await_healthy(container, "spark")
+        yield container
+
+
+@pytest.fixture(scope="session")
+def spark(spark_server: DockerContainer) -> Iterator[SparkSession]:
+    """A client's session on it."""
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}").create()
+    yield session
+    session.stop()
