@@ -46,8 +46,10 @@ def _walk_struct(struct: Json, prefix: str, depth: int) -> Iterator[tuple[int, s
         name = field.get("name") if isinstance(field, dict) else None
         if not isinstance(name, str) or not name:
             raise InvalidError(f"Invalid schema: a field of {prefix or 'the root'} has no name")
-        if not isinstance(field.get("id"), int) or "type" not in field:
+        if type(field.get("id")) is not int or "type" not in field:
             raise InvalidError(f"Invalid schema: the field {prefix}{name} has no id or no type")
+        if not isinstance(field.get("required"), bool) or not isinstance(field.get("doc", ""), str | None):
+            raise InvalidError(f"Invalid schema: required of {prefix}{name} is no bool or doc is no text")
         if name in names:
             raise InvalidError(f"Invalid schema: multiple fields for name {prefix}{name}; rename one")
         names.add(name)
@@ -56,6 +58,8 @@ def _walk_struct(struct: Json, prefix: str, depth: int) -> Iterator[tuple[int, s
 
 
 def _walk_type(kind: Any, prefix: str, depth: int) -> Iterator[tuple[int, str, Any, Json]]:
+    if depth > DEPTH_MAX:
+        raise InvalidError(f"Invalid schema: nested deeper than {DEPTH_MAX} levels; flatten it")
     if isinstance(kind, str):
         if not _PRIMITIVE.fullmatch(kind):
             raise InvalidError(f"Invalid schema: {prefix[:-1]} has the unknown type {kind!r}")
@@ -69,8 +73,10 @@ def _walk_type(kind: Any, prefix: str, depth: int) -> Iterator[tuple[int, str, A
     if parts is None:
         raise InvalidError(f"Invalid schema: {prefix[:-1]} has the unknown type {kind.get('type')!r}")
     for part in parts:
-        if not isinstance(kind.get(f"{part}-id"), int) or part not in kind:
+        if type(kind.get(f"{part}-id")) is not int or part not in kind:
             raise InvalidError(f"Invalid schema: {prefix}{part} has no id or no type")
+        if part != "key" and not isinstance(kind.get(f"{part}-required"), bool):
+            raise InvalidError(f"Invalid schema: {part}-required of {prefix[:-1]} is no bool")
         yield kind[f"{part}-id"], f"{prefix}{part}", kind[part], kind
         yield from _walk_type(kind[part], f"{prefix}{part}.", depth + 1)
 
@@ -101,10 +107,17 @@ def check_schema(schema: Json, format_version: int) -> int:
                 )
     if problems:
         raise InvalidError(f"Invalid schema for v{format_version}:\n- " + "\n- ".join(problems))
-    for field_id in schema.get("identifier-field-ids") or ():
+    for field_id in _identifiers(schema):
         if field_id not in by_id:
             raise InvalidError(f"Invalid schema: cannot add field {field_id} as an identifier: not found")
     return max(by_id, default=0)
+
+
+def _identifiers(schema: Json) -> list[int]:
+    found = schema.get("identifier-field-ids") or []
+    if not isinstance(found, list) or not all(type(field_id) is int for field_id in found):
+        raise InvalidError("Invalid schema: identifier-field-ids is no list of numbers")
+    return found
 
 
 def same_schema(a: Json, b: Json) -> bool:
@@ -125,7 +138,7 @@ def fresh_schema(schema: Json) -> tuple[Json, dict[int, int]]:
     list(walk(schema))
     fields = _fresh_struct(schema, give)["fields"]
     fresh: Json = {"type": "struct", "schema-id": 0, "fields": fields}
-    identifiers = schema.get("identifier-field-ids")
+    identifiers = _identifiers(schema)
     if identifiers:
         missing = [field_id for field_id in identifiers if field_id not in new_ids]
         if missing:
@@ -162,9 +175,17 @@ def _fresh_type(kind: Any, give: Callable[[int], int]) -> Any:
 
 
 def _field_sources(field: Json) -> list[int]:
-    if "source-id" in field:
-        return [field["source-id"]]
-    return list(field.get("source-ids") or ())
+    found = [field["source-id"]] if "source-id" in field else field.get("source-ids")
+    if not isinstance(found, list) or not all(type(source) is int for source in found):
+        raise InvalidError(f"Cannot find source column for field: {found!r} is no number")
+    return found
+
+
+def _fields(value: Json, what: str) -> list[Json]:
+    fields = value.get("fields")
+    if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
+        raise InvalidError(f"Invalid {what}: it has no list of fields")
+    return fields
 
 
 def spec_fields(
@@ -181,9 +202,7 @@ def spec_fields(
     Raises:
         InvalidError: a source column is missing, a name is taken, or a transform is not known.
     """
-    fields = spec.get("fields")
-    if not isinstance(fields, list):
-        raise InvalidError("Invalid partition spec: it has no list of fields")
+    fields = _fields(spec, "partition spec")
     columns = {field_id: path for field_id, path, _, _ in walk(schema)}
     by_path = {path: field_id for field_id, path in columns.items()}
     out: list[Json] = []
@@ -209,6 +228,8 @@ def spec_fields(
         if field_id is None:
             last_id += 1
             field_id = last_id
+        if type(field_id) is not int or field_id < 0:
+            raise InvalidError(f"Invalid partition spec: field-id {field_id!r} of {name} is no number")
         last_id = max(last_id, field_id)
         source: Json = {"source-id": sources[0]} if len(sources) == 1 else {"source-ids": sources}
         out.append({**source, "field-id": field_id, "name": name, "transform": transform})
@@ -217,9 +238,7 @@ def spec_fields(
 
 def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None = None) -> list[Json]:
     """The checked fields of a sort order. Arguments and errors as `spec_fields`."""
-    fields = order.get("fields")
-    if not isinstance(fields, list):
-        raise InvalidError("Invalid sort order: it has no list of fields")
+    fields = _fields(order, "sort order")
     columns = {field_id for field_id, _, _, _ in walk(schema)}
     out: list[Json] = []
     for field in fields:

@@ -131,10 +131,10 @@ def main() -> None:
         configure("info", service="catalog")
         log.error("catalog cannot start", reason=e.message)
         sys.exit(1)
-    except SystemExit as e:
+    except SystemExit:
         # uvicorn leaves this way if it cannot listen.
         log.error("catalog cannot listen", reason="a port is taken or the address is not this machine's")
-        sys.exit(e.code or 1)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

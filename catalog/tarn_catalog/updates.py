@@ -74,13 +74,19 @@ def check_format_version(value: Any) -> int:
     return version
 
 
-def _get(update: Json, name: str, kind: type | tuple[type, ...]) -> Any:
+def _get(update: Json, name: str, kind: type) -> Any:
     value = update.get(name)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidError(
-            f"Cannot parse update {update.get('action')}: field {name} is missing or no {kind}"
-        )
+    if not isinstance(value, kind) or isinstance(value, bool):
+        what = update.get("action", "update")
+        raise InvalidError(f"Cannot parse {what}: field {name} is missing or no {kind.__name__}")
     return value
+
+
+def _numbers(update: Json, name: str) -> set[int]:
+    found = _get(update, name, list)
+    if not all(type(number) is int for number in found):
+        raise InvalidError(f"Cannot parse {update.get('action')}: {name} holds something that is no number")
+    return set(found)
 
 
 def _assign_uuid(draft: Draft, update: Json) -> Draft:
@@ -216,6 +222,7 @@ def _add_snapshot(draft: Draft, update: Json) -> Draft:
     snapshot = _get(update, "snapshot", dict)
     snapshot_id = _get(snapshot, "snapshot-id", int)
     timestamp_ms = _get(snapshot, "timestamp-ms", int)
+    _check_snapshot(snapshot, meta["format-version"])
     for name, what in (
         ("schemas", "schema"),
         ("partition-specs", "partition spec"),
@@ -238,6 +245,21 @@ def _add_snapshot(draft: Draft, update: Json) -> Draft:
     if draft.updated_ms is not None:
         timestamp_ms = max(timestamp_ms, draft.updated_ms)
     return replace(draft, meta={**meta, **values}, added=(*draft.added, snapshot_id), updated_ms=timestamp_ms)
+
+
+def _check_snapshot(snapshot: Json, format_version: int) -> None:
+    """Nothing, if readers of this format version will understand the snapshot."""
+    for name in ("parent-snapshot-id", "sequence-number", "schema-id"):
+        if snapshot.get(name) is not None or (name == "sequence-number" and format_version > 1):
+            _get(snapshot, name, int)
+    if snapshot.get("summary") is not None or format_version > 1:
+        summary = _get(snapshot, "summary", dict)
+        if not all(isinstance(value, str) for value in summary.values()):
+            raise InvalidError("Cannot add snapshot: its summary must map names to strings")
+        if summary.get("operation") not in ("append", "replace", "overwrite", "delete"):
+            raise InvalidError(f"Cannot add snapshot: unknown operation {summary.get('operation')!r}")
+    if format_version > 1 or "manifests" not in snapshot:
+        _get(snapshot, "manifest-list", str)
 
 
 def _next_row_id(meta: Json, snapshot: Json) -> int:
@@ -311,7 +333,7 @@ def _remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
 
 
 def _remove_snapshots(draft: Draft, update: Json) -> Draft:
-    meta, gone = draft.meta, set(_get(update, "snapshot-ids", list))
+    meta, gone = draft.meta, _numbers(update, "snapshot-ids")
     kept = [s for s in meta["snapshots"] if s["snapshot-id"] not in gone]
     if len(kept) == len(meta["snapshots"]):
         return draft
@@ -337,7 +359,9 @@ def _set_properties(draft: Draft, update: Json) -> Draft:
 
 
 def _remove_properties(draft: Draft, update: Json) -> Draft:
-    gone = set(update.get("removals", update.get("removed")) or ())
+    gone = update.get("removals", update.get("removed"))
+    if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
+        raise InvalidError("Cannot parse remove-properties: field removals must be a list of names")
     properties = {key: value for key, value in draft.meta["properties"].items() if key not in gone}
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
@@ -346,6 +370,11 @@ def _setter(field: str, name: str) -> Callable[[Draft, Json], Draft]:
     def set_file(draft: Draft, update: Json) -> Draft:
         file = _get(update, field, dict)
         snapshot_id = _get(file, "snapshot-id", int)
+        _get(file, "statistics-path", str)
+        _get(file, "file-size-in-bytes", int)
+        if name == "statistics":
+            _get(file, "file-footer-size-in-bytes", int)
+            _get(file, "blob-metadata", list)
         others = [f for f in draft.meta.get(name) or [] if f["snapshot-id"] != snapshot_id]
         return replace(draft, meta={**draft.meta, name: [*others, file]})
 
@@ -363,7 +392,7 @@ def _remover(name: str) -> Callable[[Draft, Json], Draft]:
 
 
 def _remove_specs(draft: Draft, update: Json) -> Draft:
-    gone = set(_get(update, "spec-ids", list))
+    gone = _numbers(update, "spec-ids")
     if draft.meta["default-spec-id"] in gone:
         raise InvalidError("Cannot remove the default partition spec")
     kept = [s for s in draft.meta["partition-specs"] if s["spec-id"] not in gone]
@@ -371,7 +400,7 @@ def _remove_specs(draft: Draft, update: Json) -> Draft:
 
 
 def _remove_schemas(draft: Draft, update: Json) -> Draft:
-    gone = set(_get(update, "schema-ids", list))
+    gone = _numbers(update, "schema-ids")
     if draft.meta["current-schema-id"] in gone:
         raise InvalidError("Cannot remove the current schema")
     kept = [s for s in draft.meta["schemas"] if s["schema-id"] not in gone]
@@ -428,7 +457,8 @@ def apply(draft: Draft, update: Json) -> Draft:
         InvalidError: it cannot be applied.
         ConflictError: it contradicts what another commit did.
     """
-    function = _UPDATES.get(str(update.get("action")))
+    action = update.get("action")
+    function = _UPDATES.get(action) if isinstance(action, str) else None
     if function is None:
         raise InvalidError(f"Cannot apply unknown update: {update.get('action')!r}")
     return function(draft, update)

@@ -166,6 +166,8 @@ class S3Store:
             access_key_id=access_key_id,
             secret_access_key=secret_access_key,
             virtual_hosted_style_request=False,
+            # One DELETE per key: a refusal in a bulk answer cannot be told from a failure.
+            disable_bulk_delete=True,
             client_options={
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": timedelta(milliseconds=CONNECT_TIMEOUT_MS),

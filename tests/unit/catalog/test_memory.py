@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarn_catalog.memory import INLINE_MAX, PAGE_FAN_IN, REMEMBERED_MS, Done, Memory, spill
@@ -84,6 +84,7 @@ def test_wrote_tells_yes_no_and_too_long_ago() -> None:
     assert Memory().wrote("n1", 1) is False
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.booleans()), min_size=1, max_size=400),
     st.integers(0, 399),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarn.core.errors import InvalidLocationError, InvalidNameError
@@ -58,6 +58,7 @@ def test_encoding(name: str, encoded: str) -> None:
     assert namespace_of_key(namespace_key(("a", name))) == ("a", name)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30))
 def test_encoding_is_reversible_and_plain(name: str) -> None:
     encoded = encode(name)
@@ -65,6 +66,7 @@ def test_encoding_is_reversible_and_plain(name: str) -> None:
     assert set(encoded) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-~")
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("ab.~ é"), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_levels_cannot_run_into_each_other(levels: list[str]) -> None:
     try:

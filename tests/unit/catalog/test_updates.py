@@ -6,11 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from tarn.core.errors import ConflictError, InvalidError
+from tarn.core.errors import ConflictError, InvalidError, TarnError
 from tarn_catalog import metadata
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
@@ -114,12 +114,23 @@ def test_types_of_v3_need_v3(kind: str) -> None:
     ("fields", "said"),
     [
         ([{"id": 1, "name": "a", "type": "money", "required": True}], "unknown type 'money'"),
-        ([{"id": 1, "type": "int"}], "has no name"),
-        ([{"name": "a", "type": "int"}], "has no id or no type"),
-        ([{"id": 1, "name": "a", "type": "int"}, {"id": 2, "name": "a", "type": "int"}], "multiple fields"),
-        ([{"id": 1, "name": "a", "type": {"type": "list", "element": "int"}}], "a.element has no id"),
-        ([{"id": 1, "name": "a", "type": {"type": "bag"}}], "unknown type 'bag'"),
-        ([{"id": 1, "name": "a", "type": 7}], "neither a name nor an object"),
+        ([{"id": 1, "type": "int", "required": False}], "has no name"),
+        ([{"name": "a", "type": "int", "required": False}], "has no id or no type"),
+        (
+            [
+                {"id": 1, "name": "a", "type": "int", "required": False},
+                {"id": 2, "name": "a", "type": "int", "required": False},
+            ],
+            "multiple fields",
+        ),
+        (
+            [{"id": 1, "name": "a", "type": {"type": "list", "element": "int"}, "required": True}],
+            "a.element has no id",
+        ),
+        ([{"id": 1, "name": "a", "type": {"type": "bag"}, "required": True}], "unknown type 'bag'"),
+        ([{"id": 1, "name": "a", "type": 7, "required": True}], "neither a name nor an object"),
+        ([{"id": 1, "name": "a", "type": "int"}], "required of a is no bool"),
+        ([{"id": True, "name": "a", "type": "int", "required": True}], "has no id"),
         ("x", "no struct"),
     ],
 )
@@ -480,6 +491,7 @@ def test_already_applied_knows_equal_content_and_rebased_ancestors_only() -> Non
     assert not metadata.already_applied([{"action": "add-snapshot"}], meta)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> None:
     """A plain model of snapshots, refs and properties against the real thing; every step stays readable."""
@@ -529,3 +541,128 @@ def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> 
         assert {entry["snapshot-id"] for entry in log} <= set(live)
         assert [e["timestamp-ms"] for e in log] == sorted(e["timestamp-ms"] for e in log)
         TableMetadataUtil.parse_obj(meta)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in inner for found in paths(item, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    changed = copy.copy(value)
+    if new is ... and len(path) == 1:
+        del changed[path[0]]
+    else:
+        changed[path[0]] = replaced(value[path[0]], path[1:], new)
+    return changed
+
+
+FILE = {"snapshot-id": 1, "statistics-path": "s3://x", "file-size-in-bytes": 1}
+VALID: list[list[Json]] = [
+    [snapshot(9, 2), move(9, "b", **{"max-ref-age-ms": 5})],
+    [{"action": "add-schema", "schema": wider()}, {"action": "set-current-schema", "schema-id": -1}],
+    [
+        {"action": "add-spec", "spec": {"fields": [{"source-id": 2, "name": "day", "transform": "day"}]}},
+        {"action": "set-default-spec", "spec-id": -1},
+    ],
+    [
+        {
+            "action": "add-sort-order",
+            "sort-order": {
+                "order-id": 1,
+                "fields": [
+                    {"source-id": 2, "transform": "identity", "direction": "asc", "null-order": "nulls-last"}
+                ],
+            },
+        },
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+    ],
+    [{"action": "set-properties", "updates": {"a": "b"}}, {"action": "remove-properties", "removals": ["a"]}],
+    [
+        {"action": "remove-snapshots", "snapshot-ids": [1]},
+        {"action": "remove-snapshot-ref", "ref-name": "main"},
+    ],
+    [
+        {
+            "action": "set-statistics",
+            "statistics": {**FILE, "file-footer-size-in-bytes": 1, "blob-metadata": []},
+        },
+        {"action": "set-partition-statistics", "partition-statistics": FILE},
+        {"action": "remove-statistics", "snapshot-id": 1},
+    ],
+    [{"action": "remove-partition-specs", "spec-ids": [5]}, {"action": "remove-schemas", "schema-ids": [5]}],
+    [{"action": "upgrade-format-version", "format-version": 2}, {"action": "assign-uuid", "uuid": UUID}],
+]
+ODD = st.sampled_from(
+    [None, True, -1, 0, 7, 2**70, 1.5, "", "x", [], [1], ["x"], {}, {"a": 1}, [[]], [{}], ...]
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.data())
+def test_malformed_updates_are_refused_or_leave_what_readers_understand(data: st.DataObject) -> None:
+    updates = data.draw(st.sampled_from(VALID))
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from([path for path in paths(updates) if path]))
+        updates = replaced(updates, path, data.draw(ODD))
+    if not all(isinstance(update, dict) for update in updates):
+        return
+    try:
+        done = metadata.commit(with_snapshots(2), updates, now_ms=NOW_MS, previous_location="s3://x/p.json")
+    except TarnError:
+        return
+    if done is not None:
+        TableMetadataUtil.parse_obj(done)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_malformed_new_tables_are_refused_or_leave_what_readers_understand(data: st.DataObject) -> None:
+    request: Json = {
+        "schema": {
+            **SCHEMA,
+            "identifier-field-ids": [1],
+            "fields": [
+                *SCHEMA["fields"],
+                {
+                    "id": 3,
+                    "name": "m",
+                    "required": False,
+                    "type": {
+                        "type": "map",
+                        "key-id": 4,
+                        "key": "string",
+                        "value-id": 5,
+                        "value": {
+                            "type": "list",
+                            "element-id": 6,
+                            "element": "int",
+                            "element-required": False,
+                        },
+                        "value-required": True,
+                    },
+                },
+            ],
+        },
+        "spec": {"fields": [{"source-id": 2, "field-id": 1000, "name": "day", "transform": "day"}]},
+        "order": {"fields": []},
+    }
+    path = data.draw(st.sampled_from([path for path in paths(request) if len(path) > 1]))
+    request = replaced(request, path, data.draw(ODD))
+    try:
+        done = table(**request)
+    except TarnError:
+        return
+    TableMetadataUtil.parse_obj(done)
+
+
+def test_lists_nested_without_end_are_refused() -> None:
+    kind: Any = "int"
+    for number in range(400):
+        kind = {"type": "list", "element-id": number, "element": kind, "element-required": False}
+    with pytest.raises(InvalidError, match="nested deeper"):
+        table(
+            schema={"type": "struct", "fields": [{"id": 999, "name": "a", "type": kind, "required": False}]}
+        )
