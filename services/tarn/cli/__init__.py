@@ -7,6 +7,7 @@ status     what the lake looks like right now
 hostenv    settings for clients on the host
 pages      report and status for people
 answers    rows as a table, JSON or CSV
+deadline   a limit on work that has none
 ports      what the flows need from outside, as small interfaces
 clients/   the adapters: catalog, Kafka, Trino, Spark, plain HTTP
 """

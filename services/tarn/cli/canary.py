@@ -6,7 +6,6 @@ It also audits all rows that canaries ever sent: by the offsets they carry, none
 from __future__ import annotations
 
 import json
-import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from tarn.cli.deadline import within
 from tarn.cli.ports import Clock, Lake, MessageLog, Placed, Reader, Tell, Traced
 from tarn.core.errors import DataError, TarnError, UnavailableError
 
@@ -169,33 +169,6 @@ def audit(traced: Traced) -> list[str]:
     return wrong
 
 
-def within(seconds: float, what: str, work: Callable[[], T]) -> T:
-    """Run blocking work and return its result, or stop waiting for it after that many seconds.
-
-    Raises:
-        UnavailableError: it did not come back in time. Its thread is left behind.
-    """
-    results: queue.Queue[tuple[bool, T | BaseException]] = queue.Queue(maxsize=1)
-
-    def call() -> None:
-        try:
-            results.put((True, work()))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller below
-            results.put((False, error))
-
-    threading.Thread(target=call, name=what, daemon=True).start()
-    try:
-        ok, value = results.get(timeout=max(seconds, 0.0))
-    except queue.Empty:
-        raise UnavailableError(
-            f"{what} did not answer within {seconds:.0f} s; see docker compose logs {what}", what=what
-        ) from None
-    if ok:
-        return value  # type: ignore[return-value]
-    assert isinstance(value, BaseException)
-    raise value
-
-
 def _send(flight: Flight, row: CanaryRow, start_s: float) -> tuple[Placed, int, str]:
     timeout_s = min(flight.limits.log_s, _left(flight, start_s))
     placed = flight.log.send(TOPIC, row.message(), timeout_s=timeout_s)
@@ -209,7 +182,9 @@ def _await_commit(flight: Flight, placed: Placed, start_s: float) -> tuple[None,
     trouble: TarnError | None = None
     while flight.clock.now_s() < end_s:
         try:
-            seen, trouble = flight.lake.committed(TABLE, STREAM), None
+            left_s = end_s - flight.clock.now_s()
+            seen = within(left_s, "catalog", lambda: flight.lake.committed(TABLE, STREAM))
+            trouble = None
         except UnavailableError as error:
             trouble = error
         if seen is not None and seen.get(placed.partition, 0) > placed.offset:

@@ -78,7 +78,7 @@ def status(as_json_: Json = False) -> None:
     settings = load_settings()
     seen = gather(
         wiring.looks(settings),
-        wiring.lake(settings),
+        wiring.lake(settings, timeout_s=2 * wiring.LOOK_S),
         wiring.ingest_status(settings),
         clock=Clock(),
         at=datetime.now(UTC),

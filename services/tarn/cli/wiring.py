@@ -21,11 +21,11 @@ LOOK_S = 5.0
 ENGINES = ("trino", "spark")
 
 
-def lake(settings: Settings) -> Lake:
-    """Return the tables through the REST catalog."""
+def lake(settings: Settings, *, timeout_s: float = 30.0) -> Lake:
+    """Return the tables through the REST catalog; every question is given up after that time."""
     from tarn.cli.clients.lake import RestLake
 
-    return RestLake(settings, load_secrets(settings.secrets_dir))
+    return RestLake(settings, load_secrets(settings.secrets_dir), timeout_s=timeout_s)
 
 
 def engine(settings: Settings, name: str) -> Engine:

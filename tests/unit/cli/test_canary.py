@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarn.cli.canary import STREAM, TABLE, TOPIC, CanaryRow, Flight, Limits, audit, differences, fly, within
+from tarn.cli.canary import STREAM, TABLE, TOPIC, CanaryRow, Flight, Limits, audit, differences, fly
+from tarn.cli.deadline import within
 from tarn.cli.ports import Clock, Placed, Traced
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
@@ -155,6 +156,19 @@ def test_waits_for_the_commit_and_through_a_catalog_that_is_away_for_a_moment():
     assert report.ok
     assert lake.asked == 11
     assert report.stages[1].seconds == pytest.approx(2.0)
+
+
+def test_a_catalog_that_hangs_is_left_behind():
+    class Hanging(MemoryLake):
+        def committed(self, table: str, stream: str):
+            threading.Event().wait(60)
+
+    log = MemoryLog()
+    limits = Limits(total_s=0.3)
+    report = fly(flight(log=log, lake=Hanging(log=log), limits=limits, clock=Clock()), ROW)
+    assert not report.ok
+    assert report.seconds < 5
+    assert "catalog did not answer" in report.stages[-1].detail
 
 
 def test_a_row_that_ingest_never_commits_is_told_with_what_the_table_holds():

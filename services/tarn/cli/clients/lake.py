@@ -29,6 +29,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.expressions import BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
+from tarn.cli.deadline import within
 from tarn.cli.ports import TableFacts, Traced
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.dead_letter import FIELDS as DEAD_LETTER_FIELDS
@@ -43,6 +44,7 @@ from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import TRACE_COLUMN, DeadLetters
 
 ANCESTORS_MAX = 10_000
+TIMEOUT_S = 30.0
 
 T = TypeVar("T")
 
@@ -53,13 +55,15 @@ class RestLake:
     Args:
         settings: where they are.
         secrets: who we are.
+        timeout_s: how long any question may take; pyiceberg itself waits for ever.
     """
 
     name = "pyiceberg"
 
-    def __init__(self, settings: Settings, secrets: Secrets) -> None:
+    def __init__(self, settings: Settings, secrets: Secrets, *, timeout_s: float = TIMEOUT_S) -> None:
         self._settings = settings
         self._secrets = secrets
+        self._timeout_s = timeout_s
 
     @cached_property
     def _catalog(self) -> Catalog:
@@ -156,7 +160,7 @@ class RestLake:
 
     def _call(self, work: Callable[[], T]) -> T:
         try:
-            return work()
+            return within(self._timeout_s, "catalog", work)
         except (NoTableError, NoNamespaceError) as error:
             raise NoSuchTableError(
                 f"the catalog at {self._settings.catalog_uri} has no such table: {error}; "
