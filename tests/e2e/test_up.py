@@ -65,7 +65,7 @@ def test_up_works_offline(stack: Stack) -> None:
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
     routes = run([*unshare, "cat", "/proc/net/route"], timeout_s=60)
     assert routes.code == 0, routes.text
-    assert len(routes.text.splitlines()) == 1, "the namespace still has a route: this would prove nothing"
+    assert routes.text.splitlines()[1:] == [], "the namespace still has a route: this would prove nothing"
     command = [*unshare, "scripts/up", "--pull", "never"]
     answer = run(command, timeout_s=600, env=stack.env)
     assert answer.code == 0, answer.text
