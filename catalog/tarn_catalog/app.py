@@ -15,7 +15,8 @@ from starlette.routing import Route
 
 from tarn.core.errors import TarnError, UnavailableError
 from tarn_catalog.answers import Answer, TooLargeError, answer_error, error_body
-from tarn_catalog.routes import Call, Routes, Side
+from tarn_catalog.calls import Call, Side
+from tarn_catalog.routes import Routes
 
 log = structlog.get_logger()
 

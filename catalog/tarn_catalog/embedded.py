@@ -41,7 +41,7 @@ from tarn.core import errors as ours
 from tarn.core.naming import Roots
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.core import Metadata
-from tarn_catalog.tables import NewTable, Slot
+from tarn_catalog.slots import NewTable, Slot
 
 if TYPE_CHECKING:
     import pyarrow as pa

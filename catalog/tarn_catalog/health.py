@@ -22,7 +22,8 @@ from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError,
 from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog import metadata
 from tarn_catalog.core import Core
-from tarn_catalog.tables import Slot, Tables
+from tarn_catalog.slots import Slot
+from tarn_catalog.tables import Tables
 
 log = structlog.get_logger()
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog.draft import Draft, check_format_version
 from tarn_catalog.schemas import (
     FIRST_PARTITION_ID,
     Json,
@@ -18,7 +19,7 @@ from tarn_catalog.schemas import (
     order_fields,
     spec_fields,
 )
-from tarn_catalog.updates import Draft, apply, check_format_version, finish
+from tarn_catalog.updates import apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
 PREVIOUS_VERSIONS_MAX_DEFAULT = 100

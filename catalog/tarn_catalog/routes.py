@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -26,140 +23,14 @@ from tarn_catalog.answers import (
     error_body,
 )
 from tarn_catalog.auth import Access
+from tarn_catalog.calls import Call, get, levels_of, objects, strings
 from tarn_catalog.catalog import Catalog
-from tarn_catalog.core import Metadata, Repeat
+from tarn_catalog.core import Metadata
 from tarn_catalog.memory import LIFETIME_MS
 from tarn_catalog.metadata import refs_only
-from tarn_catalog.namespaces import Levels
-from tarn_catalog.tables import NewTable, Slot
+from tarn_catalog.slots import NewTable, Slot
 
-SEPARATOR = "\x1f"
-PAGE_SIZE_MAX = 1000
 IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One listener, and what its clients are told.
-
-    Attributes:
-        name: `inside` or `published`.
-        s3_endpoint: the store as these clients reach it.
-        region: of the store.
-        warehouse: the one warehouse.
-    """
-
-    name: str
-    s3_endpoint: str
-    region: str
-    warehouse: str
-
-    def defaults(self) -> dict[str, str]:
-        """Client properties that let Spark, Trino and pyiceberg work without flags of their own."""
-        return {
-            "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-            "s3.endpoint": self.s3_endpoint,
-            "s3.path-style-access": "true",
-            "s3.region": self.region,
-            "client.region": self.region,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request.
-
-    Attributes:
-        method: the HTTP method.
-        path: still percent-encoded.
-        query: decoded.
-        headers: lower-case names.
-        body: the bytes.
-        side: the listener that it came in by.
-    """
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-    side: Side
-
-    def json(self) -> dict[str, Any]:
-        """The body as a JSON object.
-
-        Raises:
-            InvalidError: it is none.
-        """
-        try:
-            value = orjson.loads(self.body)
-        except orjson.JSONDecodeError as e:
-            raise InvalidError(f"Cannot parse the request body as JSON: {e}") from e
-        if not isinstance(value, dict):
-            raise InvalidError("Cannot parse the request body: it is no JSON object")
-        return value
-
-    def repeat(self, what: str) -> Repeat | None:
-        """The idempotency key, bound to this operation and payload.
-
-        Raises:
-            InvalidError: it is no UUID version 7.
-        """
-        text = self.headers.get("idempotency-key")
-        if text is None:
-            return None
-        try:
-            key = uuid.UUID(text)
-        except ValueError:
-            key = None
-        if key is None or key.version != 7 or len(text) != 36:
-            raise InvalidError(f"Invalid Idempotency-Key {text[:64]!r}: give a UUID version 7 (RFC 9562)")
-        digest = hashlib.sha256(b"\0".join((self.path.encode(), self.body))).hexdigest()[:16]
-        return Repeat(key=str(key), what=f"{what}:{digest}")
-
-    def page(self) -> tuple[str | None, int | None]:
-        """The page token and size.
-
-        Raises:
-            InvalidError: the size is no number above 0.
-        """
-        size = self.query.get("pageSize")
-        if size is None:
-            return self.query.get("pageToken"), None
-        if not re.fullmatch("[1-9][0-9]{0,8}", size):
-            raise InvalidError(f"Invalid pageSize {size!r}: give a number above 0")
-        return self.query.get("pageToken"), min(int(size), PAGE_SIZE_MAX)
-
-
-def _get(value: Mapping[str, Any], name: str, kind: type, default: Any = ...) -> Any:
-    found = value.get(name)
-    if found is None and default is not ...:
-        return default
-    if not isinstance(found, kind):
-        raise InvalidError(f"Cannot parse the request body: {name} is missing or no {kind.__name__}")
-    return found
-
-
-def _strings(value: Mapping[str, Any], name: str) -> dict[str, str]:
-    found = _get(value, name, dict, {})
-    for key, item in found.items():
-        if not isinstance(item, str):
-            raise InvalidError(f"Cannot parse the request body: {name}.{key} is no string")
-    return dict(found)
-
-
-def _objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = _get(value, name, list, [])
-    if not all(isinstance(item, dict) for item in found):
-        raise InvalidError(f"Cannot parse the request body: {name} holds something that is no JSON object")
-    return list(found)
-
-
-def _levels(text: str) -> Levels:
-    levels = tuple(text.split(SEPARATOR))
-    if not all(levels):
-        raise InvalidNameError(f"Invalid namespace {text!r}: it has an empty level", namespace=text)
-    return levels
 
 
 class Routes:
@@ -238,40 +109,40 @@ class Routes:
         # pyiceberg encodes the parent twice; no name holds a percent escape, so this is harmless.
         parent = unquote(call.query.get("parent", ""))
         page = self._catalog.namespaces.children(
-            _levels(parent) if parent else (), token=token, page_size=size
+            levels_of(parent) if parent else (), token=token, page_size=size
         )
         return answer_json({"namespaces": page.names, "next-page-token": page.next_token})
 
     def _create_namespace(self, call: Call, _: list[str]) -> Answer:
         body = call.json()
-        levels = _get(body, "namespace", list)
+        levels = get(body, "namespace", list)
         if not all(isinstance(level, str) for level in levels):
             raise InvalidError("Cannot parse the request body: a level of namespace is no string")
         properties = self._catalog.namespaces.create(
-            tuple(levels), _strings(body, "properties"), repeat=call.repeat("create-namespace")
+            tuple(levels), strings(body, "properties"), repeat=call.repeat("create-namespace")
         )
         return answer_json({"namespace": levels, "properties": properties})
 
     def _load_namespace(self, _call: Call, arguments: list[str]) -> Answer:
-        levels = _levels(arguments[0])
+        levels = levels_of(arguments[0])
         return answer_json({"namespace": levels, "properties": self._catalog.namespaces.load(levels)})
 
     def _namespace_exists(self, _call: Call, arguments: list[str]) -> Answer:
-        self._catalog.namespaces.load(_levels(arguments[0]))
+        self._catalog.namespaces.load(levels_of(arguments[0]))
         return NO_CONTENT
 
     def _drop_namespace(self, call: Call, arguments: list[str]) -> Answer:
-        self._catalog.namespaces.drop(_levels(arguments[0]), repeat=call.repeat("drop-namespace"))
+        self._catalog.namespaces.drop(levels_of(arguments[0]), repeat=call.repeat("drop-namespace"))
         return NO_CONTENT
 
     def _update_namespace(self, call: Call, arguments: list[str]) -> Answer:
         body = call.json()
-        removals = _get(body, "removals", list, [])
+        removals = get(body, "removals", list, [])
         if not all(isinstance(name, str) for name in removals):
             raise InvalidError("Cannot parse the request body: removals holds something that is no string")
         changed = self._catalog.namespaces.update(
-            _levels(arguments[0]),
-            updates=_strings(body, "updates"),
+            levels_of(arguments[0]),
+            updates=strings(body, "updates"),
             removals=removals,
             repeat=call.repeat("update-namespace"),
         )
@@ -284,22 +155,22 @@ class Routes:
     def _list_tables(self, call: Call, arguments: list[str]) -> Answer:
         token, size = call.page()
         page = self._catalog.namespaces.list_tables(
-            _levels(arguments[0]), kind="table", token=token, page_size=size
+            levels_of(arguments[0]), kind="table", token=token, page_size=size
         )
         identifiers = [{"namespace": found[:-1], "name": found[-1]} for found in page.names]
         return answer_json({"identifiers": identifiers, "next-page-token": page.next_token})
 
     def _create_table(self, call: Call, arguments: list[str]) -> Answer:
         body = call.json()
-        slot = Slot.of(_levels(arguments[0]), _get(body, "name", str))
+        slot = Slot.of(levels_of(arguments[0]), get(body, "name", str))
         wanted = NewTable(
-            schema=_get(body, "schema", dict),
-            spec=_get(body, "partition-spec", dict, None),
-            order=_get(body, "write-order", dict, None),
-            properties=_strings(body, "properties"),
-            location=_get(body, "location", str, None),
+            schema=get(body, "schema", dict),
+            spec=get(body, "partition-spec", dict, None),
+            order=get(body, "write-order", dict, None),
+            properties=strings(body, "properties"),
+            location=get(body, "location", str, None),
         )
-        if _get(body, "stage-create", bool, False):
+        if get(body, "stage-create", bool, False):
             staged = self._catalog.tables.stage(slot, wanted)
             return answer_json({"metadata": staged, "config": {}})
         stored = self._catalog.tables.create(slot, wanted, repeat=call.repeat("create-table"))
@@ -309,7 +180,7 @@ class Routes:
         mode = call.query.get("snapshots", "all")
         if mode not in ("all", "refs"):
             raise InvalidError(f"Invalid snapshots {mode!r}: give all or refs")
-        stored = self._catalog.tables.load(Slot.of(_levels(arguments[0]), arguments[1]))
+        stored = self._catalog.tables.load(Slot.of(levels_of(arguments[0]), arguments[1]))
         return self._table(call, stored, mode=mode)
 
     def _table(self, call: Call, stored: Metadata, *, mode: str = "all") -> Answer:
@@ -325,31 +196,31 @@ class Routes:
         return Answer(body=body, headers={**JSON_HEADERS, "etag": etag})
 
     def _table_exists(self, _call: Call, arguments: list[str]) -> Answer:
-        self._catalog.tables.pointer(Slot.of(_levels(arguments[0]), arguments[1]))
+        self._catalog.tables.pointer(Slot.of(levels_of(arguments[0]), arguments[1]))
         return NO_CONTENT
 
     def _commit_table(self, call: Call, arguments: list[str]) -> Answer:
         body = call.json()
-        slot = Slot.of(_levels(arguments[0]), arguments[1])
-        named = _get(body, "identifier", dict, None)
+        slot = Slot.of(levels_of(arguments[0]), arguments[1])
+        named = get(body, "identifier", dict, None)
         if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
             slot.namespace,
             slot.name,
         ):
             raise InvalidError(f"Cannot commit: the body names {named}, the path {slot.text}")
         stored = self._catalog.tables.commit(
-            slot, _objects(body, "requirements"), _objects(body, "updates"), repeat=call.repeat("commit")
+            slot, objects(body, "requirements"), objects(body, "updates"), repeat=call.repeat("commit")
         )
         return self._table(call, stored)
 
     def _drop_table(self, call: Call, arguments: list[str]) -> Answer:
         # purgeRequested is accepted; files are taken by the reaper only, whether purged or not (I7).
-        slot = Slot.of(_levels(arguments[0]), arguments[1])
+        slot = Slot.of(levels_of(arguments[0]), arguments[1])
         self._catalog.tables.drop(slot, repeat=call.repeat("drop-table"))
         return NO_CONTENT
 
     def _metrics(self, call: Call, arguments: list[str]) -> Answer:
-        Slot.of(_levels(arguments[0]), arguments[1])
+        Slot.of(levels_of(arguments[0]), arguments[1])
         call.json()
         return NO_CONTENT
 

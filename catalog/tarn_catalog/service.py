@@ -17,9 +17,10 @@ from tarn.adapters.logging import configure
 from tarn.core.errors import TarnError
 from tarn_catalog.app import Limits, make_app
 from tarn_catalog.auth import Access
+from tarn_catalog.calls import Side
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.health import check_store
-from tarn_catalog.routes import Routes, Side
+from tarn_catalog.routes import Routes
 from tarn_catalog.settings import Settings, load_settings
 
 log = structlog.get_logger()

@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from tarn.core.errors import (
-    AlreadyExistsError,
     ConflictError,
-    InvalidError,
-    InvalidLocationError,
     NoSuchTableError,
     OutcomeUnknownError,
     TarnError,
 )
-from tarn.core.naming import check_path_properties, pointer_key
+from tarn.core.naming import check_path_properties
 from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog import metadata
 from tarn_catalog.core import Core, Held, Metadata, Repeat
-from tarn_catalog.namespaces import Levels, Namespaces
+from tarn_catalog.draft import check_format_version
+from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.pointer import Pointer, PointerState
 from tarn_catalog.register import Superseded
 from tarn_catalog.schemas import Json
-from tarn_catalog.updates import check_format_version
+from tarn_catalog.slots import NewTable, Slot, check_locations, last_of, taken
 
 COMMIT_ATTEMPTS_MAX = 16
 POINTER_BYTES = 16_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """A place for a table: its name and the key of its pointer.
-
-    Attributes:
-        namespace: where it lives.
-        name: its name.
-        key: of its pointer.
-    """
-
-    namespace: Levels
-    name: str
-    key: str
-
-    @staticmethod
-    def of(namespace: Levels, name: str) -> Slot:
-        """The place of a table of a user.
-
-        Raises:
-            InvalidNameError: a name is not allowed.
-        """
-        return Slot(namespace=namespace, name=name, key=pointer_key(namespace, name))
-
-    @property
-    def text(self) -> str:
-        """For messages."""
-        return ".".join((*self.namespace, self.name))
-
-    def missing(self) -> NoSuchTableError:
-        """The error if there is no table."""
-        return NoSuchTableError(f"Table does not exist: {self.text}", table=self.text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTable:
-    """What a client asks for when it creates a table.
-
-    Attributes:
-        schema: JSON.
-        spec: JSON of the partition spec.
-        order: JSON of the sort order.
-        properties: of the table.
-        location: a folder it should lie in; the catalog appends a name that ends in the uuid.
-    """
-
-    schema: Json
-    spec: Json | None = None
-    order: Json | None = None
-    properties: Mapping[str, str]
-    location: str | None = None
 
 
 class Tables:
@@ -132,7 +77,7 @@ class Tables:
         """
         self._namespaces.load(slot.namespace)
         if self.exists(slot):
-            raise _taken(slot)
+            raise taken(slot)
         return self._new(slot, wanted)
 
     def create(self, slot: Slot, wanted: NewTable, *, repeat: Repeat | None = None) -> Metadata:
@@ -147,7 +92,7 @@ class Tables:
             if self._core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
             if held.value.live:
-                raise _taken(slot)
+                raise taken(slot)
         return self._create(slot, held, self._new(slot, wanted), repeat)
 
     def _new(self, slot: Slot, wanted: NewTable) -> Json:
@@ -221,7 +166,7 @@ class Tables:
             case Committed(etag=etag):
                 self._remember(slot, Held(value=written, etag=etag))
             case Conflict():
-                raise _taken(slot)
+                raise taken(slot)
             case Unknown(reason=reason):
                 raise OutcomeUnknownError(
                     f"Cannot tell whether table {slot.text} was created: {reason}; load it and look for uuid "
@@ -312,7 +257,7 @@ class Tables:
                 return None if must_swap else base
             stored = base
         else:
-            _check_locations(meta, base.parsed)
+            check_locations(meta, base.parsed)
             stored = self._core.write_metadata(self._next_location(base), meta)
         nonce = self._core.new_uuid()
         written, outcome = self._core.write(
@@ -363,8 +308,8 @@ class Tables:
         repeat: Repeat | None,
     ) -> Metadata:
         """The end of a staged create."""
-        table_uuid = str(_last(updates, "assign-uuid", "uuid")).lower()
-        location = str(_last(updates, "set-location", "location")).rstrip("/")
+        table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
+        location = str(last_of(updates, "set-location", "location")).rstrip("/")
         self._namespaces.enter(slot.namespace)
         held = self._core.read(slot.key, Pointer.load)
         if held is not None:
@@ -377,7 +322,7 @@ class Tables:
                     not adds or metadata.already_applied(updates, current.parsed)
                 ):
                     return current
-                raise _taken(slot)
+                raise taken(slot)
         self._core.roots.check_table(location, table_uuid)
         metadata.check_requirements(requirements, None)
         versions = [u.get("format-version") for u in updates if u.get("action") == "upgrade-format-version"]
@@ -438,28 +383,3 @@ class Tables:
             f"Cannot drop {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; try again",
             table=slot.text,
         )
-
-
-def _taken(slot: Slot) -> AlreadyExistsError:
-    return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
-
-
-def _check_locations(meta: Json, base: Json) -> None:
-    if meta["location"] != base["location"]:
-        raise InvalidLocationError(
-            f"Invalid location {meta['location']}: the table lies at {base['location']} and stays there; "
-            "make a new table and copy the rows",
-            location=meta["location"],
-        )
-    if meta["properties"] is not base["properties"]:
-        check_path_properties(meta["properties"], meta["location"])
-
-
-def _last(updates: Sequence[Json], action: str, field: str) -> object:
-    values = [update.get(field) for update in updates if update.get("action") == action]
-    if not values or not isinstance(values[-1], str):
-        raise InvalidError(
-            f"Cannot create a table without the update {action}: stage the create and send back what it "
-            "answers"
-        )
-    return values[-1]

@@ -7,11 +7,12 @@ touches are copied. `-1` for a schema, spec or sort order means the one that was
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog.draft import Draft, get, numbers
 from tarn_catalog.schemas import (
     FORMAT_VERSION_MAX,
     Json,
@@ -21,77 +22,22 @@ from tarn_catalog.schemas import (
     same_schema,
     spec_fields,
 )
+from tarn_catalog.snapshots import (
+    add_snapshot,
+    remove_snapshot_ref,
+    remove_snapshots,
+    remover,
+    set_snapshot_ref,
+    setter,
+    snapshot_log,
+)
 
-MAIN = "main"
 LAST_ADDED = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """Metadata in the course of one commit.
-
-    Attributes:
-        meta: as it is now; the very object `base` as long as nothing has changed.
-        base: as it was.
-        now_ms: the time of the commit.
-        updated_ms: the time that an added snapshot gives the commit.
-        last_schema: the schema id that -1 means.
-        last_spec: the spec id that -1 means.
-        last_order: the sort order id that -1 means.
-        added: ids of snapshots that this commit added.
-        was_main: ids that this commit made the current snapshot, in order.
-        removed: whether this commit removed snapshots.
-    """
-
-    meta: Json
-    base: Json
-    now_ms: int
-    updated_ms: int | None = None
-    last_schema: int | None = None
-    last_spec: int | None = None
-    last_order: int | None = None
-    added: tuple[int, ...] = ()
-    was_main: tuple[int, ...] = ()
-    removed: bool = False
-
-    def set(self, **values: Any) -> Draft:
-        """With these fields of the metadata (underscores for hyphens)."""
-        return replace(self, meta={**self.meta, **{k.replace("_", "-"): v for k, v in values.items()}})
-
-
-def check_format_version(value: Any) -> int:
-    """The format version as a number.
-
-    Raises:
-        InvalidError: it is none that the catalog knows.
-    """
-    try:
-        version = int(value)
-    except (TypeError, ValueError):
-        version = 0
-    if not 1 <= version <= FORMAT_VERSION_MAX:
-        raise InvalidError(f"Unsupported format version: v{value} (supported: v1 to v{FORMAT_VERSION_MAX})")
-    return version
-
-
-def _get(update: Json, name: str, kind: type) -> Any:
-    value = update.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        what = update.get("action", "update")
-        raise InvalidError(f"Cannot parse {what}: field {name} is missing or no {kind.__name__}")
-    return value
-
-
-def _numbers(update: Json, name: str) -> set[int]:
-    found = _get(update, name, list)
-    if not all(type(number) is int for number in found):
-        raise InvalidError(f"Cannot parse {update.get('action')}: {name} holds something that is no number")
-    return set(found)
 
 
 def _assign_uuid(draft: Draft, update: Json) -> Draft:
     try:
-        wanted = str(UUID(_get(update, "uuid", str)))
+        wanted = str(UUID(get(update, "uuid", str)))
     except ValueError as e:
         raise InvalidError(f"Cannot assign uuid {update['uuid']!r}: it is no UUID") from e
     if wanted == draft.meta["table-uuid"]:
@@ -100,7 +46,7 @@ def _assign_uuid(draft: Draft, update: Json) -> Draft:
 
 
 def _upgrade_format_version(draft: Draft, update: Json) -> Draft:
-    wanted, current = _get(update, "format-version", int), draft.meta["format-version"]
+    wanted, current = get(update, "format-version", int), draft.meta["format-version"]
     if wanted > FORMAT_VERSION_MAX:
         raise InvalidError(
             f"Cannot upgrade table to unsupported format version: v{wanted} "
@@ -126,7 +72,7 @@ def _upgrade_format_version(draft: Draft, update: Json) -> Draft:
 
 def _add_schema(draft: Draft, update: Json) -> Draft:
     meta = draft.meta
-    schema = _get(update, "schema", dict)
+    schema = get(update, "schema", dict)
     highest = check_schema(schema, meta["format-version"])
     last_column_id = max(meta["last-column-id"], highest)
     for known in meta["schemas"]:
@@ -155,7 +101,7 @@ def _chosen(draft: Draft, wanted: int, last: int | None, ids: set[int], what: st
 
 def _set_current_schema(draft: Draft, update: Json) -> Draft:
     ids = {s["schema-id"] for s in draft.meta["schemas"]}
-    chosen = _chosen(draft, _get(update, "schema-id", int), draft.last_schema, ids, "schema")
+    chosen = _chosen(draft, get(update, "schema-id", int), draft.last_schema, ids, "schema")
     return draft if chosen == draft.meta["current-schema-id"] else draft.set(current_schema_id=chosen)
 
 
@@ -177,7 +123,7 @@ def _shape(fields: list[Json]) -> list[tuple[Any, ...]]:
 
 def _add_spec(draft: Draft, update: Json) -> Draft:
     meta = draft.meta
-    fields = spec_fields(_get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
+    fields = spec_fields(get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
     last_id = max([meta["last-partition-id"], *(f["field-id"] for f in fields)])
     for known in meta["partition-specs"]:
         if _shape(known["fields"]) == _shape(fields):
@@ -195,13 +141,13 @@ def _add_spec(draft: Draft, update: Json) -> Draft:
 
 def _set_default_spec(draft: Draft, update: Json) -> Draft:
     ids = {s["spec-id"] for s in draft.meta["partition-specs"]}
-    chosen = _chosen(draft, _get(update, "spec-id", int), draft.last_spec, ids, "partition spec")
+    chosen = _chosen(draft, get(update, "spec-id", int), draft.last_spec, ids, "partition spec")
     return draft if chosen == draft.meta["default-spec-id"] else draft.set(default_spec_id=chosen)
 
 
 def _add_sort_order(draft: Draft, update: Json) -> Draft:
     meta = draft.meta
-    fields = order_fields(_get(update, "sort-order", dict), _current_schema(meta))
+    fields = order_fields(get(update, "sort-order", dict), _current_schema(meta))
     for known in meta["sort-orders"]:
         if known["fields"] == fields:
             return replace(draft, last_order=known["order-id"])
@@ -213,140 +159,12 @@ def _add_sort_order(draft: Draft, update: Json) -> Draft:
 
 def _set_default_sort_order(draft: Draft, update: Json) -> Draft:
     ids = {o["order-id"] for o in draft.meta["sort-orders"]}
-    chosen = _chosen(draft, _get(update, "sort-order-id", int), draft.last_order, ids, "sort order")
+    chosen = _chosen(draft, get(update, "sort-order-id", int), draft.last_order, ids, "sort order")
     return draft if chosen == draft.meta["default-sort-order-id"] else draft.set(default_sort_order_id=chosen)
 
 
-def _add_snapshot(draft: Draft, update: Json) -> Draft:
-    meta = draft.meta
-    snapshot = _get(update, "snapshot", dict)
-    snapshot_id = _get(snapshot, "snapshot-id", int)
-    timestamp_ms = _get(snapshot, "timestamp-ms", int)
-    _check_snapshot(snapshot, meta["format-version"])
-    for name, what in (
-        ("schemas", "schema"),
-        ("partition-specs", "partition spec"),
-        ("sort-orders", "sort order"),
-    ):
-        if not meta[name]:
-            raise InvalidError(f"Attempting to add a snapshot before a {what} is added")
-    if any(known["snapshot-id"] == snapshot_id for known in meta["snapshots"]):
-        raise InvalidError(f"Snapshot already exists for id: {snapshot_id}")
-    values: Json = {"snapshots": [*meta["snapshots"], snapshot]}
-    if meta["format-version"] > 1:
-        sequence, last = snapshot.get("sequence-number", 0), meta["last-sequence-number"]
-        if sequence <= last and snapshot.get("parent-snapshot-id") is not None:
-            raise ConflictError(
-                f"Cannot add snapshot with sequence number {sequence} older than last sequence number {last}"
-            )
-        values["last-sequence-number"] = max(sequence, last)
-    if meta["format-version"] >= 3:
-        values["next-row-id"] = _next_row_id(meta, snapshot)
-    if draft.updated_ms is not None:
-        timestamp_ms = max(timestamp_ms, draft.updated_ms)
-    return replace(draft, meta={**meta, **values}, added=(*draft.added, snapshot_id), updated_ms=timestamp_ms)
-
-
-def _check_snapshot(snapshot: Json, format_version: int) -> None:
-    """Nothing, if readers of this format version will understand the snapshot."""
-    for name in ("parent-snapshot-id", "sequence-number", "schema-id"):
-        if snapshot.get(name) is not None or (name == "sequence-number" and format_version > 1):
-            _get(snapshot, name, int)
-    if snapshot.get("summary") is not None or format_version > 1:
-        summary = _get(snapshot, "summary", dict)
-        if not all(isinstance(value, str) for value in summary.values()):
-            raise InvalidError("Cannot add snapshot: its summary must map names to strings")
-        if summary.get("operation") not in ("append", "replace", "overwrite", "delete"):
-            raise InvalidError(f"Cannot add snapshot: unknown operation {summary.get('operation')!r}")
-    if format_version > 1 or "manifests" not in snapshot:
-        _get(snapshot, "manifest-list", str)
-
-
-def _next_row_id(meta: Json, snapshot: Json) -> int:
-    first, rows, following = (
-        snapshot.get("first-row-id"),
-        snapshot.get("added-rows"),
-        meta.get("next-row-id", 0),
-    )
-    if not isinstance(first, int):
-        raise InvalidError("Cannot add a snapshot: first-row-id is null")
-    if not isinstance(rows, int) or rows < 0:
-        raise InvalidError("Cannot add a snapshot: added-rows is null")
-    if first < following:
-        raise ConflictError(
-            f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {following}"
-        )
-    return max(int(following) + rows, first + rows)
-
-
-_RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
-
-
-def _set_snapshot_ref(draft: Draft, update: Json) -> Draft:
-    meta = draft.meta
-    name, kind = _get(update, "ref-name", str), str(_get(update, "type", str)).lower()
-    snapshot_id = _get(update, "snapshot-id", int)
-    if kind not in ("branch", "tag"):
-        raise InvalidError(f"Invalid snapshot ref type: {kind}")
-    if name == MAIN and kind != "branch":
-        raise InvalidError(f"Cannot set {MAIN} to a tag, it must be a branch")
-    ref: Json = {"snapshot-id": snapshot_id, "type": kind}
-    for field in _RETENTION:
-        value = update.get(field)
-        if value is None:
-            continue
-        if not isinstance(value, int) or value <= 0:
-            raise InvalidError(f"Invalid {field} {value!r} of ref {name}: it must be greater than 0")
-        if kind == "tag" and field != "max-ref-age-ms":
-            raise InvalidError(f"Tags do not support setting {field}")
-        ref[field] = value
-    refs = meta.get("refs") or {}
-    if refs.get(name) == ref:
-        return draft
-    if not any(s["snapshot-id"] == snapshot_id for s in reversed(meta["snapshots"])):
-        raise InvalidError(f"Cannot set {name} to unknown snapshot: {snapshot_id}")
-    values: Json = {"refs": {**refs, name: ref}}
-    if name == MAIN and (meta.get("current-snapshot-id") != snapshot_id or MAIN not in refs):
-        log = meta.get("snapshot-log") or []
-        # Readers refuse a log that goes back in time, and clients' clocks do: never order by them.
-        at_ms = (
-            draft.updated_ms if snapshot_id in draft.added and draft.updated_ms is not None else draft.now_ms
-        )
-        at_ms = max(at_ms, log[-1]["timestamp-ms"] if log else 0)
-        values["current-snapshot-id"] = snapshot_id
-        values["snapshot-log"] = [*log, {"timestamp-ms": at_ms, "snapshot-id": snapshot_id}]
-        draft = replace(draft, was_main=(*draft.was_main, snapshot_id))
-        draft = replace(draft, updated_ms=max(at_ms, draft.updated_ms or 0))
-    return replace(draft, meta={**meta, **values})
-
-
-def _remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
-    name = _get(update, "ref-name", str)
-    refs = draft.meta.get("refs") or {}
-    if name not in refs:
-        return draft
-    values: Json = {"refs": {key: ref for key, ref in refs.items() if key != name}}
-    if name == MAIN:
-        values["current-snapshot-id"] = None if draft.meta["format-version"] >= 3 else -1
-        values["snapshot-log"] = []
-    return replace(draft, meta={**draft.meta, **values})
-
-
-def _remove_snapshots(draft: Draft, update: Json) -> Draft:
-    meta, gone = draft.meta, _numbers(update, "snapshot-ids")
-    kept = [s for s in meta["snapshots"] if s["snapshot-id"] not in gone]
-    if len(kept) == len(meta["snapshots"]):
-        return draft
-    values: Json = {"snapshots": kept}
-    for name in ("statistics", "partition-statistics"):
-        files = meta.get(name) or []
-        if any(file["snapshot-id"] in gone for file in files):
-            values[name] = [file for file in files if file["snapshot-id"] not in gone]
-    return replace(draft, meta={**meta, **values}, removed=True)
-
-
 def _set_location(draft: Draft, update: Json) -> Draft:
-    location = _get(update, "location", str).rstrip("/")
+    location = get(update, "location", str).rstrip("/")
     return draft if location == draft.meta["location"] else draft.set(location=location)
 
 
@@ -366,33 +184,8 @@ def _remove_properties(draft: Draft, update: Json) -> Draft:
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
 
-def _setter(field: str, name: str) -> Callable[[Draft, Json], Draft]:
-    def set_file(draft: Draft, update: Json) -> Draft:
-        file = _get(update, field, dict)
-        snapshot_id = _get(file, "snapshot-id", int)
-        _get(file, "statistics-path", str)
-        _get(file, "file-size-in-bytes", int)
-        if name == "statistics":
-            _get(file, "file-footer-size-in-bytes", int)
-            _get(file, "blob-metadata", list)
-        others = [f for f in draft.meta.get(name) or [] if f["snapshot-id"] != snapshot_id]
-        return replace(draft, meta={**draft.meta, name: [*others, file]})
-
-    return set_file
-
-
-def _remover(name: str) -> Callable[[Draft, Json], Draft]:
-    def remove_file(draft: Draft, update: Json) -> Draft:
-        snapshot_id = _get(update, "snapshot-id", int)
-        files = draft.meta.get(name) or []
-        others = [f for f in files if f["snapshot-id"] != snapshot_id]
-        return draft if len(others) == len(files) else replace(draft, meta={**draft.meta, name: others})
-
-    return remove_file
-
-
 def _remove_specs(draft: Draft, update: Json) -> Draft:
-    gone = _numbers(update, "spec-ids")
+    gone = numbers(update, "spec-ids")
     if draft.meta["default-spec-id"] in gone:
         raise InvalidError("Cannot remove the default partition spec")
     kept = [s for s in draft.meta["partition-specs"] if s["spec-id"] not in gone]
@@ -400,7 +193,7 @@ def _remove_specs(draft: Draft, update: Json) -> Draft:
 
 
 def _remove_schemas(draft: Draft, update: Json) -> Draft:
-    gone = _numbers(update, "schema-ids")
+    gone = numbers(update, "schema-ids")
     if draft.meta["current-schema-id"] in gone:
         raise InvalidError("Cannot remove the current schema")
     kept = [s for s in draft.meta["schemas"] if s["schema-id"] not in gone]
@@ -408,8 +201,8 @@ def _remove_schemas(draft: Draft, update: Json) -> Draft:
 
 
 def _add_encryption_key(draft: Draft, update: Json) -> Draft:
-    key = _get(update, "encryption-key", dict)
-    key_id = _get(key, "key-id", str)
+    key = get(update, "encryption-key", dict)
+    key_id = get(key, "key-id", str)
     if draft.meta["format-version"] < 3:
         raise InvalidError(f"Cannot add encryption keys to a v{draft.meta['format-version']} table: needs v3")
     others = [k for k in draft.meta.get("encryption-keys") or [] if k["key-id"] != key_id]
@@ -417,7 +210,7 @@ def _add_encryption_key(draft: Draft, update: Json) -> Draft:
 
 
 def _remove_encryption_key(draft: Draft, update: Json) -> Draft:
-    key_id = _get(update, "key-id", str)
+    key_id = get(update, "key-id", str)
     keys = draft.meta.get("encryption-keys") or []
     others = [k for k in keys if k["key-id"] != key_id]
     return draft if len(others) == len(keys) else draft.set(encryption_keys=others)
@@ -432,17 +225,17 @@ _UPDATES: dict[str, Callable[[Draft, Json], Draft]] = {
     "set-default-spec": _set_default_spec,
     "add-sort-order": _add_sort_order,
     "set-default-sort-order": _set_default_sort_order,
-    "add-snapshot": _add_snapshot,
-    "set-snapshot-ref": _set_snapshot_ref,
-    "remove-snapshots": _remove_snapshots,
-    "remove-snapshot-ref": _remove_snapshot_ref,
+    "add-snapshot": add_snapshot,
+    "set-snapshot-ref": set_snapshot_ref,
+    "remove-snapshots": remove_snapshots,
+    "remove-snapshot-ref": remove_snapshot_ref,
     "set-location": _set_location,
     "set-properties": _set_properties,
     "remove-properties": _remove_properties,
-    "set-statistics": _setter("statistics", "statistics"),
-    "remove-statistics": _remover("statistics"),
-    "set-partition-statistics": _setter("partition-statistics", "partition-statistics"),
-    "remove-partition-statistics": _remover("partition-statistics"),
+    "set-statistics": setter("statistics", "statistics"),
+    "remove-statistics": remover("statistics"),
+    "set-partition-statistics": setter("partition-statistics", "partition-statistics"),
+    "remove-partition-statistics": remover("partition-statistics"),
     "remove-partition-specs": _remove_specs,
     "remove-schemas": _remove_schemas,
     "add-encryption-key": _add_encryption_key,
@@ -490,7 +283,7 @@ def finish(draft: Draft) -> Json:
                     "or move it in the same commit"
                 )
     if draft.removed or len(draft.was_main) > 1:
-        meta["snapshot-log"] = _snapshot_log(draft)
+        meta["snapshot-log"] = snapshot_log(draft)
     updated_ms = draft.updated_ms if draft.updated_ms is not None else draft.now_ms
     meta["last-updated-ms"] = max(updated_ms, base["last-updated-ms"])
     return meta
@@ -504,17 +297,3 @@ _BINDING = (
     "sort-orders",
     "default-sort-order-id",
 )
-
-
-def _snapshot_log(draft: Draft) -> list[Json]:
-    """The log without snapshots that were current only within this commit or lie before a removed one."""
-    meta = draft.meta
-    passing = {i for i in draft.was_main if i in draft.added and i != meta.get("current-snapshot-id")}
-    known = {s["snapshot-id"] for s in meta["snapshots"]}
-    log: list[Json] = []
-    for entry in meta.get("snapshot-log") or []:
-        if entry["snapshot-id"] not in known:
-            log = []
-        elif entry["snapshot-id"] not in passing:
-            log.append(entry)
-    return log

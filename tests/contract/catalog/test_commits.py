@@ -30,7 +30,7 @@ from tarn_catalog.faults import Fault, FaultyStore, Op, no_faults
 from tarn_catalog.memory import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.pointer import NamespaceState, Pointer
 from tarn_catalog.register import Patience
-from tarn_catalog.tables import NewTable, Slot
+from tarn_catalog.slots import NewTable, Slot
 
 ROOTS = Roots(base="s3://tarn")
 SLOT = Slot.of(("ns",), "t")

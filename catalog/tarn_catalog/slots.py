@@ -1,0 +1,104 @@
+"""Places for tables, what a client asks for, and what is checked about both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tarn.core.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    InvalidLocationError,
+    NoSuchTableError,
+)
+from tarn.core.naming import check_path_properties, pointer_key
+from tarn_catalog.namespaces import Levels
+from tarn_catalog.schemas import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place for a table: its name and the key of its pointer.
+
+    Attributes:
+        namespace: where it lives.
+        name: its name.
+        key: of its pointer.
+    """
+
+    namespace: Levels
+    name: str
+    key: str
+
+    @staticmethod
+    def of(namespace: Levels, name: str) -> Slot:
+        """The place of a table of a user.
+
+        Raises:
+            InvalidNameError: a name is not allowed.
+        """
+        return Slot(namespace=namespace, name=name, key=pointer_key(namespace, name))
+
+    @property
+    def text(self) -> str:
+        """For messages."""
+        return ".".join((*self.namespace, self.name))
+
+    def missing(self) -> NoSuchTableError:
+        """The error if there is no table."""
+        return NoSuchTableError(f"Table does not exist: {self.text}", table=self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """What a client asks for when it creates a table.
+
+    Attributes:
+        schema: JSON.
+        spec: JSON of the partition spec.
+        order: JSON of the sort order.
+        properties: of the table.
+        location: a folder it should lie in; the catalog appends a name that ends in the uuid.
+    """
+
+    schema: Json
+    spec: Json | None = None
+    order: Json | None = None
+    properties: Mapping[str, str]
+    location: str | None = None
+
+
+def taken(slot: Slot) -> AlreadyExistsError:
+    """The error if there is a table."""
+    return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
+
+
+def check_locations(meta: Json, base: Json) -> None:
+    """Nothing, if a commit leaves the table and its files where they are.
+
+    Raises:
+        InvalidLocationError: it moves them.
+    """
+    if meta["location"] != base["location"]:
+        raise InvalidLocationError(
+            f"Invalid location {meta['location']}: the table lies at {base['location']} and stays there; "
+            "make a new table and copy the rows",
+            location=meta["location"],
+        )
+    if meta["properties"] is not base["properties"]:
+        check_path_properties(meta["properties"], meta["location"])
+
+
+def last_of(updates: Sequence[Json], action: str, field: str) -> object:
+    """The text that the last update of this kind gives.
+
+    Raises:
+        InvalidError: there is none.
+    """
+    values = [update.get(field) for update in updates if update.get("action") == action]
+    if not values or not isinstance(values[-1], str):
+        raise InvalidError(
+            f"Cannot create a table without the update {action}: stage the create and send back what it "
+            "answers"
+        )
+    return values[-1]
