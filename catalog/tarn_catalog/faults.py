@@ -68,7 +68,7 @@ class FaultyStore:
 
     Args:
         inner: the store that works.
-        plan: says which operation fails, and how; called once for each.
+        plan: says which operation fails, and how; called once for each, from the thread that does it.
         late_ops: how many operations later a late write arrives; None: at `settle()` only.
     """
 
@@ -103,7 +103,8 @@ class FaultyStore:
             now = len(self.seen)
             due = [write for at, write in self._late if at <= now]
             self._late = [(at, write) for at, write in self._late if at > now]
-            fault = self.plan(op)
+        # Outside the lock: a plan may wait, to put operations of several threads in an order.
+        fault = self.plan(op)
         for write in due:
             self._arrive(write)
         return fault

@@ -94,9 +94,7 @@ class Namespaces:
     def _there(self, levels: Levels) -> Held[Namespace]:
         held = self._held(levels)
         if held is None or not held.value.there:
-            raise NoSuchNamespaceError(
-                f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels)
-            )
+            raise no_such_namespace(levels)
         return held
 
     def exists(self, levels: Levels) -> bool:
@@ -146,7 +144,7 @@ class Namespaces:
             held = self._held(levels)
             if held is not None and held.value.there:
                 self._write(key, held.value, held, NamespaceState.DROPPED, {}, None)
-            self._there(levels[:-1])
+            raise no_such_namespace(levels[:-1])
 
     def _blank(self, levels: Levels) -> Namespace:
         return Namespace(
@@ -164,9 +162,12 @@ class Namespaces:
             NoSuchNamespaceError: it is not there.
         """
         for _ in range(SWAP_ATTEMPTS_MAX):
-            if missing_ok and not self.exists(levels):
-                return False
-            held = self._there(levels)
+            # One look decides: between two the namespace may go, and the caller must hear of it.
+            held = self._held(levels)
+            if held is None or not held.value.there:
+                if missing_ok:
+                    return False
+                raise no_such_namespace(levels)
             if held.value.state is NamespaceState.LIVE:
                 return True
             if self._write(namespace_key(levels), held.value, held, NamespaceState.LIVE, None, None):
@@ -220,7 +221,8 @@ class Namespaces:
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return
-            held = self._there(levels)
+            if held is None or not held.value.there:
+                raise no_such_namespace(levels)
             written = self._write(key, held.value, held, NamespaceState.DROPPING, None, None)
             if written is None or written.held is None:
                 continue
@@ -361,3 +363,8 @@ class Namespaces:
             "meanwhile; try again",
             namespace=".".join(levels),
         )
+
+
+def no_such_namespace(levels: Levels) -> NoSuchNamespaceError:
+    """The error if it is not there."""
+    return NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels))

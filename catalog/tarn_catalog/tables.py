@@ -15,7 +15,7 @@ from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog import metadata
 from tarn_catalog.core import Core, Held, Metadata, Repeat
 from tarn_catalog.draft import check_format_version
-from tarn_catalog.namespaces import Namespaces
+from tarn_catalog.namespaces import Namespaces, no_such_namespace
 from tarn_catalog.pointer import Pointer, PointerState
 from tarn_catalog.register import Superseded
 from tarn_catalog.schemas import Json
@@ -134,7 +134,7 @@ class Tables:
         self.create_pointer(slot, held, stored, repeat)
         if slot.namespace and not self._namespaces.enter(slot.namespace, missing_ok=True):
             self._drop(slot, lambda pointer: pointer.uuid == table_uuid, repeat=None)
-            self._namespaces.load(slot.namespace)
+            raise no_such_namespace(slot.namespace)
         return stored
 
     def create_pointer(

@@ -480,6 +480,70 @@ def test_every_interleaving_of_drop_namespace_and_create_table_is_whole() -> Non
     assert min(results.values()) > 0, results
 
 
+class Turns:
+    """Lets two threads do their store operations in a given order; what is beyond it runs freely."""
+
+    def __init__(self, order: tuple[int, ...]) -> None:
+        self._order = list(order)
+        self._done: set[int] = set()
+        self._changed = threading.Condition()
+        self.who = threading.local()
+
+    def __call__(self, _: Op) -> Fault | None:
+        actor = getattr(self.who, "actor", None)
+        if actor is None:
+            return None
+        with self._changed:
+            while self._order and self._order[0] != actor:
+                if self._order[0] in self._done:
+                    self._order.pop(0)
+                    continue
+                assert self._changed.wait(timeout=20), "stuck"
+            if self._order:
+                self._order.pop(0)
+            self._changed.notify_all()
+        return None
+
+    def run(self, actor: int, operation: Callable[[], object]) -> str:
+        self.who.actor = actor
+        try:
+            operation()
+        except (NoSuchNamespaceError, NotEmptyError, ConflictError) as error:
+            return type(error).__name__
+        finally:
+            with self._changed:
+                self._done.add(actor)
+                self._changed.notify_all()
+        return "done"
+
+
+def test_all_orders_of_the_steps_of_a_drop_and_a_create_are_whole(record_property) -> None:
+    """After every order: a table is never live in a namespace that is gone, and who was told so is right."""
+    results: dict[tuple[str, str], int] = {}
+    steps_of_create, steps_of_drop = 7, 6
+    everything = range(steps_of_create + steps_of_drop)
+    with ThreadPoolExecutor(2) as pool:
+        for drops_at in itertools.combinations(everything, steps_of_drop):
+            world = World()
+            other = world.another()
+            turns = Turns(tuple(int(step in drops_at) for step in everything))
+            world.store.plan = turns
+            create = pool.submit(turns.run, 0, lambda world=world: world.catalog.tables.create(SLOT, NEW))
+            drop = pool.submit(turns.run, 1, lambda other=other: other.namespaces.drop(("ns",)))
+            told = (create.result(timeout=30), drop.result(timeout=30))
+            healthy = world.healthy()
+            there = healthy.namespaces.exists(("ns",))
+            stored = world.memory.get(SLOT.key)
+            live = stored is not None and Pointer.load(stored.data, SLOT.key).live
+            assert live <= there, (drops_at, told)
+            assert live == (told[0] == "done"), (drops_at, told)
+            assert told[1] != "done" or not there, (drops_at, told)
+            results[told] = results.get(told, 0) + 1
+    record_property("results", {" / ".join(told): count for told, count in results.items()})
+    assert results[("done", "NotEmptyError")] > 50, results
+    assert results[("NoSuchNamespaceError", "done")] > 50, results
+
+
 def test_a_drop_that_died_half_way_is_no_hindrance(world: World) -> None:
     world.store.plan = lambda op: Fault.RESET if op.kind == "list" else None
     with pytest.raises(UnavailableError):
