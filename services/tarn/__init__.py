@@ -1,0 +1,1 @@
+"""Tarn's Python services: see docs/architecture.md for what lies where."""

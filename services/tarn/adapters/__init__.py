@@ -1,0 +1,1 @@
+"""The edges: object store, catalog, Kafka, files. Vendor types stop here."""

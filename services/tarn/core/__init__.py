@@ -1,0 +1,1 @@
+"""Pure: no sockets, clock, chance, environment or logging (import-linter holds it to that)."""

@@ -1,26 +1,26 @@
 """The error tree. A type says what the caller does next; a message says what, the values, what to do.
 
-    TarnError
-    ├── InvalidError            fix the input
-    │   ├── InvalidNameError    a namespace, table or column name that is not allowed
-    │   ├── InvalidLocationError a location outside what the caller may use
-    │   ├── InvalidSpecError    an ingestor spec that cannot be used
-    │   └── InvalidSettingError a setting that cannot be used
-    ├── NotFoundError           name something that exists
-    │   ├── NoSuchNamespaceError
-    │   └── NoSuchTableError
-    ├── AlreadyExistsError      choose another name
-    ├── NotEmptyError           empty it first
-    ├── AccessError
-    │   ├── UnauthenticatedError show a valid token
-    │   └── ForbiddenError       ask for the right
-    ├── ConflictError           reload, rebase, try again
-    ├── UnavailableError        wait, try again; nothing was changed
-    ├── OutcomeUnknownError     read back one's own commit id before anything else
-    └── DataError               stop: going on would lose or double rows
-        ├── OffsetGapError
-        ├── SourceChangedError   the topic is not the one that was read before
-        └── CorruptStateError    stored state contradicts itself
+TarnError
+├── InvalidError            fix the input
+│   ├── InvalidNameError    a namespace, table or column name that is not allowed
+│   ├── InvalidLocationError a location outside what the caller may use
+│   ├── InvalidSpecError    an ingestor spec that cannot be used
+│   └── InvalidSettingError a setting that cannot be used
+├── NotFoundError           name something that exists
+│   ├── NoSuchNamespaceError
+│   └── NoSuchTableError
+├── AlreadyExistsError      choose another name
+├── NotEmptyError           empty it first
+├── AccessError
+│   ├── UnauthenticatedError show a valid token
+│   └── ForbiddenError       ask for the right
+├── ConflictError           reload, rebase, try again
+├── UnavailableError        wait, try again; nothing was changed
+├── OutcomeUnknownError     read back one's own commit id before anything else
+└── DataError               stop: going on would lose or double rows
+    ├── OffsetGapError
+    ├── SourceChangedError   the topic is not the one that was read before
+    └── CorruptStateError    stored state contradicts itself
 """
 
 from __future__ import annotations
