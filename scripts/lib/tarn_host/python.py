@@ -14,7 +14,7 @@ from tarn_host.say import StopError, line
 
 VENV = ROOT / ".venv"
 UV_HOME = project.STATE_DIR / "uv"
-PINS = ROOT / "scripts/lib/uv.txt"
+PINS = ROOT / "uv.txt"
 STAMP = VENV / ".tarn-synced"
 LOG = project.LOG_DIR / "venv.log"
 TIMEOUT_S = 900
