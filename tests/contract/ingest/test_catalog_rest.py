@@ -1,0 +1,222 @@
+"""The REST client: however a commit ends, it is one of three outcomes, and nothing is sent twice by itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tarn.adapters.catalog_rest import (
+    CommitConflict,
+    CommitDone,
+    CommitUnknown,
+    RestCatalog,
+    TableName,
+)
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ForbiddenError,
+    InvalidError,
+    NoSuchTableError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from tarn.core.table import CommitRequest
+
+TABLE = TableName(("bronze", "eu"), "orders 1")
+PATH = "/v1/lake/namespaces/bronze%1Feu/tables/orders%201"
+METADATA = {"metadata": {"table-uuid": "u", "location": "s3://tarn/t", "refs": {}, "snapshots": []}}
+REQUEST = CommitRequest(requirements=[{"type": "x"}], updates=[{"action": "y"}], snapshot_id=1)
+
+
+class Script:
+    """What the server answers to table requests: (status, body), or a way to misbehave."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.tokens = 0
+        self.token_status = 200
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def catalog(script: Script) -> Iterator[RestCatalog]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments: object) -> None:
+            """Quiet."""
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path == "/v1/oauth/tokens":
+                script.tokens += 1
+                self.reply(script.token_status, {"access_token": f"t{script.tokens}", "expires_in": 3600})
+                return
+            if self.path.startswith("/v1/config"):
+                self.reply(200, {"defaults": {"prefix": "other"}, "overrides": {"prefix": "lake"}})
+                return
+            headers = {k.lower(): v for k, v in self.headers.items()}
+            script.seen.append((self.command, self.path, headers, body))
+            answer = script.answers.pop(0) if script.answers else (200, METADATA)
+            if answer == "cut":
+                self.close_connection = True
+                self.connection.close()
+                return
+            if answer == "half":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{")
+                self.close_connection = True
+                return
+            if answer == "silent":
+                silence.wait(5)
+                self.close_connection = True
+                return
+            self.reply(*answer)
+
+        do_GET = do_POST = handle_any  # noqa: N815 - the library's names
+
+        def reply(self, status: int, body: Any) -> None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    silence = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_arguments: None  # type: ignore[method-assign]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    made = RestCatalog(
+        f"http://127.0.0.1:{server.server_address[1]}",
+        warehouse="tarn",
+        credential=lambda: "me:secret",
+        read_timeout_s=1.0,
+    )
+    yield made
+    silence.set()
+    made._session.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "E", "code": 0}}
+
+
+def test_a_commit_goes_to_the_prefix_with_its_key_and_comes_back_as_a_state(
+    script: Script, catalog: RestCatalog
+) -> None:
+    outcome = catalog.commit(TABLE, REQUEST, key="k-1")
+    assert isinstance(outcome, CommitDone)
+    assert outcome.state.uuid == "u"
+    ((method, path, headers, body),) = script.seen
+    assert (method, path) == ("POST", PATH)
+    assert headers["idempotency-key"] == "k-1"
+    assert headers["authorization"] == "Bearer t1"
+    assert json.loads(body) == {"requirements": [{"type": "x"}], "updates": [{"action": "y"}]}
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])
+def test_an_answer_that_leaves_it_open_is_unknown(status: int, script: Script, catalog: RestCatalog) -> None:
+    script.answers = [(status, error("try later"))]
+    outcome = catalog.commit(TABLE, REQUEST, key="k")
+    assert isinstance(outcome, CommitUnknown)
+    assert str(status) in outcome.reason
+    assert len(script.seen) == 1, "nothing is sent again by the transport"
+
+
+@pytest.mark.parametrize("answer", ["cut", "half", "silent", (200, b"<html>"), (200, b"{}")])
+def test_no_answer_and_half_an_answer_are_unknown(answer: Any, script: Script, catalog: RestCatalog) -> None:
+    script.answers = [answer]
+    assert isinstance(catalog.commit(TABLE, REQUEST, key="k"), CommitUnknown)
+    assert len(script.seen) == 1, "nothing is sent again by the transport"
+
+
+def test_a_409_is_a_conflict(script: Script, catalog: RestCatalog) -> None:
+    script.answers = [(409, error("expected snapshot 7, found 9"))]
+    assert catalog.commit(TABLE, REQUEST, key="k") == CommitConflict(reason="expected snapshot 7, found 9")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (302, InvalidError),
+        (400, InvalidError),
+        (403, ForbiddenError),
+        (404, NoSuchTableError),
+        (422, InvalidError),
+    ],
+)
+def test_what_waiting_does_not_help_is_raised(
+    status: int, kind: type[Exception], script: Script, catalog: RestCatalog
+) -> None:
+    script.answers = [(status, error("not so"))]
+    with pytest.raises(kind, match="not so"):
+        catalog.commit(TABLE, REQUEST, key="k")
+
+
+def test_a_token_that_is_no_longer_taken_is_replaced_once(script: Script, catalog: RestCatalog) -> None:
+    script.answers = [(401, error("expired"))]
+    assert isinstance(catalog.commit(TABLE, REQUEST, key="k"), CommitDone)
+    assert [headers["authorization"] for _, _, headers, _ in script.seen] == ["Bearer t1", "Bearer t2"]
+    script.answers = [(401, error("no")), (401, error("no"))]
+    with pytest.raises(UnauthenticatedError, match="no token of ours"):
+        catalog.commit(TABLE, REQUEST, key="k")
+    assert len(script.seen) == 4
+
+
+def test_a_refused_credential_names_the_secret_file_and_not_the_secret(
+    script: Script, catalog: RestCatalog
+) -> None:
+    script.token_status = 401
+    with pytest.raises(UnauthenticatedError, match="catalog_credential") as caught:
+        catalog.load(TABLE)
+    assert "'me'" in caught.value.message
+    assert "secret:" not in caught.value.message
+    assert script.seen == []
+
+
+@pytest.mark.parametrize("answer", [(500, error("oops")), (503, b""), "cut", "silent", (200, b"no json")])
+def test_a_load_without_a_usable_answer_is_waited_for(
+    answer: Any, script: Script, catalog: RestCatalog
+) -> None:
+    script.answers = [answer]
+    with pytest.raises(UnavailableError):
+        catalog.load(TABLE)
+    assert catalog.load(TABLE).uuid == "u"
+
+
+def test_a_table_that_is_not_there_or_there_already(script: Script, catalog: RestCatalog) -> None:
+    script.answers = [(404, error("gone")), (409, error("there"))]
+    with pytest.raises(NoSuchTableError, match=r"bronze\.eu\.orders 1"):
+        catalog.load(TABLE)
+    with pytest.raises(AlreadyExistsError):
+        catalog.create(TABLE, {"schema": {}})
+    assert json.loads(script.seen[-1][3]) == {"name": "orders 1", "schema": {}}
+
+
+def test_namespaces_are_made_from_the_top_and_existing_ones_are_fine(
+    script: Script, catalog: RestCatalog
+) -> None:
+    script.answers = [(409, error("there")), (200, {})]
+    catalog.create_namespace(("bronze", "eu"))
+    assert [json.loads(body)["namespace"] for _, _, _, body in script.seen] == [["bronze"], ["bronze", "eu"]]
+
+
+def test_a_catalog_that_is_away_is_waited_for() -> None:
+    away = RestCatalog("http://127.0.0.1:9", warehouse="tarn", credential=lambda: "me:secret")
+    with pytest.raises(UnavailableError, match="does not answer"):
+        away.load(TABLE)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        away.commit(TABLE, REQUEST, key="k")

@@ -1,0 +1,159 @@
+"""The service around the ingestors: bad specs, waiting for dependencies, draining, ids."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import Any
+
+import pytest
+
+from tarn.core.errors import UnavailableError
+from tarn.ingest.__main__ import main
+from tarn.ingest.service import Service
+from tarn.ingest.settings import Settings
+from tarn.ingest.specs import Loaded, load_specs
+from tarn.ingest.status import Board, State
+from tarn.ingest.wiring import new_snapshot_id, stoppable_sleep, uuid7
+from tests.contract.ingest.world import SPEC, Lake, Topic, order
+
+GOOD = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
+
+
+def loaded(tmp_path: Any, **files: str) -> Loaded:
+    for name, text in files.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    return load_specs(tmp_path)
+
+
+def test_a_bad_spec_is_told_and_the_others_run(tmp_path: Any, logged: list[Any]) -> None:
+    topic = Topic("orders", 1)
+    topic.send(0, order(1))
+    lake = Lake(topic)
+    stop = threading.Event()
+    board = Board()
+
+    def halt() -> None:
+        if board.get("orders").rows:
+            lake.stop = True
+
+    lake.sources.on_poll = halt
+    service = Service(
+        loaded(tmp_path, good=GOOD, bad=GOOD.replace("kind", "knd")), lake.world(board=board), board, stop
+    )
+    service.start()
+    assert service.drain()
+    assert board.get("bad.yaml").state is State.INVALID
+    assert "knd: unknown field (did you mean kind?)" in board.get("bad.yaml").message
+    assert board.get("orders").rows == 1
+    errors = [line for line in logged if line["log_level"] == "error"]
+    assert [(e["event"], e["file"]) for e in errors] == [("spec refused", "bad.yaml")]
+    logged.clear()
+
+
+def test_a_dependency_that_is_away_at_the_start_is_waited_for() -> None:
+    topic = Topic("orders", 1)
+    topic.send(0, order(1))
+    lake = Lake(topic)
+    away = [5]
+    open_topic = lake.sources.open
+
+    def open_late(name: str, *, stream: str) -> Any:
+        if away[0]:
+            away[0] -= 1
+            assert lake.board.get("orders").state in (State.STARTING, State.WAITING)
+            raise UnavailableError("no broker answers")
+        return open_topic(name, stream=stream)
+
+    lake.sources.open = open_late  # type: ignore[method-assign]
+
+    def halt() -> None:
+        lake.stop = bool(lake.board.get("orders").rows)
+
+    lake.sources.on_poll = halt
+    lake.ingestor().run()
+    assert away == [0]
+    assert len(lake.rows()) == 1
+
+
+def test_a_defect_in_one_ingestor_is_told_and_does_not_end_it(logged: list[Any]) -> None:
+    topic = Topic("orders", 1)
+    topic.send(0, order(1))
+    lake = Lake(topic)
+    broken = [2]
+    open_topic = lake.sources.open
+
+    def open_broken(name: str, *, stream: str) -> Any:
+        if broken[0]:
+            broken[0] -= 1
+            raise ZeroDivisionError("oh")
+        return open_topic(name, stream=stream)
+
+    lake.sources.open = open_broken  # type: ignore[method-assign]
+
+    def halt() -> None:
+        lake.stop = bool(lake.board.get("orders").rows)
+
+    lake.sources.on_poll = halt
+    lake.ingestor().run()
+    assert len(lake.rows()) == 1
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["ingestor failed"] * 2
+    logged.clear()
+
+
+def test_sleep_ends_at_once_when_the_process_stops() -> None:
+    stop = threading.Event()
+    sleep = stoppable_sleep(stop)
+    sleep(0.0)
+    threading.Timer(0.05, stop.set).start()
+    start = time.monotonic()
+    with pytest.raises(Exception, match=r"^$") as caught:
+        sleep(30)
+    assert type(caught.value).__name__ == "StoppedError"
+    assert time.monotonic() - start < 5
+
+
+def test_keys_are_uuids_of_version_7_in_order_of_time() -> None:
+    keys = []
+    for _ in range(3):
+        keys.append(uuid.UUID(uuid7()))
+        time.sleep(0.002)
+    assert {k.version for k in keys} == {7}
+    assert {k.variant for k in keys} == {uuid.RFC_4122}
+    assert keys == sorted(keys)
+    assert abs((keys[0].int >> 80) - time.time_ns() // 1_000_000) < 10_000
+
+
+def test_snapshot_ids_are_positive_and_fit_63_bits() -> None:
+    found = {new_snapshot_id() for _ in range(100)}
+    assert len(found) == 100
+    assert all(0 < n < 2**63 for n in found)
+
+
+def test_check_ends_with_2_for_a_bad_spec_and_0_for_good_ones(tmp_path: Any, capsys: Any) -> None:
+    loaded(tmp_path, good=GOOD)
+    assert main(["--check", "--specs", str(tmp_path)]) == 0
+    assert "good.yaml: ok: orders -> bronze.orders" in capsys.readouterr().out
+    loaded(tmp_path, bad="kind: [")
+    assert main(["--check", "--specs", str(tmp_path)]) == 2
+    assert "bad.yaml, line 1, column 8: unreadable YAML" in capsys.readouterr().err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["--check", "--specs", str(empty)]) == 2
+    assert "holds no spec" in capsys.readouterr().err
+    assert main(["--check", "--specs", str(tmp_path / "none")]) == 2
+
+
+def test_settings_that_cannot_be_used_name_the_variable(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("TARN_INGEST_PORT", "many")
+    assert main(["--check"]) == 2
+    assert "TARN_INGEST_PORT = 'many'" in capsys.readouterr().err
+
+
+def test_a_missing_secret_names_its_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    loaded(tmp_path, good=GOOD)
+    monkeypatch.setenv("TARN_SECRETS_DIR", str(tmp_path / "none"))
+    settings = Settings.read()
+    with pytest.raises(Exception, match="s3_access_key_id cannot be read"):
+        settings.secret("s3_access_key_id")

@@ -1,0 +1,265 @@
+"""Kafka, MinIO and the catalog of ours, and ingest beside them as the stack runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.models.containers import Container
+from pyiceberg.catalog import Catalog, load_catalog
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+
+from tests.support.images import image
+
+with warnings.catch_warnings():
+    # kafka-python reads its message schemas with a function that Python 3.11 calls old.
+    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
+    from kafka import KafkaProducer
+
+UID = 10006
+RUNS_WITHIN_S = 60.0
+
+SPEC = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: orders}
+spec:
+  source: {kafka: {topic: orders, create: true, partitions: 3}}
+  table: {namespace: bronze, name: orders}
+  schema:
+    fields:
+      - {name: id, type: long, required: true}
+      - {name: at, type: timestamptz}
+      - {name: text, type: string}
+  deadLetters: {table: {namespace: ops, name: dead_letters}}
+  batching: {maxRecords: 2000, maxLatencySeconds: 0.2}
+"""
+
+
+def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
+    """Seconds until it held."""
+    start_s = time.monotonic()
+    while time.monotonic() - start_s < timeout_s:
+        if holds():
+            return time.monotonic() - start_s
+        time.sleep(0.1)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+def hardened(name: str, **limits: Any) -> DockerContainer:
+    """One of our images with what docker-compose.yml takes away from it."""
+    container = DockerContainer(image(name)).with_tmpfs_mount("/tmp", "exec,size=128m")
+    return container.with_kwargs(
+        init=True,
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        pids_limit=512,
+        **limits,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A small stack of ours: each service called by its name in the network, each with its own secrets.
+
+    Attributes:
+        network: where they meet.
+        secrets: consumer to the volume that holds its secrets.
+        containers: by service.
+        s3: the store as the test reaches it.
+        catalog: the catalog as the test reaches it.
+        kafka: the broker as the test reaches it.
+    """
+
+    network: Network
+    secrets: dict[str, str]
+    containers: dict[str, DockerContainer]
+    s3: str
+    catalog: str
+    kafka: str
+
+    def wrapped(self, service: str) -> Container:
+        return self.containers[service].get_wrapped_container()
+
+    def producer(self) -> Any:
+        return KafkaProducer(bootstrap_servers=self.kafka, acks="all", linger_ms=5)
+
+    def secret(self, consumer: str, name: str) -> str:
+        """One secret, read by a container that may."""
+        command = ["docker", "run", "--rm", "--user=0", "--network=none", "--no-healthcheck"]
+        command += [
+            "-v",
+            f"{self.secrets[consumer]}:/secrets:ro",
+            image("services"),
+            "cat",
+            f"/secrets/{name}",
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+    def open(self) -> Catalog:
+        """The catalog, by pyiceberg, as the cli's principal."""
+        return load_catalog(
+            "lake",
+            **{
+                "type": "rest",
+                "uri": self.catalog,
+                "oauth2-server-uri": f"{self.catalog}/v1/oauth/tokens",
+                "credential": self.secret("cli", "catalog_credential"),
+                "warehouse": "tarn",
+                "s3.access-key-id": self.secret("cli", "s3_access_key_id"),
+                "s3.secret-access-key": self.secret("cli", "s3_secret_access_key"),
+                "s3.endpoint": self.s3,
+                "s3.region": "us-east-1",
+            },
+        )
+
+
+CONSUMERS = ("minio", "bootstrap", "catalog", "kafka", "spark", "trino", "ingest", "cli")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def one_shot(container: DockerContainer) -> None:
+    """Runs a container to its end, which must be a good one."""
+    with container:
+        wrapped = container.get_wrapped_container()
+        code = wrapped.wait(timeout=60)["StatusCode"]
+        assert code == 0, wrapped.logs().decode()
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Store, catalog and Kafka, with credentials made and rights given by our own one-shots."""
+    client = docker.from_env()
+    mark = uuid.uuid4().hex[:8]
+    secrets = {consumer: f"tarn-test-{mark}-{consumer}" for consumer in CONSUMERS}
+    volumes = [*secrets.values(), f"tarn-test-{mark}-data"]
+    port = free_port()
+    s3_port, catalog_port = free_port(), free_port()
+    try:
+        with Network() as network, contextlib.ExitStack() as running:
+            init = DockerContainer(image("services")).with_command(["python", "-m", "tarn.bootstrap.init"])
+            init.with_kwargs(user="0:0")
+            for consumer, volume in secrets.items():
+                init.with_volume_mapping(volume, f"/secrets/{consumer}", "rw")
+            one_shot(init)
+
+            def service(name: str, *, alias: str, **limits: Any) -> DockerContainer:
+                container = hardened(name, **limits).with_network(network).with_network_aliases(alias)
+                return container.with_volume_mapping(secrets[alias], "/run/tarn/secrets", "ro")
+
+            minio = service("minio", alias="minio", mem_limit="768m")
+            minio.with_volume_mapping(volumes[-1], "/data", "rw")
+            minio.ports["9000/tcp"] = ("127.0.0.1", s3_port)  # type: ignore[assignment]
+            running.enter_context(minio)
+            bootstrap = service("services", alias="bootstrap", user="10008:10008")
+            one_shot(bootstrap.with_command(["python", "-m", "tarn.bootstrap.store"]))
+            catalog = service("catalog", alias="catalog", mem_limit="512m")
+            catalog.with_env("TARN_S3_ENDPOINT_PUBLISHED", f"http://127.0.0.1:{s3_port}")
+            catalog.ports["8182/tcp"] = ("127.0.0.1", catalog_port)  # type: ignore[assignment]
+            running.enter_context(catalog)
+            kafka = service("kafka", alias="kafka", mem_limit="1g")
+            kafka.with_env("TARN_KAFKA_ADVERTISED_PUBLISHED", f"127.0.0.1:{port}")
+            kafka.ports["9094/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
+            running.enter_context(kafka)
+            found = Stack(
+                network=network,
+                secrets=secrets,
+                containers={"minio": minio, "catalog": catalog, "kafka": kafka},
+                s3=f"http://127.0.0.1:{s3_port}",
+                catalog=f"http://127.0.0.1:{catalog_port}",
+                kafka=f"127.0.0.1:{port}",
+            )
+            for name in found.containers:
+                eventually(
+                    f"{name} is healthy",
+                    lambda name=name: health(found.wrapped(name)) == "healthy",
+                    timeout_s=90,
+                )
+            yield found
+    finally:
+        for volume in volumes:
+            with contextlib.suppress(docker.errors.NotFound):
+                client.volumes.get(volume).remove(force=True)
+        client.close()
+
+
+def health(container: Container) -> str:
+    container.reload()
+    return str(container.attrs["State"]["Health"]["Status"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingest:
+    """A running ingest service, and what it works with."""
+
+    container: DockerContainer
+    stack: Stack
+
+    @property
+    def wrapped(self) -> Container:
+        return self.container.get_wrapped_container()
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of one of its pages; status 0 if it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self.address}{path}", timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read()
+        except OSError:
+            return 0, b""
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.container.get_exposed_port(8091)}"
+
+    def status(self, name: str = "orders") -> dict[str, Any]:
+        status, body = self.get("/status")
+        found: dict[str, Any] = json.loads(body)["ingestors"].get(name, {}) if status == 200 else {}
+        return found
+
+    def caught_up(self, ends: dict[int, int]) -> bool:
+        """Whether the table holds everything up to these offsets."""
+        committed = self.status().get("committedOffsets", {})
+        return {int(p): o for p, o in committed.items()} == ends
+
+    def await_running(self) -> None:
+        eventually(
+            "the ingestor runs", lambda: self.status().get("state") == "Running", timeout_s=RUNS_WITHIN_S
+        )
+
+
+@pytest.fixture
+def ingest(stack: Stack, tmp_path: Path) -> Iterator[Ingest]:
+    """A new ingest service; the tables and topics of earlier ones are there."""
+    (tmp_path / "orders.yaml").write_text(SPEC)
+    tmp_path.chmod(0o755)
+    container = hardened("services", mem_limit="512m", user=f"{UID}:{UID}")
+    container.with_network(stack.network)
+    container.with_volume_mapping(stack.secrets["ingest"], "/run/tarn/secrets", "ro")
+    container.with_volume_mapping(str(tmp_path), "/etc/tarn/specs", "ro")
+    container.ports["8091/tcp"] = ("127.0.0.1", free_port())  # type: ignore[assignment]
+    with container:
+        found = Ingest(container=container, stack=stack)
+        found.await_running()
+        yield found

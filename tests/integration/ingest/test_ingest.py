@@ -1,0 +1,204 @@
+"""Topic to table through our images: every record once, whatever is killed or frozen on the way."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.integration.ingest.conftest import Ingest, eventually, health
+from tests.support.images import image
+
+pytestmark = pytest.mark.filterwarnings("ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+
+PARTITIONS = 3
+
+
+class Ledger:
+    """What was sent and acknowledged: per partition and offset, the value, and whether it is good."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.sent: dict[tuple[int, int], tuple[bytes, bool]] = {}
+
+    def feed(self, producer: Any, number: int, *, bad_every: int = 101) -> None:
+        waiting = []
+        for n in range(number):
+            good = n % bad_every != bad_every - 1
+            value = (
+                json.dumps({"id": n, "at": "2026-11-21T08:00:00Z", "text": f"row {n} é"}).encode()
+                if good
+                else b"junk %d" % n
+            )
+            future = producer.send("orders", value, partition=self.chance.randrange(PARTITIONS))
+            waiting.append((future, value, good))
+        for future, value, good in waiting:
+            meta = future.get(timeout=60)
+            self.sent[meta.partition, meta.offset] = (value, good)
+
+    def ends(self, start: dict[int, int]) -> dict[int, int]:
+        found = dict(start)
+        for p, o in self.sent:
+            found[p] = max(found[p], o + 1)
+        return found
+
+
+def ends_now(ingest: Ingest) -> dict[int, int]:
+    return {int(p): o for p, o in ingest.status()["committedOffsets"].items()}
+
+
+def audit(ingest: Ingest, ledger: Ledger) -> dict[str, int]:
+    """Compares the ledger with the tables, read by pyiceberg; the counts."""
+    lake = ingest.stack.open()
+    rows = lake.load_table("bronze.orders").scan().to_arrow().to_pylist()
+    letters = lake.load_table("ops.dead_letters").scan().to_arrow().to_pylist()
+    found = Counter((r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in rows)
+    good = {place for place, (_, ok) in ledger.sent.items() if ok}
+    bad = {place for place, (_, ok) in ledger.sent.items() if not ok}
+    counts = {
+        "sent": len(ledger.sent),
+        "rows": len(rows),
+        "lost": len(good - set(found)),
+        "doubled": sum(n - 1 for n in found.values()),
+        "foreign": len(set(found) - good),
+    }
+    expected = {"sent": len(ledger.sent), "rows": len(good), "lost": 0, "doubled": 0, "foreign": 0}
+    assert counts == expected
+    for row in rows:
+        value = json.loads(ledger.sent[row["_tarn"]["partition"], row["_tarn"]["offset"]][0])
+        assert (row["id"], row["text"]) == (value["id"], value["text"])
+    dead = Counter((r["partition"], r["offset"]) for r in letters)
+    assert dead == Counter(bad)
+    assert all(r["value"] == ledger.sent[r["partition"], r["offset"]][0] for r in letters)
+    return counts | {"dead letters": len(letters)}
+
+
+def test_every_record_is_in_the_table_once_however_often_ingest_is_killed(
+    ingest: Ingest, record_property: Any
+) -> None:
+    """kill -9 by chance while records keep coming; then stopped politely, and started once more."""
+    start = ends_now(ingest)
+    ledger = Ledger(seed=1)
+    producer = ingest.stack.producer()
+    feeding = threading.Thread(target=ledger.feed, args=(producer, 20_000))
+    feeding.start()
+    chance = random.Random(2)
+    kills = 0
+    for _ in range(6):
+        time.sleep(chance.uniform(0.2, 1.5))
+        ingest.wrapped.kill(signal="SIGKILL")
+        ingest.wrapped.start()
+        kills += 1
+        ingest.await_running()
+    feeding.join(120)
+    assert not feeding.is_alive()
+    producer.close()
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)
+
+    began = time.monotonic()
+    ingest.wrapped.stop(timeout=30)
+    took_s = time.monotonic() - began
+    ingest.wrapped.reload()
+    assert ingest.wrapped.attrs["State"]["ExitCode"] == 0
+    assert took_s < 10, f"SIGTERM to the end took {took_s:.1f} s"
+    ingest.wrapped.start()
+    ingest.await_running()
+    counts = audit(ingest, ledger)
+    record_property("counts", counts | {"kills": kills})
+    sys.stderr.write(f"{counts}, {kills} kills, stopped in {took_s:.1f} s\n")
+
+
+@pytest.mark.parametrize("frozen", ["minio", "catalog", "kafka"])
+def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, ingest: Ingest) -> None:
+    """Frozen with its port open: unhealthy, says why, and goes on by itself when the dependency does."""
+    named = {"minio": "store", "catalog": "catalog", "kafka": "kafka"}[frozen]
+    eventually("healthy at first", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
+    start = ends_now(ingest)
+    ledger = Ledger(seed=3)
+    producer = ingest.stack.producer()
+    ledger.feed(producer, 500)
+    ingest.stack.wrapped(frozen).pause()
+    try:
+        if frozen != "kafka":
+            ledger.feed(producer, 500)
+        eventually("unhealthy", lambda: health(ingest.wrapped) == "unhealthy", timeout_s=60)
+        status, body = ingest.get("/health")
+        assert status == 503
+        assert any(fault.startswith(f"{named}:") for fault in json.loads(body)["faults"]), body
+    finally:
+        ingest.stack.wrapped(frozen).unpause()
+    ledger.feed(producer, 500)
+    producer.close()
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)
+    eventually("healthy again", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
+    rows = ingest.stack.open().load_table("bronze.orders").scan().to_arrow().to_pylist()
+    found = Counter((r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in rows)
+    assert max(found.values()) == 1
+    assert {place for place, (_, ok) in ledger.sent.items() if ok} <= set(found)
+
+
+def test_its_pages_tell_where_it_stands(ingest: Ingest) -> None:
+    start = ends_now(ingest)
+    ledger = Ledger(seed=4)
+    producer = ingest.stack.producer()
+    ledger.feed(producer, 300)
+    producer.close()
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=30)
+    found = ingest.status()
+    assert found["state"] == "Running"
+    assert found["conditions"][0]["status"] is True
+    assert found["table"] == "bronze.orders"
+    assert found["topic"] == "orders"
+    assert found["partitions"] == [0, 1, 2]
+    assert found["rows"] + found["badRecords"] >= 300
+    assert found["lastCommit"]["snapshotId"] == (
+        ingest.stack.open().load_table("bronze.orders").metadata.current_snapshot_id
+    )
+    assert found["lastCommit"]["durationMs"] > 0
+    eventually("no lag is shown", lambda: ingest.status()["lag"] == 0, timeout_s=20)
+    status, body = ingest.get("/metrics")
+    assert status == 200
+    assert (
+        f'tarn_ingest_rows_total{{ingestor="orders",table="bronze.orders"}} {found["rows"]}' in body.decode()
+    )
+    assert ingest.get("/nothing")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: Ingestr", "kind: 'Ingestr' is not allowed"),
+        ("a: [1", "bad.yaml, line"),
+    ],
+)
+def test_check_tells_what_is_wrong_with_a_spec(tmp_path: Any, text: str, told: str) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "bad.yaml").write_text(text)
+    done = subprocess.run(
+        [
+            *(
+                "docker",
+                "run",
+                "--rm",
+                "--network=none",
+                "--read-only",
+                "--cap-drop=ALL",
+                "--user=10006:10006",
+            ),
+            *("-v", f"{tmp_path}:/specs:ro", image("services")),
+            *("python", "-m", "tarn.ingest", "--check", "--specs", "/specs"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr

@@ -1,0 +1,92 @@
+"""Batches: when they are cut, and ranges that cover what was read, not only what was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarn.core.batch import BatchBuilder, RawRecords
+from tarn.core.offsets import OffsetRange
+
+
+def polled(partition: int, start: int, end: int, *offsets: int, size: int = 10) -> RawRecords:
+    return RawRecords(
+        partition=partition,
+        offsets=list(offsets),
+        times_ms=[0] * len(offsets),
+        keys=[b"k"] * len(offsets),
+        values=[b"v" * size] * len(offsets),
+        start=start,
+        end=end,
+    )
+
+
+def builder(*, records: int = 100, size: int = 10_000, latency_s: float = 1.0) -> BatchBuilder:
+    return BatchBuilder(records_max=records, bytes_max=size, latency_s_max=latency_s)
+
+
+def test_a_range_starts_at_the_position_before_the_first_poll_and_ends_behind_the_last():
+    open_batch = builder()
+    open_batch.add(polled(1, 5, 9, 7), now_s=0)
+    open_batch.add(polled(0, 0, 2, 0, 1), now_s=0)
+    open_batch.add(polled(1, 9, 12, 10), now_s=0)
+    assert open_batch.ranges() == (
+        OffsetRange(partition=0, start=0, end=2),
+        OffsetRange(partition=1, start=5, end=12),
+    )
+    cut = open_batch.cut()
+    assert list(zip(cut.partitions, cut.offsets, strict=True)) == [(0, 0), (0, 1), (1, 7), (1, 10)]
+    assert len(cut) == 4
+
+
+def test_a_read_without_records_moves_the_range_and_opens_no_batch():
+    open_batch = builder()
+    open_batch.add(polled(0, 3, 8), now_s=0)
+    assert open_batch.ranges() == (OffsetRange(partition=0, start=3, end=8),)
+    assert open_batch.wait_s(1_000) is None
+    assert len(open_batch.cut()) == 0
+
+
+def test_it_is_cut_by_age_of_the_first_record():
+    open_batch = builder(latency_s=2.0)
+    open_batch.add(polled(0, 0, 1, 0), now_s=10)
+    open_batch.add(polled(0, 1, 2, 1), now_s=11.5)
+    assert open_batch.wait_s(11.5) == pytest.approx(0.5)
+    assert open_batch.wait_s(12.0) == 0.0
+    assert open_batch.wait_s(99.0) == 0.0
+
+
+def test_it_is_cut_by_records_and_says_how_many_fit():
+    open_batch = builder(records=3)
+    open_batch.add(polled(0, 0, 2, 0, 1), now_s=0)
+    assert open_batch.room == 1
+    assert open_batch.wait_s(0) != 0.0
+    open_batch.add(polled(0, 2, 4, 2, 3), now_s=0)
+    assert open_batch.room == 0
+    assert open_batch.wait_s(0) == 0.0
+
+
+def test_it_is_cut_by_bytes_of_keys_and_values():
+    open_batch = builder(size=22)
+    open_batch.add(polled(0, 0, 1, 0), now_s=0)
+    assert open_batch.wait_s(0) != 0.0
+    open_batch.add(polled(0, 1, 2, 1), now_s=0)
+    assert open_batch.bytes == 22
+    assert open_batch.wait_s(0) == 0.0
+
+
+def test_a_poll_that_does_not_follow_the_last_one_is_a_defect():
+    open_batch = builder()
+    open_batch.add(polled(0, 0, 2, 0), now_s=0)
+    with pytest.raises(ValueError, match="from 3 after one that ended at 2"):
+        open_batch.add(polled(0, 3, 4, 3), now_s=0)
+
+
+@pytest.mark.parametrize(("start", "end", "offsets"), [(5, 9, (4,)), (5, 9, (9,)), (5, 9, (6, 12))])
+def test_records_outside_the_read_are_a_defect(start, end, offsets):
+    with pytest.raises(ValueError, match="outside the read"):
+        polled(0, start, end, *offsets)
+
+
+def test_columns_of_different_lengths_are_a_defect():
+    with pytest.raises(ValueError, match="different lengths"):
+        RawRecords(partition=0, offsets=[1], times_ms=[], keys=[None], values=[None], start=0, end=2)

@@ -1,0 +1,107 @@
+"""The board, its verdict on health, and its pages."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tarn.ingest.http import StatusServer
+from tarn.ingest.status import Board, State, faults, to_metrics
+
+NOW = 1_000.0
+
+
+def board(**changes: object) -> Board:
+    found = Board()
+    for name in ("store", "catalog", "kafka"):
+        found.saw(name, ok=True, message="answers", looked_s=NOW - 1)
+    status = {"state": State.RUNNING, "beat_s": NOW - 1, "progress_s": NOW - 1, "table": "a.b"} | changes
+    found.update("orders", **status)
+    return found
+
+
+def test_it_is_healthy_when_everything_answers_and_every_loop_turns():
+    assert faults(board(), now_s=NOW) == []
+
+
+@pytest.mark.parametrize("state", [State.STOPPED, State.INVALID, State.FINISHED])
+def test_what_waits_for_a_person_is_no_fault_of_the_service(state):
+    assert faults(board(state=state, beat_s=0.0), now_s=NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"state": State.WAITING, "message": "the catalog is away"}, "Waiting: the catalog is away"),
+        ({"state": State.STARTING}, "Starting: not ready yet"),
+        ({"beat_s": NOW - 61}, "no sign of life for 61 s"),
+    ],
+)
+def test_an_ingestor_that_cannot_work_is_a_fault(changes, told):
+    (fault,) = faults(board(**changes), now_s=NOW)
+    assert fault == f"ingestor orders: {told}"
+
+
+def test_a_dependency_that_fails_or_does_not_answer_is_a_fault():
+    found = board()
+    found.saw("store", ok=False, message="may not read", looked_s=NOW)
+    found.saw("kafka", ok=True, message="answers", looked_s=NOW - 30)
+    assert faults(found, now_s=NOW) == ["kafka: no answer for 30 s", "store: may not read"]
+
+
+def test_without_a_look_nothing_is_proven():
+    assert faults(Board(), now_s=NOW) == ["no dependency was looked at yet"]
+
+
+def test_the_deep_look_asks_that_lag_is_worked_off():
+    stuck = board(committed={0: 5}, ends={0: 9}, progress_s=NOW - 121)
+    assert faults(stuck, now_s=NOW) == []
+    assert faults(stuck, now_s=NOW, deep=True) == ["ingestor orders: 4 behind, no commit for 121 s"]
+    assert faults(board(committed={0: 9}, ends={0: 9}, progress_s=0.0), now_s=NOW, deep=True) == []
+
+
+def test_metrics_are_in_the_text_form_of_prometheus():
+    found = board(committed={0: 5, 1: 2}, ends={0: 9, 1: 2})
+    found.add("orders", rows=7, bad_records=1, commits=2)
+    text = to_metrics(found)
+    assert "# TYPE tarn_ingest_rows_total counter" in text
+    assert 'tarn_ingest_rows_total{ingestor="orders",table="a.b"} 7' in text
+    assert 'tarn_ingest_lag_offsets{ingestor="orders",table="a.b"} 4' in text
+    assert 'tarn_ingest_running{ingestor="orders",table="a.b"} 1' in text
+    assert text.endswith("\n")
+
+
+def get(port: int, path: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as e:
+        with e:
+            return e.code, e.read()
+
+
+def test_the_pages():
+    found = board()
+    deep: list[str] = []
+    server = StatusServer(found, listen="127.0.0.1", port=0, clock=lambda: NOW, deep=lambda: deep)
+    server.start()
+    try:
+        assert get(server.port, "/health") == (200, b'{"healthy":true,"faults":[]}')
+        deep.append("store: cannot be written")
+        assert get(server.port, "/health")[0] == 200
+        status, body = get(server.port, "/health?deep")
+        assert (status, json.loads(body)["faults"]) == (503, ["store: cannot be written"])
+        found.update("orders", state=State.WAITING, message="no broker")
+        assert get(server.port, "/health")[0] == 503
+        status, body = get(server.port, "/status")
+        page = json.loads(body)
+        assert status == 200
+        assert page["ingestors"]["orders"]["conditions"][0]["message"] == "no broker"
+        assert page["dependencies"]["store"] == {"ok": True, "message": "answers", "ageSeconds": 1.0}
+        assert get(server.port, "/metrics")[0] == 200
+        assert get(server.port, "/else")[0] == 404
+    finally:
+        server.stop()
