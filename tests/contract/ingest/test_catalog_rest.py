@@ -1,4 +1,4 @@
-"""The REST client: however a commit ends, it is one of three outcomes, and nothing is sent twice by itself."""
+"""The REST client: however a commit ends, it is one of three outcomes; nothing is sent twice by itself."""
 
 from __future__ import annotations
 
