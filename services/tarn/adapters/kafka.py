@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     # mypy takes the folder services/kafka for the library.
     from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[attr-defined]
-    from kafka import errors as vendor  # type: ignore[attr-defined]
+    from kafka import errors as vendor
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from tarn.core.batch import RawRecords

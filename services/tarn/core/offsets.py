@@ -139,33 +139,46 @@ class Refused:
     """The batch was cut from another view of the table: seek to the table's map and read again.
 
     Attributes:
-        partition, expected, found: the first range that does not fit: where it starts, where the table ends.
+        partition: of the first range that does not fit.
+        expected: where the range starts.
+        found: where the table ends; None if it does not know the partition (any more).
         kind: `gap` if rows would be lost, `overlap` if rows would be doubled.
     """
 
     partition: int
     expected: int
-    found: int
+    found: int | None
     kind: Literal["gap", "overlap"]
     table: OffsetMap | None
 
     @property
     def reason(self) -> str:
         """For people."""
+        ends = f"ends at {self.found}" if self.found is not None else "does not know the partition"
         return (
-            f"partition {self.partition}: the batch starts at {self.expected}, "
-            f"the table ends at {self.found} ({self.kind})"
+            f"partition {self.partition}: the batch starts at {self.expected}, the table {ends} ({self.kind})"
         )
 
 
 Verdict = Ready | AlreadyDone | Refused
 
 
-def judge(table: OffsetMap | None, source: SourceId, ranges: tuple[OffsetRange, ...]) -> Verdict:
+def judge(
+    table: OffsetMap | None,
+    source: SourceId,
+    ranges: tuple[OffsetRange, ...],
+    *,
+    fresh: frozenset[int] = frozenset(),
+) -> Verdict:
     """Whether a batch may be committed on a base whose newest map is `table`.
 
-    A partition that the table does not know yet may start anywhere: where is the planner's business (the
-    start of its log), and from the first commit on the chain fences it like any other.
+    Args:
+        table: the newest map among the base's ancestors.
+        source: what the batch was read from.
+        ranges: what was read.
+        fresh: partitions that the table did not know when the batch's plan was made. Where they start was the
+            planner's business (the start of the log). Any other partition must be in the map: one that is
+            not there any more was taken back by a rollback, and its earlier rows with it.
 
     Raises:
         SourceChangedError: the map belongs to another topic or cluster; offsets cannot be compared.
@@ -173,17 +186,18 @@ def judge(table: OffsetMap | None, source: SourceId, ranges: tuple[OffsetRange, 
     """
     if len({r.partition for r in ranges}) != len(ranges):
         raise ValueError(f"a batch holds at most one range per partition: {ranges}")
-    if table is None:
-        return Ready(after=OffsetMap(source=source).advance(ranges))
-    require_same_source(table.source, source)
-    if all(table.next.get(r.partition, -1) >= r.end for r in ranges):
+    if table is not None:
+        require_same_source(table.source, source)
+    known: Mapping[int, int] = table.next if table is not None else {}
+    if table is not None and all(known.get(r.partition, -1) >= r.end for r in ranges):
         return AlreadyDone(table=table)
     for r in ranges:
-        found = table.next.get(r.partition, r.start)
-        if found != r.start:
-            kind: Literal["gap", "overlap"] = "gap" if found < r.start else "overlap"
-            return Refused(partition=r.partition, expected=r.start, found=found, kind=kind, table=table)
-    return Ready(after=table.advance(ranges))
+        found = known.get(r.partition)
+        if found == r.start or (found is None and r.partition in fresh):
+            continue
+        kind: Literal["gap", "overlap"] = "overlap" if found is not None and found > r.start else "gap"
+        return Refused(partition=r.partition, expected=r.start, found=found, kind=kind, table=table)
+    return Ready(after=(table or OffsetMap(source=source)).advance(ranges))
 
 
 def require_same_source(table: SourceId, seen: SourceId) -> None:

@@ -67,18 +67,22 @@ class BatchChange:
 
     Attributes:
         commit_id: one for all attempts.
+        table_uuid: the table that the plan was made for; one of the same name made anew is another.
         stream: whose batch.
         source: what was read.
         ranges: what was read of it.
+        fresh: partitions that the table did not know when the plan was made.
         files: the good records.
         letters: the dead-letter file, if there are bad ones; its sequence is filled in per attempt.
         registered: the marker last seen in the dead-letter table; files it covers are not carried on.
     """
 
     commit_id: str
+    table_uuid: str
     stream: str
     source: SourceId
     ranges: tuple[OffsetRange, ...]
+    fresh: frozenset[int] = frozenset()
     files: tuple[WrittenFile, ...] = ()
     letters: tuple[WrittenFile, ...] = ()
     registered: Marker | None = None
@@ -99,7 +103,7 @@ class BatchChange:
         Raises:
             SourceChangedError: the table's offsets belong to another topic.
         """
-        verdict = judge(offsets_in(state, self.stream), self.source, self.ranges)
+        verdict = judge(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
         if isinstance(verdict, AlreadyDone):
             return Covered()
         if isinstance(verdict, Refused):
@@ -130,16 +134,18 @@ class RegisterChange:
 
     Attributes:
         commit_id: one for all attempts.
+        table_uuid: the dead-letter table that the plan was made for.
         stream: whose dead letters.
-        table_uuid: the ingested table that names them.
+        ingested_uuid: the ingested table that names them.
         sequence: the newest of them.
         files: what to register.
         after: the marker that they were chosen against.
     """
 
     commit_id: str
-    stream: str
     table_uuid: str
+    stream: str
+    ingested_uuid: str
     sequence: int
     files: tuple[WrittenFile, ...]
     after: Marker | None
@@ -158,11 +164,11 @@ class RegisterChange:
         """See `Change.on`."""
         markers = markers_in(state)
         found = markers.get(self.stream)
-        if found is not None and found.table_uuid == self.table_uuid and found.sequence >= self.sequence:
+        if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
             return Covered()
         if found != self.after:
             return Unfit(
                 reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
             )
-        markers[self.stream] = Marker(table_uuid=self.table_uuid, sequence=self.sequence)
+        markers[self.stream] = Marker(table_uuid=self.ingested_uuid, sequence=self.sequence)
         return Fit(summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)})

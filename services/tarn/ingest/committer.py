@@ -96,6 +96,10 @@ class Change(Protocol):
         """The same for all attempts."""
 
     @property
+    def table_uuid(self) -> str:
+        """The table that it was planned for."""
+
+    @property
     def files(self) -> tuple[WrittenFile, ...]:
         """Data files to add; they are in the store."""
 
@@ -194,6 +198,9 @@ class Committer:
             try:
                 if state is None:
                     state = self.load()
+                if state.uuid != change.table_uuid:
+                    reason = f"the table was made anew: {change.table_uuid} is {state.uuid} now"
+                    return NotDone(state=state, reason=reason)
                 found = self._settled(change, state, attempts)
                 if found is not None:
                     return found

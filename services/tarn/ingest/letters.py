@@ -53,6 +53,7 @@ class Letters:
         self._new_id = new_id
         self._layout: tuple[tuple[object, ...], Layout] | None = None
         self._root = ""
+        self._uuid = ""
         self._marker: Marker | None = None
         self._written: dict[str, WrittenFile] = {}
 
@@ -74,6 +75,7 @@ class Letters:
                 raise InvalidSpecError(f"dead-letter table {self._table} is partitioned; it must not be")
             self._layout = (version, layout)
         self._root = state.root
+        self._uuid = state.uuid
         self._marker = markers_in(state).get(self._stream)
 
     def write(self, batch: RawBatch, bad: Mapping[int, str], *, at: datetime) -> tuple[WrittenFile, ...]:
@@ -111,8 +113,9 @@ class Letters:
             )
             change = RegisterChange(
                 commit_id=self._new_id(),
+                table_uuid=self._uuid,
                 stream=self._stream,
-                table_uuid=ingested.uuid,
+                ingested_uuid=ingested.uuid,
                 sequence=max(f.sequence for f in waiting),
                 files=files,
                 after=self._marker,

@@ -168,7 +168,7 @@ class Ingestor:
             DataError: going on would lose or double rows.
             TarnError: anything else that a person must see.
         """
-        source, identity, state = self._plan()
+        source, identity, state, fresh = self._plan()
         self._tell(State.RUNNING, None)
         limits = self._world.limits
         builder = self._new_builder()
@@ -181,10 +181,11 @@ class Ingestor:
             wait_s = builder.wait_s(now)
             idle = wait_s is None and builder.ranges() and now - committed_s >= limits.watermark_s
             if wait_s == 0.0 or idle:
-                result = self._commit(builder.cut(), source, identity)
+                result = self._commit(builder.cut(), source, identity, fresh, state.uuid)
                 if result is None:
                     return
                 state, after = result
+                fresh -= after.keys()
                 committed_s = self._world.clock()
                 acknowledge.update(after)
                 builder = self._new_builder()
@@ -204,8 +205,12 @@ class Ingestor:
 
     # -- steps ---------------------------------------------------------------------------------------------
 
-    def _plan(self) -> tuple[Source, SourceId, TableState]:
-        """Opens the topic, makes what is missing, and seeks to where the table stands."""
+    def _plan(self) -> tuple[Source, SourceId, TableState, frozenset[int]]:
+        """Opens the topic, makes what is missing, and seeks to where the table stands.
+
+        Returns:
+            The topic, who it is, the table, and the partitions that the table does not know yet.
+        """
         kafka = self.spec.spec.source.kafka
         source = self._source = self._world.sources.open(self._topic, stream=self.name)
         try:
@@ -240,10 +245,11 @@ class Ingestor:
             positions={str(p): o for p, o in positions.items()},
             snapshot_id=head,
         )
-        return source, identity, state
+        known = table.next if table is not None else {}
+        return source, identity, state, frozenset(p for p in positions if p not in known)
 
     def _commit(
-        self, batch: RawBatch, source: Source, identity: SourceId
+        self, batch: RawBatch, source: Source, identity: SourceId, fresh: frozenset[int], table_uuid: str
     ) -> tuple[TableState, dict[int, int]] | None:
         """Makes a batch a fact; None if the plan does not hold any more.
 
@@ -264,9 +270,11 @@ class Ingestor:
         require_same_source(identity, source.identity())
         change = BatchChange(
             commit_id=world.new_id(),
+            table_uuid=table_uuid,
             stream=self.name,
             source=identity,
             ranges=batch.ranges,
+            fresh=fresh,
             files=files,
             letters=letters,
             registered=self._letters.marker,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,6 +180,8 @@ class Pieces:
         files = write_rows(self.lake.objects, self.layout, self.lake.table().root, rows, new_name=self.new_id)
         return BatchChange(
             commit_id=self.new_id(),
+            table_uuid=self.lake.table().uuid,
+            fresh=frozenset({0, 1}),
             stream="orders",
             source=SOURCE,
             ranges=(OffsetRange(partition=partition, start=start, end=end),),
@@ -297,7 +300,9 @@ def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
 ) -> None:
     """The control: the same zombie, with a judge that lets every batch pass."""
 
-    def gullible(table: OffsetMap | None, source: SourceId, ranges: tuple[OffsetRange, ...]) -> Ready:
+    def gullible(
+        table: OffsetMap | None, source: SourceId, ranges: tuple[OffsetRange, ...], *, fresh: frozenset[int]
+    ) -> Ready:
         known = dict(table.next) if table is not None else {}
         return Ready(after=OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges}))
 
@@ -358,3 +363,32 @@ def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_on
     assert isinstance(again.committer.commit(again.batch(0, 5, 6), again.layout), Done)
     assert lake.offsets() == [(0, n) for n in range(6)]
     assert faults.counts == {}
+
+
+def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: Lake) -> None:
+    """Its first rows must be the log's first, not the middle that happened to be in hand."""
+    pieces = Pieces(lake)
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout), Done)
+    batch = pieces.batch(0, 5, 7)
+    lake.local.drop(TABLE)
+    lake.local.create(TABLE, lake.ingestor()._table_request())
+    result = pieces.committer.commit(batch, pieces.layout)
+    assert isinstance(result, NotDone)
+    assert "made anew" in result.reason
+    assert lake.rows() == []
+
+
+def test_a_table_rolled_back_behind_the_first_commit_takes_no_batch_from_the_middle(lake: Lake) -> None:
+    pieces = Pieces(lake)
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout), Done)
+    batch = replace(pieces.batch(0, 5, 7), fresh=frozenset())
+    lake.local.catalog.tables.commit(
+        lake.local._slot(TABLE), [], [{"action": "remove-snapshot-ref", "ref-name": "main"}]
+    )
+    result = pieces.committer.commit(batch, pieces.layout)
+    assert isinstance(result, NotDone)
+    assert "does not know the partition (gap)" in result.reason
+    assert lake.rows() == []
+    lake.sources.topics["orders"].send(0, *(order(n) for n in range(7)))
+    lake.work(lake.ingestor())
+    assert lake.offsets() == [(0, n) for n in range(7)]

@@ -44,8 +44,23 @@ def test_a_batch_that_is_covered_in_one_partition_only_is_refused_as_a_whole():
 
 
 def test_a_partition_the_table_does_not_know_starts_where_its_log_starts():
-    assert judge(at(p0=3), SOURCE, ranges((1, 57, 60))) == Ready(after=at(p0=3, p1=60))
-    assert judge(None, SOURCE, ranges((0, 7, 9))) == Ready(after=at(p0=9))
+    fresh = frozenset({0, 1})
+    assert judge(at(p0=3), SOURCE, ranges((1, 57, 60)), fresh=fresh) == Ready(after=at(p0=3, p1=60))
+    assert judge(None, SOURCE, ranges((0, 7, 9)), fresh=fresh) == Ready(after=at(p0=9))
+
+
+@pytest.mark.parametrize("table", [None, at(p1=5)])
+def test_a_partition_that_the_table_forgot_is_a_gap(table):
+    """Rolled back behind the stream's first commit: the rows before this batch are not in the table."""
+    verdict = judge(table, SOURCE, ranges((0, 10, 12)))
+    assert verdict == Refused(partition=0, expected=10, found=None, kind="gap", table=table)
+    assert "does not know the partition" in verdict.reason
+
+
+def test_a_fresh_partition_that_another_one_filled_meanwhile_is_fenced_like_any_other():
+    verdict = judge(at(p0=3), SOURCE, ranges((0, 0, 5)), fresh=frozenset({0}))
+    assert isinstance(verdict, Refused)
+    assert (verdict.found, verdict.kind) == (3, "overlap")
 
 
 @pytest.mark.parametrize("field", ["cluster", "topic", "topic_id"])
@@ -59,7 +74,7 @@ def test_offsets_of_another_source_are_never_compared(field):
 
 def test_two_ranges_of_one_partition_are_a_defect():
     with pytest.raises(ValueError, match="one range per partition"):
-        judge(None, SOURCE, ranges((0, 0, 1), (0, 1, 2)))
+        judge(None, SOURCE, ranges((0, 0, 1), (0, 1, 2)), fresh=frozenset({0}))
 
 
 @pytest.mark.parametrize(("partition", "start", "end"), [(-1, 0, 1), (0, -1, 1), (0, 2, 1)])
@@ -150,7 +165,9 @@ def test_no_interleaving_of_lost_late_doubled_and_zombie_commits_loses_or_double
             return
         base = model.head
         held = model.snapshots[base][0]
-        verdict = judge(held, SOURCE, batch)
+        view = views[writer]
+        fresh = frozenset(p for p in log_ends if view is None or p not in view.next)
+        verdict = judge(held, SOURCE, batch, fresh=fresh)
         if isinstance(verdict, Ready):
             wire.append((base, verdict.after, batch))
         else:
