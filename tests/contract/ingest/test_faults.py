@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
@@ -13,7 +14,7 @@ import pytest
 from tarn.adapters.catalog_rest import CommitOutcome, CommitUnknown, TableName
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.tables import Layout, layout_of
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.offsets import OffsetMap, OffsetRange, Ready, SourceId
 from tarn.core.table import CommitRequest
 from tarn.ingest import changes
@@ -46,19 +47,21 @@ def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
         }
         if state.format_version >= 3:
             snapshot |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
-        lake.local.catalog.tables.commit(
-            lake.local._slot(table),
-            [],
-            [
-                {"action": "add-snapshot", "snapshot": snapshot},
-                {
-                    "action": "set-snapshot-ref",
-                    "ref-name": "main",
-                    "type": "branch",
-                    "snapshot-id": snapshot["snapshot-id"],
-                },
-            ],
-        )
+        # A twin may be first: then this somebody else gives up.
+        with contextlib.suppress(ConflictError):
+            lake.local.catalog.tables.commit(
+                lake.local._slot(table),
+                [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": state.head_id}],
+                [
+                    {"action": "add-snapshot", "snapshot": snapshot},
+                    {
+                        "action": "set-snapshot-ref",
+                        "ref-name": "main",
+                        "type": "branch",
+                        "snapshot-id": snapshot["snapshot-id"],
+                    },
+                ],
+            )
 
     lake.catalog = FaultyCatalog(lake.local, faults, foreign=foreign)
     return lake, faults
