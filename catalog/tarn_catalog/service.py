@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import structlog
 import uvicorn
 
 from tarn.adapters.logging import configure
-from tarn.core.errors import TarnError
+from tarn.core.errors import InvalidSettingError, TarnError
 from tarn_catalog.app import Limits, make_app
 from tarn_catalog.auth import Access
 from tarn_catalog.calls import Side
@@ -52,6 +53,33 @@ def sides(settings: Settings) -> tuple[Side, Side]:
     return inside, published
 
 
+def bound(settings: Settings) -> list[socket.socket]:
+    """The two sockets, listening for the servers in the same order.
+
+    Raises:
+        InvalidSettingError: an address or a port cannot be used; the message names the variable.
+    """
+    sockets: list[socket.socket] = []
+    family = socket.AF_INET6 if ":" in settings.catalog_host else socket.AF_INET
+    for port, variable in (
+        (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
+        (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
+    ):
+        one = socket.socket(family, socket.SOCK_STREAM)
+        sockets.append(one)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((settings.catalog_host, port))
+        except OSError as e:
+            for opened in sockets:
+                opened.close()
+            raise InvalidSettingError(
+                f"Cannot listen on {settings.catalog_host}:{port}: {e.strerror}; stop what uses it, or set "
+                f"TARN_CATALOG_HOST or {variable}"
+            ) from e
+    return sockets
+
+
 def listeners(settings: Settings, routes: Routes) -> list[Listener]:
     """The two servers, not yet started."""
     limits = Limits()
@@ -80,7 +108,7 @@ def listeners(settings: Settings, routes: Routes) -> list[Listener]:
     ]
 
 
-async def serve(servers: list[Listener]) -> None:
+async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
     """Run until SIGTERM or SIGINT, or until one of them ends."""
     loop = asyncio.get_running_loop()
 
@@ -90,7 +118,9 @@ async def serve(servers: list[Listener]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    tasks = [asyncio.create_task(server.serve()) for server in servers]
+    tasks = [
+        asyncio.create_task(server.serve(sockets=[one])) for server, one in zip(servers, sockets, strict=True)
+    ]
     for task in tasks:
         task.add_done_callback(lambda _: stop())
     await asyncio.gather(*tasks)
@@ -103,6 +133,7 @@ def run(settings: Settings) -> None:
         TarnError: it cannot start; the message says why.
     """
     access = Access(settings.secrets_dir)
+    sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
     catalog = Catalog(store, settings.roots)
@@ -112,7 +143,7 @@ def run(settings: Settings) -> None:
         published=f"{settings.catalog_host}:{settings.catalog_port_published}",
         bucket=settings.bucket,
     )
-    asyncio.run(serve(listeners(settings, Routes(catalog, access))))
+    asyncio.run(serve(listeners(settings, Routes(catalog, access)), sockets))
     log.info("catalog stopped")
 
 
@@ -131,10 +162,6 @@ def main() -> None:
     except TarnError as e:
         configure("info", service="catalog")
         log.error("catalog cannot start", reason=e.message)
-        sys.exit(1)
-    except SystemExit:
-        # uvicorn leaves this way if it cannot listen.
-        log.error("catalog cannot listen", reason="a port is taken or the address is not this machine's")
         sys.exit(1)
 
 

@@ -18,7 +18,7 @@ from tarn.core.errors import UnavailableError
 from tarn_catalog.auth import KEY_BYTES_MIN, Access
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.routes import Routes
-from tarn_catalog.service import Listener, listeners
+from tarn_catalog.service import Listener, bound, listeners
 from tarn_catalog.settings import Settings
 
 START_WAIT_S_MAX = 10.0
@@ -71,13 +71,18 @@ def serving(catalog: Catalog, secrets_dir: Path, settings: Settings | None = Non
     )
     servers = listeners(wanted, Routes(catalog, Access(secrets_dir)))
 
+    sockets = bound(wanted)
+
     async def serve() -> None:
-        await asyncio.gather(*(server.serve() for server in servers))
+        pairs = zip(servers, sockets, strict=True)
+        await asyncio.gather(*(server.serve(sockets=[one]) for server, one in pairs))
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tarn-catalog", daemon=True)
     thread.start()
     try:
-        inside, published = (_address(server) for server in servers)
+        for server in servers:
+            _wait(server)
+        inside, published = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in sockets)
         yield Running(inside=inside, published=published, credential=credential, secrets_dir=secrets_dir)
     finally:
         for server in servers:
@@ -85,11 +90,9 @@ def serving(catalog: Catalog, secrets_dir: Path, settings: Settings | None = Non
         thread.join(timeout=START_WAIT_S_MAX)
 
 
-def _address(server: Listener) -> str:
+def _wait(server: Listener) -> None:
     deadline = time.monotonic() + START_WAIT_S_MAX
     while not server.started:
         if time.monotonic() > deadline:
             raise UnavailableError(f"the catalog did not start within {START_WAIT_S_MAX} s")
         time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    return f"http://127.0.0.1:{port}"

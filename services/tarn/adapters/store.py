@@ -240,6 +240,9 @@ class S3Store:
             except (vendor.PermissionDeniedError, vendor.UnauthenticatedError) as e:
                 raise self._denied(e, what) from e
             except (vendor.BaseError, OSError) as e:
+                # A listing that is refused comes as a general error.
+                if _status(e) in (401, 403):
+                    raise self._denied(e, what) from e
                 # A time-out has used up the caller's patience; only quick failures are tried again.
                 if attempt == READ_ATTEMPTS_MAX or _status(e) is None:
                     raise StoreUnavailableError(
@@ -252,7 +255,8 @@ class S3Store:
 
     def _raise_write(self, error: Exception, what: str) -> NoReturn:
         status = _status(error)
-        if isinstance(error, (vendor.PermissionDeniedError, vendor.UnauthenticatedError)):
+        denied = isinstance(error, (vendor.PermissionDeniedError, vendor.UnauthenticatedError))
+        if denied or status in (401, 403):
             raise self._denied(error, what) from error
         if status in (429, 503):
             raise StoreBusyError(

@@ -136,6 +136,6 @@ def test_it_does_not_start_without_its_secrets(serve: Serve) -> None:
     assert b"TARN_S3_ENDPOINT: Value error, 'minio' is no endpoint" in output
     code, output = server.container.exec(["tarn-catalog"])
     assert code == 1
-    assert b"cannot listen" in output
+    assert b"Cannot listen on 0.0.0.0:8181: Address already in use" in output
     code, output = server.container.exec(["id"])
     assert output.startswith(b"uid=10005(catalog)")
