@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -73,24 +74,35 @@ def flights() -> pd.DataFrame:
     planes = _read("planes.csv")[["tailnum", "year", "manufacturer", "model", "seats"]]
     weather = _read("weather.csv")[
         ["origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
-    ].assign(has_weather=True)
+    ]
     weather["time_hour"] = pd.to_datetime(weather["time_hour"], utc=True)
     planes.columns = ["tailnum", "plane_year", "plane_manufacturer", "plane_model", "plane_seats"]
     for table, on in (
         (airlines, "carrier"),
         (airports.rename(columns={"faa": "origin", "name": "origin_name"}), "origin"),
         (airports.rename(columns={"faa": "dest", "name": "dest_name"}), "dest"),
-        (planes.assign(has_plane=True), "tailnum"),
+        (planes, "tailnum"),
         (weather, ["origin", "time_hour"]),
     ):
         rows = rows.merge(table, on=on, how="left", validate="many_to_one")
     return rows.sort_values(KEY, ignore_index=True)
 
 
+def on_days(days: Collection[str]) -> pd.DataFrame:
+    """The flights of some days (ISO dates, New York time), as `flights` has them."""
+    rows = flights()
+    return rows[[d.isoformat() in days for d in rows["date"]]].reset_index(drop=True)
+
+
 @cache
 def gold() -> dict[str, pd.DataFrame]:
-    """The four tables of answers, by name."""
-    rows = flights().copy()
+    """The four tables of answers over all flights, by name."""
+    return answers_of(flights())
+
+
+def answers_of(silver: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The four tables of answers over some flights, by name."""
+    rows = silver.copy()
     rows["name"] = rows["airline"]
     rows["hour"] = rows["sched_dep_hour"]
     rows["wind"] = [_wind(v) for v in rows["wind_speed"]]

@@ -1,0 +1,249 @@
+"""From bronze to gold on Spark equals the oracle: in pieces, doubled, late, broken, after crashes (I13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tarn_jobs.lake import Lake, TableMismatchError
+from tarn_jobs.pipeline import Pipeline, Step
+from tarn_jobs.position import PROPERTY, PositionError, newest
+from tests.spark import flights
+from tests.support import bronze, oracle
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_one_batch_equals_the_oracle(lake: Lake, seed: int) -> None:
+    flights.load_reference(lake)
+    log, stream = bronze.Log(), flights.stream(seed=seed)
+    rows = flights.fill(lake, log, stream)
+    assert rows + log.dead == sum(log.next.values()) == stream.totals.messages
+    assert log.dead == stream.totals.broken > 0
+
+    assert Pipeline(lake=lake).cycle() == 5
+
+    assert flights.wrong(lake) == []
+    assert Pipeline(lake=lake).cycle() == 0, "a lake that is up to date is left alone"
+
+
+def test_many_small_batches_equal_the_oracle(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, steps = bronze.Log(), list[Step]()
+    pipeline = Pipeline(lake=lake, offsets_max=900, on_step=steps.append)
+    for part in flights.messages(flights.stream(seed=4), parts=5):
+        bronze.append(lake, log, part)
+        pipeline.cycle()
+
+    assert flights.wrong(lake) == []
+    silver = [s for s in steps if s.table == "silver.flights"]
+    assert len(silver) > 5, "pieces are cut by offsets_max, not by bronze's commits"
+    assert max(s.offsets for s in silver) <= 900
+    assert sum(s.offsets for s in silver) == sum(log.next.values()), "every offset is read once"
+
+
+def test_the_whole_stream_a_second_time_changes_nothing(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, stream = bronze.Log(), flights.stream()
+    rows = flights.fill(lake, log, stream)
+    Pipeline(lake=lake).cycle()
+    before = flights.contents(lake)
+
+    flights.fill(lake, log, stream)
+    assert Pipeline(lake=lake).cycle() == 5, "the position goes on, or the range would be read for ever"
+
+    assert lake.table("bronze.flight_events").count() == 2 * rows
+    assert flights.contents(lake) == before
+    assert Pipeline(lake=lake).cycle() == 0
+
+
+class CrashError(Exception):
+    """Stands for a process that ends between two steps."""
+
+
+POINTS = [
+    *("before silver", "after silver"),
+    *(f"{when} gold.{name}" for name in oracle.GOLD_KEYS for when in ("before", "after")),
+]
+
+
+def _crashing(at: str) -> Callable[[str], None]:
+    def reached(point: str) -> None:
+        if point == at:
+            raise CrashError(point)
+
+    return reached
+
+
+@pytest.mark.timeout(600)
+def test_a_crash_between_any_two_steps_repeats_and_loses_nothing(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log = bronze.Log()
+    for part in flights.messages(flights.stream(seed=5), parts=2):
+        bronze.append(lake, log, part)
+        for point in POINTS:
+            with pytest.raises(CrashError, match=point):
+                Pipeline(lake=lake, reached=_crashing(point)).cycle()
+
+    assert Pipeline(lake=lake).cycle() == 0, "the last crash came after the last commit"
+    assert flights.wrong(lake) == []
+    for table in ("silver.flights", *(f"gold.{name}" for name in oracle.GOLD_KEYS)):
+        positions = [s.value for s in lake.snapshots(table, PROPERTY)]
+        assert len(positions) == len(set(positions)) == 2, f"{table}: one commit for each part of the stream"
+
+
+def test_two_pipelines_at_once_do_no_harm(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, stream = bronze.Log(), flights.stream(seed=6)
+    flights.fill(lake, log, stream, parts=2)
+    other = Pipeline(lake=lake, offsets_max=2_000)
+    late = iter([True])
+
+    def meanwhile(point: str) -> None:
+        if point == "before silver" and next(late, False):
+            other.cycle()
+
+    Pipeline(lake=lake, offsets_max=5_000, reached=meanwhile).cycle()
+    while Pipeline(lake=lake).cycle():
+        pass
+    assert flights.wrong(lake) == []
+
+
+def test_snapshots_of_maintenance_do_not_hide_the_position(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log = bronze.Log()
+    first, second = flights.messages(flights.stream(seed=7), parts=2)
+    bronze.append(lake, log, first)
+    Pipeline(lake=lake).cycle()
+    bronze.append(lake, log, second)
+    for table in ("bronze.flight_events", "silver.flights", "gold.delays_by_route"):
+        _compact(lake, table)
+    _, text = newest(lake.snapshots("silver.flights", PROPERTY))
+    assert text is not None
+
+    steps = list[Step]()
+    Pipeline(lake=lake, on_step=steps.append).cycle()
+
+    assert flights.wrong(lake) == []
+    assert steps[0].offsets == len(second), "only what was new was read"
+
+
+def test_dead_letters_alone_move_the_position(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, stream = bronze.Log(), flights.stream()
+    flights.fill(lake, log, stream)
+    Pipeline(lake=lake).cycle()
+    before = flights.contents(lake)
+    broken = [m for part in flights.messages(stream) for m in part if b"event_id" not in m.value]
+    assert bronze.append(lake, log, broken) == 0
+
+    assert Pipeline(lake=lake).cycle() == 5
+    assert flights.contents(lake) == before
+    assert Pipeline(lake=lake).cycle() == 0
+
+
+def test_an_unknown_event_is_counted_and_passed_over(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, steps = bronze.Log(), list[Step]()
+    good = next(flights.messages(flights.stream()))
+    strange = [m._replace(value=m.value.replace(b'"departed"', b'"teleported"')) for m in good[:400]]
+    strange = [m for m in strange if b"teleported" in m.value]
+    assert strange
+    bronze.append(lake, log, [*strange, *good])
+
+    Pipeline(lake=lake, on_step=steps.append).cycle()
+
+    assert steps[0].ignored == len(strange)
+    assert flights.wrong(lake) == []
+
+
+def test_a_flight_counts_from_its_schedule_on(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log = bronze.Log()
+    everything = next(flights.messages(flights.stream()))
+    late = [m for m in everything if b'"event":"scheduled"' in m.value]
+    early = [m for m in everything if b'"event":"scheduled"' not in m.value]
+    bronze.append(lake, log, early)
+    Pipeline(lake=lake).cycle()
+    assert lake.table("silver.flights").count() > 0
+    assert lake.table("gold.delays_by_carrier").count() == 0, "no group is known yet"
+
+    bronze.append(lake, log, late)
+    Pipeline(lake=lake).cycle()
+    assert flights.wrong(lake) == []
+
+
+def test_dropped_tables_are_made_anew(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log = bronze.Log()
+    flights.fill(lake, log, flights.stream())
+    Pipeline(lake=lake).cycle()
+    lake.spark.sql(f"DROP TABLE {lake.name('gold.delays_by_hour')}")
+    lake.spark.sql(f"DROP TABLE {lake.name('silver.flights')}")
+
+    Pipeline(lake=lake, offsets_max=4_000).cycle()
+
+    assert flights.wrong(lake) == []
+
+
+def test_another_bronze_stops_the_pipeline(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, stream = bronze.Log(), flights.stream()
+    flights.fill(lake, log, stream)
+    Pipeline(lake=lake).cycle()
+    before = flights.contents(lake)
+    lake.spark.sql(f"DROP TABLE {lake.name('bronze.flight_events')}")
+    fresh = bronze.Log(source={**bronze.SOURCE, "topic-id": "another"})
+    flights.fill(lake, fresh, stream)
+
+    with pytest.raises(
+        PositionError, match=r"topic-id was 'test-topic-id', is 'another'.*[Dd]rop the silver"
+    ):
+        Pipeline(lake=lake).cycle()
+    assert flights.contents(lake) == before
+
+
+def test_a_bronze_that_went_back_stops_the_pipeline(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log = bronze.Log()
+    flights.fill(lake, log, flights.stream(), parts=2)
+    Pipeline(lake=lake).cycle()
+    name = lake.name("bronze.flight_events")
+    first = lake.spark.sql(f"SELECT snapshot_id FROM {name}.snapshots ORDER BY committed_at").first()
+    assert first is not None
+    lake.spark.sql(f"CALL {lake.catalog}.system.rollback_to_snapshot('{name}', {first.snapshot_id})")
+
+    with pytest.raises(
+        PositionError, match=r"bronze went back: partition \d ends at \d+, silver has read up"
+    ):
+        Pipeline(lake=lake).cycle()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DROP COLUMN dep_delay", "dep_delay is missing, needed is int"),
+        ("RENAME COLUMN carrier TO airline", "carrier is missing, needed is string"),
+        ("ALTER COLUMN flight TYPE bigint", "flight is bigint, needed is int"),
+    ],
+)
+def test_a_bronze_with_other_columns_is_told(lake: Lake, change: str, told: str) -> None:
+    flights.load_reference(lake)
+    bronze.append(lake, bronze.Log(), next(flights.messages(flights.stream(), parts=20)))
+    lake.spark.sql(f"ALTER TABLE {lake.name('bronze.flight_events')} {change}")
+
+    with pytest.raises(TableMismatchError, match=f"bronze.flight_events is not as .*{told}"):
+        Pipeline(lake=lake).cycle()
+
+
+def test_without_bronze_there_is_nothing_to_do(lake: Lake) -> None:
+    assert Pipeline(lake=lake).head() is None
+    assert Pipeline(lake=lake).cycle() == 0
+
+
+def _compact(lake: Lake, table: str) -> None:
+    """A commit of maintenance: other files, the same rows, and nothing of ours in its summary."""
+    name = lake.name(table)
+    call = f"{lake.catalog}.system.rewrite_data_files"
+    done = lake.spark.sql(f"CALL {call}(table => '{name}', options => map('rewrite-all', 'true'))").collect()
+    assert done[0].rewritten_data_files_count > 0
