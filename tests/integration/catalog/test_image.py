@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.integration.catalog.conftest import BUCKET, Serve, Server, health
+from tests.integration.catalog.conftest import BUCKET, REPOSITORY, Serve, Server, health
 from tests.integration.minio.conftest import eventually
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})
@@ -139,3 +140,18 @@ def test_it_does_not_start_without_its_secrets(serve: Serve) -> None:
     assert b"Cannot listen on 0.0.0.0:8181: Address already in use" in output
     code, output = server.container.exec(["id"])
     assert output.startswith(b"uid=10005(catalog)")
+
+
+def test_the_image_holds_the_code_of_this_tree(serve: Serve) -> None:
+    """A builder that caches our own package by its version would ship an old one."""
+    (server,) = serve(1)
+    for folder, package in (
+        ("catalog", "tarn_catalog"),
+        ("services", "tarn/core"),
+        ("services", "tarn/adapters"),
+    ):
+        for path in (REPOSITORY / folder / package).glob("*.py"):
+            inside = f"/opt/venv/lib/python3.13/site-packages/{package}/{path.name}"
+            code, output = server.container.exec(["sha256sum", inside])
+            assert code == 0, output
+            assert output.split()[0].decode() == hashlib.sha256(path.read_bytes()).hexdigest(), inside
