@@ -199,7 +199,7 @@ class Access:
             raise OAuthError(
                 "invalid_client",
                 "client id or client secret is missing; set `credential` to client_id:client_secret, as "
-                "printed by `scripts/tarn credentials`",
+                "printed by `scripts/tarn env`",
                 status=401,
             )
         found = known.principals.get(client_id)
