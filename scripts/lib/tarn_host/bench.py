@@ -198,19 +198,24 @@ def _size_mib(folder: Path) -> int:
 
 def _keep(kind: str, command: str, runs: list[dict[str, Any]]) -> None:
     commit = shell.capture(["git", "rev-parse", "--short", "HEAD"], timeout_s=20, cwd=ROOT).out.strip()
-    now = engine.look()
     facts = {
         "bench": kind,
         "command": command,
         "commit": commit,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
-        "engine": f"{now.server}, Compose {now.compose}",
+        "engine": _engine_of(runs),
         "runs": runs,
     }
     RAW.mkdir(parents=True, exist_ok=True)
     (RAW / f"{kind}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     line(f"wrote {(RAW / kind).relative_to(ROOT)}.json")
+
+
+def _engine_of(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The engine that the runs themselves used; afterwards another one may run, or none."""
+    notes = [phase["note"] for phase in runs[0]["phases"] if phase["name"] == "engine"]
+    return notes[0].removeprefix("engine ") if notes and notes[0].startswith("engine ") else "not told"
 
 
 def _memory_gib() -> int:

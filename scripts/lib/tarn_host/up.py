@@ -108,7 +108,7 @@ def prepare(phases: Phases, *, assume_yes: bool, offline: bool, ports: bool) -> 
         notes.append("all well")
     with phases.phase("engine") as notes:
         if wanted == engine.Plan():
-            notes.append("there")
+            found = engine.look()
         else:
             line(f"    this will {wanted.words()}")
             if not agree("    Go on?", assume_yes):
@@ -116,7 +116,7 @@ def prepare(phases: Phases, *, assume_yes: bool, offline: bool, ports: bool) -> 
                     "no engine, and not asked to get one", "install and start Docker yourself, or answer y"
                 )
             found = engine.carry_out(wanted, machine)
-            notes.append(f"engine {found.server}, Compose {found.compose}")
+        notes.append(f"engine {found.server}, Compose {found.compose}")
     with phases.phase("base") as notes:
         notes.append(base.ensure(here, offline))
         if project.write_env(here):

@@ -44,3 +44,9 @@ def test_the_page_is_what_the_raw_files_say() -> None:
         assert not bench.REPORT.exists(), "a page without raw numbers behind it"
         return
     assert bench.REPORT.read_text() == bench.report([json.loads(file.read_text()) for file in files])
+
+
+def test_the_engine_told_is_the_one_that_the_run_used() -> None:
+    phases = [{"name": "checks", "note": "all well"}, {"name": "engine", "note": "engine 1.2, Compose 3.4"}]
+    assert bench._engine_of([{"phases": phases}]) == "1.2, Compose 3.4"
+    assert bench._engine_of([{"phases": [{"name": "engine", "note": ""}]}]) == "not told"
