@@ -1,4 +1,8 @@
-"""One Spark for the tier: classic PySpark where it can be imported, else our image by Spark Connect.
+"""One Spark for the tier: our image by Spark Connect; where classic PySpark is installed, that.
+
+By hand with classic PySpark (its sockets are left open, which pytest would take for a fault of ours):
+`PYTHONPATH=services:spark TARN_TEST_JARS=iceberg.jar pytest -W ignore::ResourceWarning
+-W ignore::pytest.PytestUnraisableExceptionWarning tests/spark`.
 
 Each test gets a lake of its own: an Iceberg catalog in a folder that nothing else uses.
 """
@@ -55,6 +59,9 @@ def lake(spark: SparkSession) -> Lake:
         ".cache-enabled": "false",
     }.items():
         spark.conf.set(f"spark.sql.catalog.{name}{key}", value)
+    spark.conf.set(
+        "spark.sql.defaultCatalog", name
+    )  # procedures open this one, whatever they are asked about
     return Lake(spark, name)
 
 
