@@ -162,9 +162,11 @@ def _driving(settings: Settings, drive: bool) -> Iterator[None]:
     if not drive:
         yield
         return
+    from tarn.adapters.logging import configure
     from tarn.flights.driver import Pace as DriverPace
     from tarn.flights.driver import follow
 
+    configure("warning", service="pipeline")
     stop = threading.Event()
     threading.Thread(
         target=follow,

@@ -20,6 +20,7 @@ def run() -> None:
     """Bring silver and gold up to what bronze holds now; safe beside the pipeline service."""
     from pyspark.errors import PySparkException
 
+    from tarn.adapters.logging import configure
     from tarn.flights.driver import run_once
     from tarn_jobs.lake import TableMismatchError
     from tarn_jobs.pipeline import Step
@@ -32,6 +33,7 @@ def run() -> None:
         events = f", {step.events:,} events" if step.events else ""
         out.print(f"{step.table}: {step.offsets:,} offsets{events}{ignored}, {step.seconds:.1f} s")
 
+    configure("warning", service="pipeline")
     settings = load_settings()
     try:
         commits = run_once(settings.spark_remote, tell)

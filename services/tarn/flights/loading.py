@@ -77,18 +77,39 @@ class Lake(Protocol):
         """Of how many flights silver has heard each kind of event."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a load is.
+
+    Attributes:
+        phase: what is being done.
+        sent: messages of the stream that were handed over, those of earlier runs included.
+        messages: how many the stream has.
+        begun: offsets that the topic held when this load began.
+        goal: offsets that every layer is to cover.
+        layers: how far the lake is, as seen last.
+    """
+
+    phase: str
+    sent: int
+    messages: int
+    begun: int
+    goal: int
+    layers: Layers
+
+    @property
+    def done(self) -> float:
+        """The share of the work that is done: playing and three layers weigh the same."""
+        work = max(1, self.goal - self.begun)
+        behind = [max(0, self.goal - max(self.begun, self.layers[n].offsets)) / work for n in LAYERS]
+        return 1.0 - (1.0 - self.sent / self.messages + sum(behind)) / (1 + len(LAYERS))
+
+
 class View(Protocol):
     """Shows progress to a person."""
 
-    def show(self, phase: str, at: int, total: int, layers: Layers) -> None:
-        """Called often, from more than one thread.
-
-        Args:
-            phase: what is being done.
-            at: how many messages were handed over.
-            total: how many there are to be.
-            layers: how far the lake is, as seen last.
-        """
+    def show(self, progress: Progress) -> None:
+        """Called often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +178,21 @@ def load(
     begun_s = clock.now_s()
     before = lake.layers()
     sent, complete = 0, is_complete(stream, lake, before)
+    partitions = log.ensure()
+    begun = sum(log.end_offsets().values())
     if again or not complete:
-        partitions = log.ensure()
         ends = ends_in(stream, partitions)
         play = plan(log.tails(), ends, fingerprint=stream.fingerprint, again=again)
         if not is_finished(play, ends):
+            goal = begun + len(stream) - play.start
             with _watched(lake, limits) as seen:
-                sent = log.play(
-                    stream,
-                    AllAtOnce(),
-                    play,
-                    on_progress=lambda at: view.show("playing", at, len(stream), seen()),
-                )
+
+                def show(at: int) -> None:
+                    view.show(_progress("playing", at, stream, begun, goal, seen()))
+
+                sent = log.play(stream, AllAtOnce(), play, on_progress=show)
     produced_s = clock.now_s()
-    after = _await(log.end_offsets(), stream, lake, view, clock, limits)
+    after = _await(log.end_offsets(), begun, stream, lake, view, clock, limits)
     return Loaded(
         sent=sent,
         complete_before=complete,
@@ -180,13 +202,25 @@ def load(
     )
 
 
+def _progress(phase: str, sent: int, stream: Stream, begun: int, goal: int, layers: Layers) -> Progress:
+    return Progress(
+        phase=phase, sent=sent, messages=len(stream), begun=min(begun, goal), goal=goal, layers=layers
+    )
+
+
 def is_complete(stream: Stream, lake: Lake, layers: Layers) -> bool:
     """Whether silver has heard every event of the stream."""
     return layers["silver"].rows == stream.flights and dict(lake.heard()) == dict(stream.by_kind)
 
 
 def _await(
-    ends: Mapping[int, int], stream: Stream, lake: Lake, view: View, clock: Clock, limits: Limits
+    ends: Mapping[int, int],
+    begun: int,
+    stream: Stream,
+    lake: Lake,
+    view: View,
+    clock: Clock,
+    limits: Limits,
 ) -> Layers:
     moved_s, last, fault = clock.now_s(), None, ""
     while True:
@@ -195,7 +229,8 @@ def _await(
         except UnavailableError as e:  # a store or catalog that restarts is no reason to give up
             layers, fault = last or {}, e.message
         if layers:
-            view.show("catching up", len(stream), len(stream), layers)
+            goal = sum(ends.values())
+            view.show(_progress("catching up", len(stream), stream, begun, goal, layers))
             if layers["gold"].covers(ends):
                 return layers
         if layers != last:

@@ -1,0 +1,128 @@
+"""Positions in the stream (I13): ranges, ancestors, and what must stop the pipeline."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarn.core.offsets import OffsetMap, SourceId
+from tarn_jobs.pipeline import changed_since
+from tarn_jobs.position import Position, PositionError, Snapshot, newest, next_range
+
+SOURCE = (("cluster", "c"), ("table", "s3://tarn/x"), ("topic", "flight-events"), ("topic-id", "t"))
+offsets = st.dictionaries(st.integers(0, 7), st.integers(0, 10**12), max_size=8)
+
+
+def _at(**next_: int) -> Position:
+    return Position(source=SOURCE, next=tuple(sorted((int(p[1:]), o) for p, o in next_.items())))
+
+
+def _of(next_: dict[int, int]) -> Position:
+    return Position(source=SOURCE, next=tuple(sorted(next_.items())))
+
+
+@given(offsets)
+def test_a_position_is_read_as_it_was_written(next_: dict[int, int]) -> None:
+    assert Position.from_json(_of(next_).to_json()) == _of(next_)
+
+
+@given(offsets)
+def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
+    source = SourceId(cluster="c", topic="flight-events", topic_id="t")
+    text = OffsetMap(source=source, next=next_).to_json()
+    assert Position.from_offsets(text, location="s3://tarn/x") == _of(next_)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "[]", '{"v":2}', '{"v":1}', '{"v":1,"source":{},"next":{"a":1}}']
+)
+def test_a_position_that_cannot_be_read_is_told(text: str) -> None:
+    with pytest.raises(PositionError, match="offsets in a snapshot summary"):
+        Position.from_json(text)
+
+
+@settings(max_examples=200)
+@given(offsets, st.dictionaries(st.integers(0, 7), st.integers(0, 10_000)), st.integers(1, 5_000))
+def test_pieces_cover_what_is_there_once_and_in_order(
+    done: dict[int, int], more: dict[int, int], offsets_max: int
+) -> None:
+    available = {p: done.get(p, 0) + more.get(p, 0) for p in {*done, *more}}
+    at: Position | None = _of(done) if done else None
+    read: dict[int, int] = dict(done)
+    pieces = 0
+    while (piece := next_range(at, _of(available), offsets_max=offsets_max)) is not None:
+        assert 0 < piece.offsets <= offsets_max + len(available)
+        for partition, start, end in piece.bounds:
+            assert read.get(partition, 0) == start < end <= available[partition]
+            read[partition] = end
+        assert dict(piece.after.next) == {p: o for p, o in read.items() if p in dict(piece.after.next)}
+        at, pieces = piece.after, pieces + 1
+        assert pieces <= sum(more.values())
+    assert {p: o for p, o in read.items() if o} == {p: o for p, o in available.items() if o}
+
+
+def test_a_partition_that_is_new_is_read_from_its_start() -> None:
+    piece = next_range(_at(p0=5), _at(p0=5, p1=3), offsets_max=10)
+    assert piece is not None
+    assert piece.bounds == ((1, 0, 3),)
+    assert piece.after == _at(p0=5, p1=3)
+
+
+def test_a_piece_is_a_condition_that_bounds_can_prune() -> None:
+    piece = next_range(_at(p0=5), _at(p0=9, p1=3), offsets_max=100)
+    assert piece is not None
+    assert piece.condition() == (
+        "(_tarn.partition = 0 AND _tarn.offset >= 5 AND _tarn.offset < 9) OR "
+        "(_tarn.partition = 1 AND _tarn.offset >= 0 AND _tarn.offset < 3)"
+    )
+
+
+def test_what_changed_between_two_positions() -> None:
+    assert changed_since(_at(p0=5), _at(p0=9)) == (
+        "(_tarn.partition = 0 AND _tarn.offset >= 5 AND _tarn.offset < 9)"
+    )
+
+
+def test_offsets_that_went_back_stop() -> None:
+    with pytest.raises(
+        PositionError, match=r"partition 1 ends at 2, silver has read up to 3.*Drop the silver"
+    ):
+        next_range(_at(p0=1, p1=3), _at(p0=9, p1=2), offsets_max=10)
+    with pytest.raises(PositionError, match="partition 1 ends at 0"):
+        next_range(_at(p0=1, p1=3), _at(p0=9), offsets_max=10)
+
+
+@pytest.mark.parametrize("name", ["cluster", "topic", "topic-id", "table"])
+def test_another_source_stops(name: str) -> None:
+    other = Position(source=tuple((n, "other" if n == name else v) for n, v in SOURCE), next=((0, 9),))
+    with pytest.raises(PositionError, match=rf"{name} was '.*', is 'other'; drop the silver"):
+        next_range(_at(p0=1), other, offsets_max=10)
+
+
+@given(offsets, offsets)
+def test_covering_is_per_partition(a: dict[int, int], b: dict[int, int]) -> None:
+    assert _of(a).covers(_of(b)) == all(a.get(p, 0) >= o for p, o in b.items())
+
+
+def _snapshot(id_: int, parent: int | None, value: str | None = None, *, current: bool = False) -> Snapshot:
+    return Snapshot(id=id_, parent=parent, value=value, current=current)
+
+
+def test_the_nearest_ancestor_with_a_value_counts() -> None:
+    history = [_snapshot(1, None, "a"), _snapshot(2, 1, "b"), _snapshot(3, 2), _snapshot(4, 3, current=True)]
+    head, value = newest(reversed(history))
+    assert head is not None
+    assert (head.id, value) == (4, "b")
+
+
+def test_a_snapshot_that_was_rolled_back_or_branched_off_does_not_count() -> None:
+    history = [_snapshot(1, None, "a"), _snapshot(2, 1, "undone"), _snapshot(3, 1, current=True)]
+    assert newest(history)[1] == "a"
+
+
+def test_an_expired_history_ends_the_search() -> None:
+    head, value = newest([_snapshot(3, 2), _snapshot(4, 3, current=True)])
+    assert head is not None
+    assert value is None
+    assert newest([]) == (None, None)
