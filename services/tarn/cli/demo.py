@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
+import structlog
 import typer
 from rich.console import Console
 
@@ -162,11 +164,10 @@ def _driving(settings: Settings, drive: bool) -> Iterator[None]:
     if not drive:
         yield
         return
-    from tarn.adapters.logging import configure
     from tarn.flights.driver import Pace as DriverPace
     from tarn.flights.driver import follow
 
-    configure("warning", service="pipeline")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     stop = threading.Event()
     threading.Thread(
         target=follow,

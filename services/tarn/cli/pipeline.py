@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Annotated
 
+import structlog
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +22,6 @@ def run() -> None:
     """Bring silver and gold up to what bronze holds now; safe beside the pipeline service."""
     from pyspark.errors import PySparkException
 
-    from tarn.adapters.logging import configure
     from tarn.flights.driver import run_once
     from tarn_jobs.lake import TableMismatchError
     from tarn_jobs.pipeline import Step
@@ -33,7 +34,7 @@ def run() -> None:
         events = f", {step.events:,} events" if step.events else ""
         out.print(f"{step.table}: {step.offsets:,} offsets{events}{ignored}, {step.seconds:.1f} s")
 
-    configure("warning", service="pipeline")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     settings = load_settings()
     try:
         commits = run_once(settings.spark_remote, tell)
