@@ -1,4 +1,8 @@
-"""A year of real flights through the whole stack, equal to the oracle; killed in turn, still equal."""
+"""A year of real flights through the whole stack, equal to the oracle; killed in turn, still equal.
+
+Not collected with the tier yet: it takes minutes and the flights are unfinished work. By its path:
+`.venv/bin/pytest tests/e2e/flights/year.py`.
+"""
 
 from __future__ import annotations
 
