@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -125,12 +126,33 @@ class Lake:
             self.table(table).limit(0).writeTo(self.name(table)).append()
 
     @contextmanager
+    def kept(self, rows: DataFrame) -> Iterator[DataFrame]:
+        """The rows, computed once however often they are used inside."""
+        cached = rows.persist()
+        try:
+            yield cached
+        except BaseException:
+            with suppress(PySparkException):
+                cached.unpersist()
+            raise
+        cached.unpersist()
+
+    @contextmanager
     def _summary(self, entries: Mapping[str, str]) -> Iterator[None]:
-        """Iceberg puts these session settings into the summary of whatever the session commits meanwhile."""
+        """Iceberg puts these session settings into the summary of whatever the session commits meanwhile.
+
+        After a failure they are taken back where the session still lives; what failed is what is told.
+        """
         for key, value in entries.items():
             self.spark.conf.set(_SUMMARY_CONF + key, value)
         try:
             yield
-        finally:
-            for key in entries:
-                self.spark.conf.unset(_SUMMARY_CONF + key)
+        except BaseException:
+            with suppress(PySparkException):
+                self._forget(entries)
+            raise
+        self._forget(entries)
+
+    def _forget(self, entries: Mapping[str, str]) -> None:
+        for key in entries:
+            self.spark.conf.unset(_SUMMARY_CONF + key)

