@@ -97,7 +97,9 @@ def append(lake: Any, log: Log, messages: Iterable[Record], *, create: bool = Tr
     """Commits messages to bronze in one snapshot, rows and map together; gives how many rows."""
     rows = log.take(messages)
     lake.ensure_namespaces(("bronze",))
-    frame = lake.spark.createDataFrame(rows)
+    # Spark Connect makes no frame of an empty Arrow table; the table itself knows its columns.
+    empty = rows.num_rows == 0
+    frame = lake.spark.table(lake.name(TABLE)).limit(0) if empty else lake.spark.createDataFrame(rows)
     conf = f"spark.sql.iceberg.snapshot-property.tarn.offsets.{STREAM}"
     lake.spark.conf.set(conf, log.map_json())
     try:
