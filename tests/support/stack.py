@@ -25,7 +25,8 @@ SCRIPTS = project.ROOT / "scripts"
 PORTS_FILE = project.STATE_DIR / "test-ports.json"
 UP_TIMEOUT_S = 900
 FAULT_ECHO_S = 20
-LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest")
+LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest", "pipeline")
+PROFILES = ("--profile", "tools", "--profile", "demo")
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
 
 
@@ -114,7 +115,7 @@ class Stack:
     def config(self) -> dict[str, Any]:
         """The compose file as Compose understands it, all profiles included."""
         done = subprocess.run(
-            ["docker", "compose", "--profile", "tools", "config", "--format", "json"],
+            ["docker", "compose", *PROFILES, "config", "--format", "json"],
             capture_output=True,
             check=True,
             timeout=60,
@@ -179,7 +180,7 @@ class Stack:
 
     def keep_logs(self, keeper: LogKeeper) -> None:
         """Save the log of every container; what faults provoked is left out of the error check."""
-        listed = self.compose("--profile", "tools", "ps", "--all", "--format", "{{.Service}} {{.ID}}")
+        listed = self.compose(*PROFILES, "ps", "--all", "--format", "{{.Service}} {{.ID}}")
         for row in listed.text.splitlines():
             service, _, identity = row.partition(" ")
             if not identity or identity in self.seen:
