@@ -11,7 +11,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, StructType
 
-from tarn.core.decode import TRACE_TYPE, target_type
+from tarn.core.convert import target_type
+from tarn.core.decode import TRACE_TYPE
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import TRACE_COLUMN, FieldSpec, PartitionRule
 from tarn.core.table import Json, TableState

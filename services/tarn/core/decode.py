@@ -1,16 +1,14 @@
-"""JSON records to typed columns: a whole batch in one parse where that is provably the same, else one by one.
+"""JSON records to typed columns: many in one parse where that is provably the same, else one by one.
 
-The joined parse is trusted only under the rules in `_joinable` and `_parse_joined`; whenever one of them does
-not hold, the batch is parsed record by record, and what that says counts. Both give text, whole numbers,
-floating numbers and truth values first; the conversion to the spec's types is one and the same for both.
+The joined parse is trusted only under the rules in `_joinable` and `_parse_joined`. Where one of them
+does not hold, the records that break it by themselves are taken out and the others are parsed in blocks; a
+block that still cannot be trusted is parsed record by record, and what that says counts. All ways give text,
+whole numbers, floating numbers and truth values first; `convert` makes the spec's types of them.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,11 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tarn.core.batch import RawBatch
+from tarn.core.convert import convert
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 REASON_CHARS_MAX = 300
 BLOCK_BYTES_MIN = 1 << 20
+BLOCK_RECORDS = 1_024
 TRACE_TYPE = pa.struct(
     [
         pa.field("source", pa.string()),
@@ -33,29 +33,6 @@ TRACE_TYPE = pa.struct(
         pa.field("time", pa.timestamp("us", "UTC")),
     ]
 )
-
-_TARGET: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "string": pa.string(),
-    "uuid": pa.binary(16),
-    "binary": pa.binary(),
-}
-_PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
-
-
-def target_type(field: FieldSpec) -> pa.DataType:
-    """The Arrow type of a column."""
-    if field.type.startswith("decimal("):
-        precision, scale = (int(n) for n in field.type[8:-1].split(","))
-        return pa.decimal128(precision, scale)
-    return _TARGET[field.type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,28 +80,21 @@ class Decoder:
 
     def decode(self, batch: RawBatch) -> Decoded:
         """Every record of the batch, as a row or as a bad one with its reason."""
-        bad: dict[int, str] = {}
-        for i, value in enumerate(batch.values):
-            if value is None:
-                bad[i] = "no value (a tombstone); this table takes none"
-            elif len(value) > self._record_bytes_max:
-                bad[i] = (
-                    f"{len(value)} bytes, more than deadLetters.maxRecordBytes = {self._record_bytes_max}"
-                )
+        bad = self._unusable(batch.values)
         index = [i for i in range(len(batch)) if i not in bad] if bad else list(range(len(batch)))
         values = [v for i in index if (v := batch.values[i]) is not None]
 
         columns = self._parse_joined(values)
         joined = columns is not None
         if columns is None:
-            columns, kept, reasons = self._parse_each(values)
+            columns, kept, reasons = self._parse_in_parts(values)
             bad.update({index[i]: reason for i, reason in reasons.items()})
             index = [index[i] for i in kept]
 
         good: list[pa.Array] = []
         wrong: dict[int, str] = {}
         for field, column in zip(self._fields, columns, strict=True):
-            converted, reasons = _convert(field, column)
+            converted, reasons = convert(field, column)
             good.append(converted)
             for i, reason in reasons.items():
                 wrong.setdefault(i, reason)
@@ -140,6 +110,20 @@ class Decoder:
             names.append(TRACE_COLUMN)
         rows = pa.Table.from_arrays(good, names=names)
         return Decoded(rows=rows, bad={i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}, joined=joined)
+
+    def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
+        """Index to reason of the values that need no look inside."""
+        if None not in values and max(map(len, values), default=0) <= self._record_bytes_max:  # type: ignore[arg-type]
+            return {}
+        bad = {}
+        for i, value in enumerate(values):
+            if value is None:
+                bad[i] = "no value (a tombstone); this table takes none"
+            elif len(value) > self._record_bytes_max:
+                bad[i] = (
+                    f"{len(value)} bytes, more than deadLetters.maxRecordBytes = {self._record_bytes_max}"
+                )
+        return bad
 
     def _trace_column(self, batch: RawBatch, index: list[int]) -> pa.Array:
         whole = len(index) == len(batch)
@@ -158,7 +142,7 @@ class Decoder:
             fields=list(TRACE_TYPE),
         )
 
-    def _parse_joined(self, values: list[bytes]) -> list[pa.Array] | None:
+    def _parse_joined(self, values: Sequence[bytes]) -> list[pa.Array] | None:
         """The source columns of all messages from one parse, or None if that would not be safe."""
         joined = _joinable(values)
         if joined is None:
@@ -189,7 +173,28 @@ class Decoder:
                 return None
         return columns
 
-    def _parse_each(self, values: list[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+    def _parse_in_parts(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """As `_parse_each`, with one parse for each block that allows it: few bad records cost little."""
+        plain = [i for i, value in enumerate(values) if _joinable([value]) is not None]
+        odd = sorted(set(range(len(values))) - set(plain))
+        blocks = [plain[at : at + BLOCK_RECORDS] for at in range(0, len(plain), BLOCK_RECORDS)]
+        parts: list[list[pa.Array]] = []
+        kept: list[int] = []
+        reasons: dict[int, str] = {}
+        for block in (odd, *blocks):
+            held = [values[i] for i in block]
+            columns = self._parse_joined(held) if block is not odd else None
+            here: Sequence[int] = range(len(block))
+            if columns is None:
+                columns, here, why = self._parse_each(held)
+                reasons.update({block[i]: reason for i, reason in why.items()})
+            parts.append(columns)
+            kept += [block[i] for i in here]
+        order = pa.array(sorted(range(len(kept)), key=kept.__getitem__), pa.int64())
+        columns = [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
+        return columns, sorted(kept), reasons
+
+    def _parse_each(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
         """The source columns of the readable messages, which ones these are, and why the others are not."""
         rows: list[list[object]] = []
         kept: list[int] = []
@@ -217,23 +222,35 @@ class Decoder:
         return columns, kept, reasons
 
 
-def _joinable(values: list[bytes]) -> bytes | None:
+def _joinable(values: Sequence[bytes]) -> bytes | None:
     """The messages as lines, or None if some message could be read differently as a line among others."""
-    stripped = [v.strip(b" \t\r\n") for v in values]
-    if any(v[:1] != b"{" or v[-1:] != b"}" for v in stripped):
-        return None
-    joined = b"\n".join(stripped)
-    # A line break inside a message: outside of text it is blank space, inside of text it is an error.
-    if joined.count(b"\n") != max(len(stripped) - 1, 0) or b"\r" in joined:
+    joined = _lines(values)
+    if joined is None:
+        joined = _lines([v.strip(b" \t\r\n") for v in values])
+    if joined is None or b"\r" in joined:
         return None
     # What one parser takes and the other does not, also in fields that no column reads.
     if b"NaN" in joined or b"Inf" in joined:
         return None
-    try:
-        joined.decode("utf-8")
-    except UnicodeDecodeError:
+    if not joined.isascii():
+        try:
+            joined.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    return joined
+
+
+def _lines(values: Sequence[bytes]) -> bytes | None:
+    """The values joined by line breaks, if each is `{...}` without one inside: counted, not looked at singly.
+
+    As many line breaks as there are joints, and each of them between a } and a {. (A line break inside a
+    message is blank space outside of text and an error inside of text.)
+    """
+    joined = b"\n".join(values)
+    joints = len(values) - 1
+    if not (joined.startswith(b"{") and joined.endswith(b"}")):
         return None
-    return joined if stripped else None
+    return joined if joined.count(b"\n") == joints == joined.count(b"}\n{") else None
 
 
 def _source_type(field: FieldSpec) -> pa.DataType:
@@ -322,60 +339,3 @@ def _name(value: object) -> str:
         return kinds[type(value)]
     text = repr(value)
     return f"{'text' if isinstance(value, str) else 'the number'} {text[:60]}"
-
-
-def _convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    """The column in its own type, with null where a reason tells why there is no value."""
-    reasons: dict[int, str] = {}
-    if field.required and column.null_count:
-        missing = pc.indices_nonzero(column.is_null()).to_pylist()
-        reasons.update(dict.fromkeys(missing, f"{field.name}: required, but missing or null"))
-    target = target_type(field)
-    if column.type == target:
-        return column, reasons
-    parts: list[pa.Array] = []
-    _cast_halves(field, column, 0, target, parts, reasons)
-    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), reasons
-
-
-def _cast_halves(
-    field: FieldSpec,
-    column: pa.Array,
-    first: int,
-    target: pa.DataType,
-    parts: list[pa.Array],
-    reasons: dict[int, str],
-) -> None:
-    """Casts all at once; where that fails, each half by itself, down to the values that do not fit."""
-    try:
-        parts.append(_cast(field, column, target))
-        return
-    except (pa.ArrowException, ValueError) as e:
-        if len(column) == 1:
-            told = str(e).split("\n")[0].split(" If these timestamps")[0]
-            reasons[first] = f"{field.name}: {column[0].as_py()!r:.80} is no {field.type}: {told}"
-            parts.append(pa.nulls(1, target))
-            return
-    middle = len(column) // 2
-    _cast_halves(field, column.slice(0, middle), first, target, parts, reasons)
-    _cast_halves(field, column.slice(middle), first + middle, target, parts, reasons)
-
-
-def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Raises: ArrowException or ValueError if any value does not fit."""
-    if field.type == "float":
-        return column.cast(target, safe=False)
-    if field.encoding != "iso8601":
-        micros = pc.multiply_checked(column, _PER_SECOND[field.encoding])
-        return micros.cast(target)
-    if field.type == "uuid":
-        return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
-    if field.type == "binary":
-        try:
-            return pa.array(
-                [None if v is None else base64.b64decode(v, validate=True) for v in column.to_pylist()],
-                target,
-            )
-        except binascii.Error as e:
-            raise ValueError(f"not base64: {e}") from e
-    return column.cast(target)

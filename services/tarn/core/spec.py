@@ -19,6 +19,7 @@ API_VERSION = "tarn/v1"
 TRACE_COLUMN = "_tarn"
 SPEC_BYTES_MAX = 256 * 1024
 FIELDS_MAX = 1_000
+VALUES_MAX = 1_000
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
 COLUMN_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
@@ -150,6 +151,8 @@ class FieldSpec(_Model):
         required: a record without a value is a bad record.
         source: where the value stands in the message: keys joined by dots; the column's name if not said.
         encoding: how a timestamp is written: ISO 8601 text, or a whole number since 1970-01-01T00:00Z.
+        values: the only values that are allowed, for text and whole numbers; any if not said. A record with
+            another one is a bad record; one without a value is not.
     """
 
     name: Annotated[str, Field(pattern=COLUMN_PATTERN)]
@@ -157,6 +160,9 @@ class FieldSpec(_Model):
     required: bool = False
     source: Annotated[str | None, Field(alias="from")] = None
     encoding: Literal["iso8601", "epoch-seconds", "epoch-millis", "epoch-micros"] = "iso8601"
+    values: Annotated[
+        tuple[str | int, ...] | None, Field(min_length=1, max_length=VALUES_MAX, strict=False)
+    ] = None
 
     @field_validator("type")
     @classmethod
@@ -182,12 +188,33 @@ class FieldSpec(_Model):
             )
         if any(not part for part in self.path):
             raise ValueError(f"from {self.source!r} has an empty key; write keys joined by single dots")
+        if self.values is not None:
+            _check_values(self.type, self.values)
         return self
 
     @property
     def path(self) -> tuple[str, ...]:
         """The keys that lead to the value."""
         return tuple((self.source if self.source is not None else self.name).split("."))
+
+
+def _check_values(kind: str, values: tuple[str | int, ...]) -> None:
+    """Returns if values of this type may be listed, each once.
+
+    Raises:
+        ValueError: they may not.
+    """
+    wanted = {"string": str, "int": int, "long": int}.get(kind)
+    if wanted is None:
+        raise ValueError(f"values is for string, int and long, not for {kind}")
+    bits = 32 if kind == "int" else 64
+    for value in values:
+        if not isinstance(value, wanted):
+            raise ValueError(f"values holds {_show(value)}, which is no {kind}; quote text, not numbers")
+        if isinstance(value, int) and not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            raise ValueError(f"values holds {value}, which does not fit {kind}")
+        if values.count(value) > 1:
+            raise ValueError(f"values holds {_show(value)} twice; name each once")
 
 
 class SchemaSpec(_Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tarn.core.batch import RawBatch
-from tarn.core.decode import Decoder
+from tarn.core.decode import BLOCK_RECORDS, Decoder
 from tarn.core.spec import FieldSpec
 
 FIELDS = (
@@ -138,6 +139,66 @@ def test_a_bad_record_is_told_and_its_neighbours_are_rows(value, reason):
     assert [t["offset"] for t in found.rows.column("_tarn").to_pylist()] == [100, 102]
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"s":"up","n":3}', None),
+        (b'{"s":"down"}', None),
+        (b'{"s":null,"n":2}', None),
+        (b'{"s":"Up"}', "s: 'Up' is none of the spec's values: up, down"),
+        (b'{"s":""}', "s: '' is none of the spec's values"),
+        (b'{"s":"up","n":4}', "n: 4 is none of the spec's values: 2, 3"),
+        (b'{"s":"' + b"x" * 200 + b'"}', "s: '" + "x" * 79 + " is none of the spec's values"),
+    ],
+)
+def test_a_value_that_the_spec_does_not_list_is_bad(value: bytes, reason: str | None):
+    fields = (
+        FieldSpec(name="s", type="string", values=("up", "down")),
+        FieldSpec(name="n", type="int", values=(2, 3)),
+    )
+    for before in (b'{"s":"up"}', b"junk"):
+        found = decoder(fields).decode(batch([before, value, b'{"s":"down"}']))
+        told = {i: why for i, why in found.bad.items() if i != 0}
+        assert list(told) == ([] if reason is None else [1])
+        assert reason is None or reason in told[1]
+        assert found.rows.num_rows + len(found.bad) == 3
+
+
+def test_a_long_list_of_values_is_told_by_its_beginning():
+    fields = (FieldSpec(name="n", type="long", values=tuple(range(500))),)
+    found = decoder(fields).decode(batch([b'{"n":500}']))
+    assert found.bad == {0: "n: 500 is none of the spec's values: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."}
+
+
+def test_few_bad_records_among_many_are_found_and_the_rest_is_parsed_in_blocks(monkeypatch: Any):
+    """One by one is only what a joined parse cannot be trusted with: the odd record and a bad one's block."""
+    total, each = 10_000, list[int]()
+    values: list[bytes | None] = [b'{"s":"a","i":%d}' % n for n in range(total)]
+    wrong = {
+        7: b"junk",
+        3_000: b'{"s":"a","i":"x"}',
+        3_001: None,
+        9_999: b'{"s":"a"',
+        5_000: b'{"s":"a",\n"i":5000}',
+    }
+    for at, value in wrong.items():
+        values[at] = value
+    plain = Decoder._parse_each
+
+    def counting(self: Decoder, held: Any) -> Any:
+        each.append(len(held))
+        return plain(self, held)
+
+    monkeypatch.setattr(Decoder, "_parse_each", counting)
+    found = decoder().decode(batch(values))
+    assert sorted(found.bad) == [7, 3_000, 3_001, 9_999], "a line break between fields is no fault"
+    assert not found.joined
+    good = [n for n in range(total) if n not in found.bad]
+    assert found.rows.column("i").to_pylist() == good
+    assert [t["offset"] - 100 for t in found.rows.column("_tarn").to_pylist()] == good
+    assert each == [3, BLOCK_RECORDS]
+
+
 def test_the_joined_parse_is_used_for_plain_messages_and_not_where_it_could_differ():
     plain = b'{"s":"a"}'
     for risky in (b'{"s":"a",\n"i":1}', b'{"s":"a","d":NaN}', b'{"s":"a"}{"s":"b"}', b"[]", b'{"s":"\xff"}'):
@@ -221,16 +282,24 @@ mutated = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(mutated, max_size=6))
-@example([b'{"s":"}', b'{"s":"x"}'])
-@example([b'{"s":{"b":1}', b'{"c":2}}'])
-@example([b'{"s":"a","d":-0}'])
-@example([b'{"s":"a","s":"b"}', b'{"s":"c"}'])
-@example([b'{"zz":1,"zz":2,"s":"a"}'])
-@example([b'{"s":"a","d":1e400}'])
-def test_a_batch_decodes_like_its_records_alone(records):
-    """What stands beside a record never changes what becomes of it."""
+@pytest.fixture(scope="module", params=[1, 2, 1_024])
+def block(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Blocks as small as the lists that are tried here, so that their seams are tried too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tarn.core.decode.BLOCK_RECORDS", request.param)
+        yield request.param
+
+
+@settings(max_examples=150, deadline=None)
+@given(records=st.lists(mutated, max_size=6))
+@example(records=[b'{"s":"}', b'{"s":"x"}'])
+@example(records=[b'{"s":{"b":1}', b'{"c":2}}'])
+@example(records=[b'{"s":"a","d":-0}'])
+@example(records=[b'{"s":"a","s":"b"}', b'{"s":"c"}'])
+@example(records=[b'{"zz":1,"zz":2,"s":"a"}'])
+@example(records=[b'{"s":"a","d":1e400}'])
+def test_a_batch_decodes_like_its_records_alone(block, records):
+    """What stands beside a record never changes what becomes of it, however large a block is."""
     whole = decoder().decode(batch(records))
     assert whole.rows.num_rows + len(whole.bad) == len(records)
     rows = iter(whole.rows.to_pylist())

@@ -66,6 +66,20 @@ def test_the_shipped_specs_are_good():
             ["spec.schema.fields.2", "epoch-millis", "string"],
         ),
         (
+            "name: sent_at, type: timestamptz",
+            "name: sent_at, type: timestamptz, values: [now]",
+            ["spec.schema.fields.1", "values", "string, int and long", "timestamptz"],
+        ),
+        ("name: note,", "name: note, values: [],", ["spec.schema.fields.2.values", "at least 1"]),
+        ("name: note,", "name: note, values: [a, 1],", ["spec.schema.fields.2", "holds 1", "no string"]),
+        ("name: note,", "name: note, values: [a, b, a],", ["spec.schema.fields.2", "'a' twice"]),
+        ("name: note,", "name: note, values: [on],", ["spec.schema.fields.2.values.0", "True"]),
+        (
+            "name: note, type: string",
+            "name: note, type: int, values: [3000000000]",
+            ["spec.schema.fields.2", "3000000000", "does not fit int"],
+        ),
+        (
             "  schema:",
             "    partitioning: [day(sent)]\n  schema:",
             ["partitioning", "'sent'", "did you mean sent_at"],

@@ -1,0 +1,106 @@
+"""Columns as JSON has them to columns as the spec wants them; what does not fit is named, never guessed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tarn.core.spec import FieldSpec
+
+VALUES_NAMED_MAX = 10
+
+_TARGET: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "uuid": pa.binary(16),
+    "binary": pa.binary(),
+}
+_PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
+
+
+def target_type(field: FieldSpec) -> pa.DataType:
+    """The Arrow type of a column."""
+    if field.type.startswith("decimal("):
+        precision, scale = (int(n) for n in field.type[8:-1].split(","))
+        return pa.decimal128(precision, scale)
+    return _TARGET[field.type]
+
+
+def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """The column in its own type, and index to reason of the values that do not count."""
+    reasons: dict[int, str] = {}
+    if field.required and column.null_count:
+        missing = pc.indices_nonzero(column.is_null()).to_pylist()
+        reasons.update(dict.fromkeys(missing, f"{field.name}: required, but missing or null"))
+    target = target_type(field)
+    if column.type != target:
+        parts: list[pa.Array] = []
+        _cast_halves(field, column, 0, target, parts, reasons)
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if field.values is not None:
+        allowed = pa.array(field.values, target)
+        strange = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, allowed)))
+        for i in pc.indices_nonzero(strange).to_pylist():
+            reasons[i] = (
+                f"{field.name}: {column[i].as_py()!r:.80} is none of the spec's values: {_list(field)}"
+            )
+    return column, reasons
+
+
+def _list(field: FieldSpec) -> str:
+    named = [str(value) for value in field.values or ()]
+    return ", ".join(named[:VALUES_NAMED_MAX]) + (", ..." if len(named) > VALUES_NAMED_MAX else "")
+
+
+def _cast_halves(
+    field: FieldSpec,
+    column: pa.Array,
+    first: int,
+    target: pa.DataType,
+    parts: list[pa.Array],
+    reasons: dict[int, str],
+) -> None:
+    """Casts all at once; where that fails, each half by itself, down to the values that do not fit."""
+    try:
+        parts.append(_cast(field, column, target))
+        return
+    except (pa.ArrowException, ValueError) as e:
+        if len(column) == 1:
+            told = str(e).split("\n")[0].split(" If these timestamps")[0]
+            reasons[first] = f"{field.name}: {column[0].as_py()!r:.80} is no {field.type}: {told}"
+            parts.append(pa.nulls(1, target))
+            return
+    middle = len(column) // 2
+    _cast_halves(field, column.slice(0, middle), first, target, parts, reasons)
+    _cast_halves(field, column.slice(middle), first + middle, target, parts, reasons)
+
+
+def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Raises: ArrowException or ValueError if any value does not fit."""
+    if field.type == "float":
+        return column.cast(target, safe=False)
+    if field.encoding != "iso8601":
+        micros = pc.multiply_checked(column, _PER_SECOND[field.encoding])
+        return micros.cast(target)
+    if field.type == "uuid":
+        return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
+    if field.type == "binary":
+        try:
+            return pa.array(
+                [None if v is None else base64.b64decode(v, validate=True) for v in column.to_pylist()],
+                target,
+            )
+        except binascii.Error as e:
+            raise ValueError(f"not base64: {e}") from e
+    return column.cast(target)
