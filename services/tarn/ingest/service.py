@@ -12,9 +12,10 @@ from tarn.ingest.http import StatusServer
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded
 from tarn.ingest.status import Board, State
-from tarn.ingest.stream import Ingestor, World
+from tarn.ingest.stream import Ingestor
 from tarn.ingest.watch import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
 from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_store, make_world
+from tarn.ingest.world import World
 
 log = structlog.get_logger()
 

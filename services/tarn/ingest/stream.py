@@ -6,92 +6,31 @@ the log, one that was is found in the table's map.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
 
-from tarn.adapters.catalog_rest import TableCatalog, TableName
-from tarn.adapters.files import Objects, WrittenFile, write_rows
+from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.files import WrittenFile, write_rows
 from tarn.adapters.manifests import Manifests
-from tarn.adapters.tables import Layout, create_request, layout_of, layout_version
-from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
-from tarn.core.errors import (
-    AlreadyExistsError,
-    NoSuchTableError,
-    TarnError,
-    UnavailableError,
-)
+from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import SourceId, require_same_source
-from tarn.core.source import NoSuchTopicError, Source, Sources
+from tarn.core.source import NoSuchTopicError, Source
 from tarn.core.spec import IngestorSpec
-from tarn.core.table import Json, Retention, TableState
+from tarn.core.table import TableState
 from tarn.ingest.changes import BatchChange, offsets_in
-from tarn.ingest.committer import Committer, NotDone, Ports
+from tarn.ingest.committer import Committer, NotDone
 from tarn.ingest.letters import Letters
 from tarn.ingest.plan import start_positions
-from tarn.ingest.status import Board, State
+from tarn.ingest.status import State
+from tarn.ingest.target import Target, ensure, letters_request
+from tarn.ingest.voice import Voice
+from tarn.ingest.world import StoppedError, World
 
 log = structlog.get_logger()
-
-
-class StoppedError(Exception):
-    """The process was asked to stop; whatever is open is dropped, which is safe."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The numbers of the loop, in seconds.
-
-    Attributes:
-        poll_s_max: the longest wait for records.
-        look_s: how often the topic is asked how far it reaches, and the table whether it moved.
-        watermark_s: how long a position that moved without records may stay uncommitted (invariant I11).
-        acknowledge_s: how often group offsets are written.
-        retry_s: the first wait after a dependency failed; doubles up to retry_s_max.
-        recheck_s: how often a stopped ingestor looks whether its reason is gone.
-    """
-
-    poll_s_max: float = 0.25
-    look_s: float = 5.0
-    watermark_s: float = 60.0
-    acknowledge_s: float = 5.0
-    retry_s: float = 0.5
-    retry_s_max: float = 10.0
-    recheck_s: float = 15.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What an ingestor needs: ports to the outside, shared by all ingestors of a process.
-
-    Attributes:
-        sources: topics.
-        catalog: tables.
-        objects: files.
-        ports: what the commit loop needs; its `sleep` raises StoppedError when the process stops.
-        new_id: a commit id or file name that was never used before.
-        clock: monotonic seconds.
-        board: where to tell.
-        stopping: whether the process was asked to stop.
-        limits: numbers.
-        retention: which snapshots stay.
-    """
-
-    sources: Sources
-    catalog: TableCatalog
-    objects: Objects
-    ports: Ports
-    new_id: Callable[[], str]
-    clock: Callable[[], float] = time.monotonic
-    board: Board = field(default_factory=Board)
-    stopping: Callable[[], bool] = lambda: False
-    limits: Limits = field(default_factory=Limits)
-    retention: Retention = field(default_factory=Retention)
 
 
 class Ingestor:
@@ -108,7 +47,8 @@ class Ingestor:
         self._world = world
         body = spec.spec
         self._topic = body.source.kafka.topic
-        self._table = TableName(body.table.levels, body.table.name)
+        self.target = Target(spec)
+        self._voice = Voice(spec.name, world)
         letters = body.dead_letters.table
         self._letters_table = TableName(letters.levels, letters.name)
         self._decoder = Decoder(
@@ -117,7 +57,7 @@ class Ingestor:
             trace=body.trace,
             record_bytes_max=body.dead_letters.max_record_bytes,
         )
-        self._committer = self._new_committer(self._table)
+        self._committer = self._new_committer(self.target.name)
         self._letters = Letters(
             self._new_committer(self._letters_table),
             world.objects,
@@ -126,10 +66,8 @@ class Ingestor:
             table=str(self._letters_table),
             new_id=world.new_id,
         )
-        self._layout: tuple[tuple[object, ...], Layout] | None = None
         self._source: Source | None = None
-        self._told: tuple[State, str, str] | None = None
-        world.board.update(self.name, table=str(self._table), topic=self._topic)
+        world.board.update(self.name, table=str(self.target.name), topic=self._topic)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -144,16 +82,16 @@ class Ingestor:
                 break
             except (UnavailableError, NoSuchTopicError) as e:
                 waits += 1
-                self._tell(State.WAITING, e)
+                self._voice.tell(State.WAITING, e)
                 limits = self._world.limits
                 if not self._rest(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8))):
                     break
             except TarnError as e:
-                self._tell(State.STOPPED, e)
+                self._voice.tell(State.STOPPED, e)
                 if not self._rest(self._world.limits.recheck_s):
                     break
             except Exception as e:  # noqa: BLE001 - a defect in one ingestor must not take the others along
-                self._tell_defect(e)
+                self._voice.tell_defect(e)
                 if not self._rest(self._world.limits.recheck_s):
                     break
             finally:
@@ -169,7 +107,7 @@ class Ingestor:
             TarnError: anything else that a person must see.
         """
         source, identity, state, fresh = self._plan()
-        self._tell(State.RUNNING, None)
+        self._voice.tell(State.RUNNING)
         limits = self._world.limits
         builder = self._new_builder()
         now = self._world.clock()
@@ -220,10 +158,10 @@ class Ingestor:
                 raise
             self._world.sources.create(self._topic, partitions=kafka.partitions)
             identity = source.identity()
-        self._letters.see(self._ensure(self._letters_table, self._letters_request()))
-        self._ensure(self._table, self._table_request())
+        self._letters.see(ensure(self._world.catalog, self._letters_table, letters_request()))
+        ensure(self._world.catalog, self.target.name, self.target.request())
         state = self._committer.load()
-        self._layout_for(state)
+        self.target.see(state)
         bounds = source.bounds()
         table = offsets_in(state, self.name)
         positions = start_positions(table, identity, bounds, stream=self.name)
@@ -240,7 +178,7 @@ class Ingestor:
         log.info(
             "ingestor planned",
             ingestor=self.name,
-            table=str(self._table),
+            table=str(self.target.name),
             topic=self._topic,
             positions={str(p): o for p, o in positions.items()},
             snapshot_id=head,
@@ -259,11 +197,10 @@ class Ingestor:
         world = self._world
         started = world.clock()
         decoded = self._decoder.decode(batch)
-        state = self._committer.load() if self._layout is None else None
-        layout = self._layout_for(state) if state is not None else self._current_layout()
+        layout = self.target.layout
         files: tuple[WrittenFile, ...] = ()
         if decoded.rows.num_rows:
-            files = write_rows(world.objects, layout, self._root, decoded.rows, new_name=world.new_id)
+            files = write_rows(world.objects, layout, self.target.root, decoded.rows, new_name=world.new_id)
         at = datetime.fromtimestamp(world.ports.now_ms() / 1_000, tz=UTC)
         letters = self._letters.write(batch, decoded.bad, at=at)
         # Ids are never used twice: the same one before the first read and now means that all came from it.
@@ -285,7 +222,7 @@ class Ingestor:
                 "batch does not fit the table; planning again", ingestor=self.name, reason=result.reason
             )
             return None
-        self._tell(State.RUNNING, None)
+        self._voice.tell(State.RUNNING)
         took_ms = (world.clock() - started) * 1_000
         after = {r.partition: r.end for r in batch.ranges}
         held = offsets_in(result.state, self.name)
@@ -293,8 +230,8 @@ class Ingestor:
             # In the table, and more besides: somebody else writes this stream too.
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
             return None
-        if layout_version(result.state) != self._current_version():
-            self._layout_for(result.state)
+        if not self.target.is_current(result.state):
+            self.target.see(result.state)
         if result.by_us:
             world.board.add(self.name, rows=decoded.rows.num_rows, bad_records=len(decoded.bad), commits=1)
         status = world.board.get(self.name)
@@ -347,52 +284,6 @@ class Ingestor:
         self._letters.register(now)
         return True
 
-    # -- tables --------------------------------------------------------------------------------------------
-
-    def _ensure(self, table: TableName, request: Json) -> TableState:
-        """The table; made if it does not exist."""
-        try:
-            return self._world.catalog.load(table)
-        except NoSuchTableError:
-            pass
-        self._world.catalog.create_namespace(table.namespace)
-        try:
-            state = self._world.catalog.create(table, request)
-        except AlreadyExistsError:
-            return self._world.catalog.load(table)
-        log.info("table created", table=str(table), uuid=state.uuid)
-        return state
-
-    def _table_request(self) -> Json:
-        body = self.spec.spec
-        return create_request(
-            body.columns.fields,
-            trace=body.trace,
-            partitioning=body.table.partitioning,
-            properties=body.table.properties,
-            format_version=body.table.format_version,
-        )
-
-    def _letters_request(self) -> Json:
-        return create_request(dead_letter.FIELDS, trace=False)
-
-    def _layout_for(self, state: TableState) -> Layout:
-        version = layout_version(state)
-        if self._layout is None or self._layout[0] != version:
-            body = self.spec.spec
-            layout = layout_of(state, body.columns.fields, trace=body.trace, table=str(self._table))
-            self._layout = (version, layout)
-        self._root = state.root
-        return self._layout[1]
-
-    def _current_layout(self) -> Layout:
-        if self._layout is None:
-            raise AssertionError("no layout before the first plan")
-        return self._layout[1]
-
-    def _current_version(self) -> tuple[object, ...]:
-        return self._layout[0] if self._layout is not None else ()
-
     def _new_committer(self, table: TableName) -> Committer:
         world = self._world
         return Committer(
@@ -401,7 +292,7 @@ class Ingestor:
             Manifests(world.objects, new_name=world.new_id),
             ports=world.ports,
             retention=world.retention,
-            on_wait=self._tell_wait,
+            on_wait=self._voice.tell_wait,
         )
 
     def _new_builder(self) -> BatchBuilder:
@@ -410,40 +301,6 @@ class Ingestor:
             records_max=limits.max_records,
             bytes_max=limits.max_bytes,
             latency_s_max=limits.max_latency_seconds,
-        )
-
-    # -- telling -------------------------------------------------------------------------------------------
-
-    def _tell(self, state: State, error: TarnError | None) -> None:
-        """Puts the state on the board, and into the log when it changes."""
-        reason = type(error).__name__.removesuffix("Error") if error is not None else ""
-        message = error.message if error is not None else ""
-        changes: dict[str, object] = {"state": state, "reason": reason, "message": message}
-        changes["beat_s"] = self._world.clock()
-        before, self._told = self._told, (state, reason, "" if state is State.WAITING else message)
-        if before != self._told:
-            changes["since_ms"] = self._world.ports.now_ms()
-            if state is State.STOPPED:
-                log.error("ingestor stopped", ingestor=self.name, reason=reason, message=message)
-            elif state is State.WAITING:
-                log.warning("ingestor waits", ingestor=self.name, reason=reason, message=message)
-            else:
-                log.info("ingestor runs", ingestor=self.name)
-        self._world.board.update(self.name, **changes)
-
-    def _tell_wait(self, reason: str) -> None:
-        self._tell(State.WAITING, UnavailableError(reason))
-
-    def _tell_defect(self, error: Exception) -> None:
-        message = f"{type(error).__name__}: {error}; a defect of Tarn, please report it"
-        log.error("ingestor failed", ingestor=self.name, exc_info=error)
-        self._told = (State.STOPPED, "Defect", message)
-        self._world.board.update(
-            self.name,
-            state=State.STOPPED,
-            reason="Defect",
-            message=message,
-            since_ms=self._world.ports.now_ms(),
         )
 
     def _rest(self, seconds: float) -> bool:

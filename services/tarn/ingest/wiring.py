@@ -15,7 +15,7 @@ from tarn.adapters.store import S3Store
 from tarn.ingest.committer import Ports
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import Board
-from tarn.ingest.stream import StoppedError, World
+from tarn.ingest.world import StoppedError, World
 
 PUT_TIMEOUT_MS = 60_000
 LOOK_TIMEOUT_MS = 4_000

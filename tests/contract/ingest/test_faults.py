@@ -374,7 +374,7 @@ def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: La
     assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout), Done)
     batch = pieces.batch(0, 5, 7)
     lake.local.drop(TABLE)
-    lake.local.create(TABLE, lake.ingestor()._table_request())
+    lake.local.create(TABLE, lake.ingestor().target.request())
     result = pieces.committer.commit(batch, pieces.layout)
     assert isinstance(result, NotDone)
     assert "made anew" in result.reason

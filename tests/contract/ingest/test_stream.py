@@ -326,7 +326,7 @@ def test_a_table_that_lost_its_map_under_a_running_ingestor_is_filled_from_the_s
         state = lake.table()
         if how == "drop":
             lake.local.drop(name)
-            lake.local.create(name, ingestor._table_request())
+            lake.local.create(name, ingestor.target.request())
         else:
             first = list(state.ancestors())[-1]
             snapshot = {

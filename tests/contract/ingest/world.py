@@ -38,8 +38,9 @@ from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table import CommitRequest, Json, Retention, TableState
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import Board
-from tarn.ingest.stream import Ingestor, Limits, StoppedError, World
+from tarn.ingest.stream import Ingestor
 from tarn.ingest.wiring import uuid7
+from tarn.ingest.world import Limits, StoppedError, World
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.core import Repeat
 from tarn_catalog.tables import NewTable, Slot
