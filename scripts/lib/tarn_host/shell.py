@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections import deque
@@ -43,6 +44,16 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     env["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
     env.update(extra or {})
     return env
+
+
+def hear_interrupts() -> None:
+    """Makes SIGINT end this process and those it starts.
+
+    A shell starts its background jobs with SIGINT ignored; a program hands that on to all that it starts, which
+    then could not be interrupted.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def capture(

@@ -180,6 +180,7 @@ def pytest(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> Outc
 
 def _bounded(command: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> int:
     """Run a program with our own output and no input; a late one is interrupted, then ended."""
+    shell.hear_interrupts()
     process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, env=shell.environment(env), cwd=ROOT)
     try:
         return process.wait(timeout=timeout_s)
