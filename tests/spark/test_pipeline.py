@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tarn.flights.events import Shares
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, PositionError, newest
@@ -142,10 +143,11 @@ def test_dead_letters_alone_move_the_position(lake: Lake) -> None:
     assert Pipeline(lake=lake).cycle() == 0
 
 
-def test_an_unknown_event_is_counted_and_passed_over(lake: Lake) -> None:
+def test_an_unknown_event_in_bronze_is_counted_and_passed_over(lake: Lake) -> None:
+    """Ingest's spec refuses it; a row of a time before that, or written by hand, does no harm either."""
     flights.load_reference(lake)
-    log, steps = bronze.Log(), list[Step]()
-    good = next(flights.messages(flights.stream()))
+    log, steps = bronze.Log(kinds=None), list[Step]()
+    good = next(flights.messages(flights.stream(Shares())))
     strange = [m._replace(value=m.value.replace(b'"departed"', b'"teleported"')) for m in good[:400]]
     ignored = bronze.append(lake, log, [m for m in strange if b"teleported" in m.value])
     assert ignored > 0

@@ -24,7 +24,7 @@ from tarn.flights import timing
 
 TOPIC = "flight-events"
 PARTITIONS = 4
-FORMAT = 1
+FORMAT = 2
 LATE_MS_MAX = 48 * timing.HOUR_MS
 DUPLICATE_LAG_MS_MAX = 24 * timing.HOUR_MS
 
@@ -49,6 +49,7 @@ class Broken(IntEnum):
     NO_EVENT_ID = 15
     BAD_TIME = 16
     EMPTY = 17
+    UNKNOWN_EVENT = 18
 
 
 class Message(NamedTuple):
@@ -246,6 +247,8 @@ class _Fragments:
                 del event["event_id"]
             case Broken.BAD_TIME:
                 event["event_time"] = "yesterday"
+            case Broken.UNKNOWN_EVENT:
+                event["event"] = "teleported"
             case _:
                 return ""
         return json.dumps(event)

@@ -160,6 +160,7 @@ def test_every_kind_of_broken_message_is_made() -> None:
     assert any('"flight": "four"' in t for t in texts)
     assert any('"carrier": null' in t for t in texts)
     assert any('"event_time": "yesterday"' in t for t in texts)
+    assert any('"event": "teleported"' in t for t in texts)
     assert any(t.startswith("{") and '"event_id"' not in t for t in texts)
     assert any(t.startswith("{") and not t.endswith("}") for t in texts)
 
@@ -175,7 +176,8 @@ def _readable(message: Message) -> dict[str, object] | None:
     try:
         event = json.loads(message.value)
         datetime.fromisoformat(event["event_time"])
-        whole = event["event_id"] and event["carrier"] and isinstance(event["flight"], int)
+        known = event["event"] in ("scheduled", "departed", "arrived", "cancelled")
+        whole = known and event["event_id"] and event["carrier"] and isinstance(event["flight"], int)
         return event if whole else None
     except (ValueError, KeyError, TypeError):
         return None
