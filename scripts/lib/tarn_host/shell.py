@@ -49,8 +49,8 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def hear_interrupts() -> None:
     """Makes SIGINT end this process and those it starts.
 
-    A shell starts its background jobs with SIGINT ignored; a program hands that on to all that it starts, which
-    then could not be interrupted.
+    A shell starts its background jobs with SIGINT ignored; a program hands that on to all that it starts,
+    which then could not be interrupted.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
