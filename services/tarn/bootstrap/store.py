@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tarn.adapters.environment import read
 from tarn.bootstrap.access import ANONYMOUS, Trial, for_bucket, probe_keys, trials
 from tarn.bootstrap.log import configure
 from tarn.bootstrap.volumes import load_secrets
@@ -34,7 +35,6 @@ from tarn.core.credentials import (
 from tarn.core.errors import (
     CorruptStateError,
     InvalidError,
-    InvalidSettingError,
     TarnError,
     UnavailableError,
 )
@@ -223,14 +223,7 @@ def load_settings() -> Settings:
     Raises:
         InvalidSettingError: one of them cannot be used.
     """
-    try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = f"TARN_{str(first['loc'][0]).upper()}"
-        raise InvalidSettingError(
-            f"{name} is {first['input']!r}: {first['msg']}; see docs/reference.md", setting=name
-        ) from error
+    return read(Settings)
 
 
 def run(

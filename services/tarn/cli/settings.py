@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tarn.adapters.environment import read
 from tarn.core.credentials import ACCESS_KEY_FILE, CREDENTIAL_FILE, SECRET_KEY_FILE
-from tarn.core.errors import InvalidSettingError, UnavailableError
+from tarn.core.errors import UnavailableError
 
 _HTTP = r"^https?://[A-Za-z0-9.\-\[\]:]+/?$"
 _HOST_PORT = r"^[A-Za-z0-9.\-]+:\d{1,5}(,[A-Za-z0-9.\-]+:\d{1,5})*$"
@@ -61,14 +62,7 @@ def load_settings() -> Settings:
     Raises:
         InvalidSettingError: one of them cannot be used.
     """
-    try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = f"TARN_{str(first['loc'][0]).upper()}"
-        raise InvalidSettingError(
-            f"{name} is {first['input']!r}: {first['msg']}; see Settings in docs/reference.md", setting=name
-        ) from error
+    return read(Settings)
 
 
 def load_secrets(folder: Path) -> Secrets:
