@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import threading
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-import structlog
 import typer
 from rich.console import Console
 
-from tarn.cli.settings import Settings, load_secrets, load_settings
+from tarn.cli.settings import load_secrets, load_settings
 from tarn.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -23,6 +19,7 @@ if TYPE_CHECKING:
     from tarn.flights.pace import Pace
 
 LINE_S = 5.0
+LINE_IN_A_LOG_S = 60.0
 SPEED = 600.0
 
 app = typer.Typer(
@@ -42,9 +39,6 @@ def load_(
     again: Annotated[
         bool, typer.Option("--again", help="Send everything once more: bronze doubles, the rest stays.")
     ] = False,
-    drive: Annotated[
-        bool, typer.Option("--drive", help="Run the pipeline here, where no service does it.")
-    ] = False,
     duplicates: Duplicates = 0.02,
     late: Late = 0.05,
     broken: Broken = 0.001,
@@ -61,16 +55,15 @@ def load_(
     lake = FlightTables(settings, load_secrets(settings.secrets_dir))
     stream = _stream(duplicates, late, broken, seed)
     clock = Clock(now_s=time.monotonic, wait=time.sleep)
-    with _driving(settings, drive):
-        done = load(
-            stream,
-            Topic(bootstrap=settings.kafka_bootstrap),
-            lake,
-            Lines(clock, _err().print),
-            again=again,
-            clock=clock,
-            limits=Limits(stall_s_max=stall_s),
-        )
+    done = load(
+        stream,
+        Topic(bootstrap=settings.kafka_bootstrap),
+        lake,
+        Lines(clock, _err().print),
+        again=again,
+        clock=clock,
+        limits=Limits(stall_s_max=stall_s),
+    )
     _summary(done)
 
 
@@ -83,6 +76,12 @@ def replay(
     messages: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many messages of the stream.")
     ] = None,
+    head_start: Annotated[
+        float, typer.Option(min=0, help="Send so many hours of the beginning of the year at once.")
+    ] = 0.0,
+    only_own: Annotated[
+        bool, typer.Option("--only-own", help="Leave if the topic ends with another play (shares or seed).")
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Begin once more if the year has been played.")
     ] = False,
@@ -92,26 +91,31 @@ def replay(
     seed: Seed = 1,
 ) -> None:
     """Play the year in the order of events, going on where the topic ends; stop it with Ctrl-C."""
+    from tarn.flights.pace import HeadStart
     from tarn.flights.producer import Topic, ends_in
-    from tarn.flights.resume import is_finished, plan
+    from tarn.flights.resume import is_anothers, is_finished, plan
 
-    pace = _pace(speed, rate)
+    pace = HeadStart(head_start, _pace(speed, rate))
     stream = _stream(duplicates, late, broken, seed)
     topic = Topic(bootstrap=load_settings().kafka_bootstrap)
-    ends = ends_in(stream, topic.ensure())
-    play = plan(topic.tails(), ends, fingerprint=stream.fingerprint, again=again)
+    ends, tails = ends_in(stream, topic.ensure()), topic.tails()
     out = _err()
+    if only_own and is_anothers(tails, fingerprint=stream.fingerprint):
+        out.print("The topic ends with another play (other shares or seed), which is left alone.")
+        return
+    play = plan(tails, ends, fingerprint=stream.fingerprint, again=again)
     if is_finished(play, ends):
         out.print("The year has been played; --again begins once more.")
         return
-    shown_s = 0.0
+    shown_s, line_s = 0.0, LINE_S if out.is_terminal else LINE_IN_A_LOG_S
 
     def progress(at: int) -> None:
         nonlocal shown_s
-        if time.monotonic() - shown_s >= LINE_S:
+        if time.monotonic() - shown_s >= line_s:
             shown_s = time.monotonic()
             out.print(f"{_moment(stream, at)}   {at:,} of {len(stream):,} messages", highlight=False)
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped container ends as by Ctrl-C
     end = None if messages is None else play.start + messages
     try:
         sent = topic.play(stream, pace, play, end=end, on_progress=progress)
@@ -156,28 +160,6 @@ def _pace(speed: float | None, rate: float | None) -> Pace:
 def _moment(stream: Stream, at: int) -> str:
     due_ms = stream.due(min(at, len(stream) - 1))
     return f"{datetime.fromtimestamp(due_ms / 1000, UTC):%Y-%m-%d %H:%M}Z"
-
-
-@contextmanager
-def _driving(settings: Settings, drive: bool) -> Iterator[None]:
-    """Runs the pipeline in the background meanwhile, if asked to."""
-    if not drive:
-        yield
-        return
-    from tarn.flights.driver import Pace as DriverPace
-    from tarn.flights.driver import follow
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    stop = threading.Event()
-    threading.Thread(
-        target=follow,
-        args=(settings.spark_remote, lambda step: None, DriverPace(poll_s=1.0), stop),
-        daemon=True,
-    ).start()
-    try:
-        yield
-    finally:
-        stop.set()
 
 
 def _err() -> Console:

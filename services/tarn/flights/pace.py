@@ -72,3 +72,28 @@ class Speed:
         if start >= len(stream):
             return len(stream)
         return stream.index_of(stream.due(start) + int(elapsed_s * self.factor * 1000) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStart:
+    """The first hours of the stream are due at once; from there on it goes at a pace.
+
+    A stream that was left after its first hours goes on at the pace alone.
+    """
+
+    hours: float
+    pace: Pace
+
+    def __post_init__(self) -> None:
+        """Refuses what is no span of time."""
+        if self.hours < 0:
+            raise InvalidSettingError(
+                f"the head start is {self.hours:g} hours; give 0 or more", hours=self.hours
+            )
+
+    def target(self, stream: Timeline, start: int, elapsed_s: float) -> int:
+        """The end of the head start, or what the pace says from there."""
+        if start >= len(stream):
+            return len(stream)
+        head = stream.index_of(stream.due(0) + int(self.hours * 3_600_000))
+        return self.pace.target(stream, max(start, head), elapsed_s)

@@ -1,9 +1,8 @@
 """Where a stream was left: told by the topic itself, so that playing on neither skips nor repeats a message.
 
 Each message carries a header with the play it belongs to and its place in the stream. A play is one pass over
-a
-stream: the stream's fingerprint and a round. In every partition the last message says how far that play came
-there.
+a stream: the stream's fingerprint and a round. In every partition the last message says how far that play
+came there.
 """
 
 from __future__ import annotations
@@ -99,3 +98,8 @@ def plan(tails: Mapping[int, Mark | None], ends: tuple[int, ...], *, fingerprint
 def is_finished(play: Play, ends: tuple[int, ...]) -> bool:
     """Whether every partition has all of its messages."""
     return all(done >= end for done, end in zip(play.next, ends, strict=True))
+
+
+def is_anothers(tails: Mapping[int, Mark | None], *, fingerprint: str) -> bool:
+    """Whether the topic ends with the play of another stream: other shares, or another seed."""
+    return any(m is not None and m.fingerprint != fingerprint for m in tails.values())

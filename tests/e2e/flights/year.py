@@ -26,7 +26,7 @@ from tests.support.stack import SCRIPTS, Stack, eventually
 
 LOAD_S = 1_200
 TABLES = ("silver.flights", *(f"gold.{name}" for name in oracle.GOLD_KEYS))
-KILLED = ("ingest", "catalog", "minio", "kafka", "spark")
+KILLED = ("ingest", "pipeline", "catalog", "minio", "kafka", "spark")
 BETWEEN_KILLS_S = 15
 KILLS_OF_EACH = 3
 
@@ -109,9 +109,7 @@ def test_a_replay_keeps_its_rate_and_a_load_goes_on_after_it(stack: Stack) -> No
 @pytest.mark.timeout(LOAD_S + 300)
 def test_a_year_is_loaded_and_equals_the_oracle(stack: Stack) -> None:
     begun = time.monotonic()
-    told = _load(
-        stack, "--drive", "--duplicates", "0.02", "--late", "0.05", "--broken", "0.001", "--seed", "1"
-    )
+    told = _load(stack, "--duplicates", "0.02", "--late", "0.05", "--broken", "0.001", "--seed", "1")
     assert "gold complete after" in told
     assert sum(_end_offsets(stack).values()) == 1_022_649, "what the replay sent was not sent again"
     assert _wrong(stack) == []
@@ -157,7 +155,7 @@ def test_a_second_year_while_everything_is_killed_in_turn(stack: Stack) -> None:
     killer = threading.Thread(target=kill_in_turn)
     killer.start()
     try:
-        jobs_killed = _load_killed_once(stack)
+        loads_killed = _load_killed_once(stack)
         _load_until_done(stack)
         killer.join()
         told = _load_until_done(stack)
@@ -165,7 +163,7 @@ def test_a_second_year_while_everything_is_killed_in_turn(stack: Stack) -> None:
         stop.set()
         killer.join()
     assert "The lake holds the whole year already" in told
-    kills = {service: n - before[service] for service, n in _restarts(stack).items()} | {"job": jobs_killed}
+    kills = {service: n - before[service] for service, n in _restarts(stack).items()} | {"load": loads_killed}
     (artifacts() / "kills.json").write_text(json.dumps(kills))
     assert all(n > 0 for n in kills.values()), f"everything was killed at least once: {kills}"
     eventually(lambda: set(stack.health().values()) == {"healthy"}, timeout_s=300, what="all healthy again")
@@ -175,8 +173,8 @@ def test_a_second_year_while_everything_is_killed_in_turn(stack: Stack) -> None:
 
 
 def _load_killed_once(stack: Stack) -> int:
-    """A load whose container is killed on its way, the pipeline in it too; gives how many were killed."""
-    command = [str(SCRIPTS / "tarn"), "demo", "load", "--again", "--drive"]
+    """A load whose container is killed on its way; gives how many were killed."""
+    command = [str(SCRIPTS / "tarn"), "demo", "load", "--again"]
     env = {**os.environ, **stack.env}
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as load:
         assert load.stderr is not None
@@ -206,7 +204,7 @@ def _load_until_done(stack: Stack) -> str:
     """Loads until a load ends well; what ends badly because something was away is simply run again."""
     until = time.monotonic() + LOAD_S
     while True:
-        answer = stack.script("tarn", "demo", "load", "--drive", timeout_s=LOAD_S)
+        answer = stack.script("tarn", "demo", "load", timeout_s=LOAD_S)
         if answer.code == 0:
             return answer.text
         assert time.monotonic() < until, answer.text[-4_000:]

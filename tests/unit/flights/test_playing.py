@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tarn.core.errors import CorruptStateError, DataError, InvalidSettingError
 from tarn.flights import dataset
 from tarn.flights.events import Shares, Stream
-from tarn.flights.pace import AllAtOnce, Rate, Speed
+from tarn.flights.pace import AllAtOnce, HeadStart, Rate, Speed
 from tarn.flights.producer import (
     CHUNK_MESSAGES,
     CHUNKS_IN_FLIGHT_MAX,
@@ -23,7 +23,7 @@ from tarn.flights.producer import (
     ends_in,
     partition_of,
 )
-from tarn.flights.resume import HEADER, Mark, Play, is_finished, plan
+from tarn.flights.resume import HEADER, Mark, Play, is_anothers, is_finished, plan
 
 PARTITIONS = 4
 
@@ -234,3 +234,42 @@ def test_a_paced_play_waits_for_what_is_due() -> None:
     assert sent == 500
     assert 2.4 <= now[0] <= 2.7
     assert all(at <= 200 * now_s + 1 for now_s, at in seen)
+
+
+def test_a_head_start_is_due_at_once_and_the_pace_counts_from_its_end() -> None:
+    stream = _stream()
+    head = stream.index_of(stream.due(0) + 6 * 3_600_000)
+    assert 0 < head < len(stream)
+    pace = HeadStart(6, Rate(10))
+    assert pace.target(stream, 0, 0.0) == head
+    assert pace.target(stream, 5, 0.0) == head, "a replay stopped within its head start gets the rest at once"
+    assert pace.target(stream, 0, 2.0) == head + 20
+    assert pace.target(stream, head + 7, 2.0) == head + 27, "one stopped later goes on at the pace alone"
+    assert pace.target(stream, len(stream), 0.0) == len(stream)
+
+
+def test_no_head_start_is_the_pace_itself() -> None:
+    stream = _stream()
+    for elapsed_s in (0.0, 1.0, 100.0):
+        assert HeadStart(0, Speed(600)).target(stream, 0, elapsed_s) == Speed(600).target(
+            stream, 0, elapsed_s
+        )
+
+
+def test_a_negative_head_start_is_refused() -> None:
+    with pytest.raises(InvalidSettingError, match="the head start is -1 hours; give 0 or more"):
+        HeadStart(-1, Rate(10))
+
+
+@pytest.mark.parametrize(
+    ("fingerprints", "others"),
+    [((None, None), False), (("mine", None), False), (("mine", "theirs"), True), (("theirs", None), True)],
+)
+def test_a_topic_that_ends_with_another_play_is_known(
+    fingerprints: tuple[str | None, ...], others: bool
+) -> None:
+    tails = {
+        p: None if name is None else Mark(fingerprint=name, round=1, index=9)
+        for p, name in enumerate(fingerprints)
+    }
+    assert is_anothers(tails, fingerprint="mine") is others
