@@ -7,10 +7,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tarn_host import shell
+from tarn_host.project import port_block
 from tarn_host.say import Problem
 
 DISK_MIB_COLD = 18_000
@@ -19,6 +21,25 @@ DISK_MIB_WARM = 2_000
 """Free disk once the images are there: logs and the lake's first data."""
 MEMORY_MIB = 4_000
 """Memory for the idle stack and one query."""
+MEMORY_MIB_SMALL = 1_600
+"""The same for the profile `small`."""
+BLOCKS = range(20_000, 30_000, 100)
+"""First ports of the blocks that a second copy chooses from."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The host ports of running containers.
+
+    Attributes:
+        own: this project's.
+        holders: the others' -> who holds it, in words.
+        tarns: those of other copies of Tarn -> the copy's folder.
+    """
+
+    own: frozenset[int] = frozenset()
+    holders: Mapping[int, str] = field(default_factory=dict)
+    tarns: Mapping[int, str] = field(default_factory=dict)
 
 
 def _wanted_mib(variable: str, default: int) -> int:
@@ -41,22 +62,53 @@ def disk(data_root: str, images_there: bool, free_mib: int | None) -> list[Probl
     ]
 
 
-def memory(available_mib: int | None, running: bool) -> list[Problem]:
+def memory(available_mib: int | None, running: bool, *, small: bool = False) -> list[Problem]:
     """Whether memory suffices; a stack that runs already has what it needs."""
-    wanted = _wanted_mib("TARN_NEED_MEMORY_MIB", MEMORY_MIB)
+    wanted = _wanted_mib("TARN_NEED_MEMORY_MIB", MEMORY_MIB_SMALL if small else MEMORY_MIB)
     if available_mib is None or running or available_mib >= wanted:
         return []
     return [
         Problem(
             f"{available_mib} MiB of memory are available; needed are {wanted} MiB",
             "end other programs, give the engine's machine more memory (Docker Desktop: Settings), "
-            "or set TARN_NEED_MEMORY_MIB if you know better",
+            + (
+                ""
+                if small
+                else f"start without Spark and Trino (scripts/up --small needs {MEMORY_MIB_SMALL}), "
+            )
+            + "or set TARN_NEED_MEMORY_MIB if you know better",
         )
     ]
 
 
 def ports(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, str]) -> list[Problem]:
     """Which ports are no numbers, named twice, or held by somebody else than this project's containers."""
+    return judge_ports(wanted, taken(wanted, own, holders), holders)
+
+
+def taken(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, str]) -> dict[int, str]:
+    """The wanted ports that somebody else holds -> the process, empty where that is not known."""
+    numbers = {int(text) for text in wanted.values() if text.isdigit() and 1 <= int(text) <= 65535}
+    return {
+        number: "" if number in holders else process_on(number) or ""
+        for number in sorted(numbers - own)
+        if is_taken(number)
+    }
+
+
+def free_block(names: Iterable[str]) -> dict[str, str]:
+    """The first block of ports that is wholly free, or an empty dict."""
+    for first in BLOCKS:
+        found = port_block(first, names)
+        if not any(is_taken(int(port)) for port in found.values()):
+            return found
+    return {}
+
+
+def judge_ports(
+    wanted: Mapping[str, str], taken_by: Mapping[int, str], holders: Mapping[int, str]
+) -> list[Problem]:
+    """Which ports are no numbers, named twice, or held by somebody else. Pure."""
     problems: list[Problem] = []
     seen: dict[int, str] = {}
     for variable, text in sorted(wanted.items()):
@@ -76,13 +128,14 @@ def ports(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, 
                 )
             )
         seen.setdefault(number, variable)
-        if number not in own and is_taken(number):
-            holder = holders.get(number) or process_on(number)
+        if number in taken_by:
+            holder = holders.get(number) or taken_by[number]
             by = f" by {holder}" if holder else ""
             problems.append(
                 Problem(
                     f"port {number} on 127.0.0.1 is taken{by}",
-                    f"end that program, or choose another port: echo {variable}={_another(number)} >> .env",
+                    f"end that program, or choose another port: echo {variable}={_another(number)} >> .env; "
+                    f"scripts/up --ports {BLOCKS[0]} moves all ports of this copy",
                 )
             )
     return problems
@@ -138,24 +191,27 @@ def _process_on_linux(port: int) -> str | None:
     return None
 
 
-def containers_on_ports(project_name: str) -> tuple[frozenset[int], dict[int, str]]:
-    """The host ports of this project's containers, and who holds the others' (container and project)."""
-    listed = shell.capture(
-        ["docker", "ps", "--format", '{{.Label "com.docker.compose.project"}}\t{{.Names}}\t{{.Ports}}'],
-        timeout_s=20,
-    )
+def published(project_name: str) -> Published:
+    """The host ports of this project's containers, and who holds the others'."""
+    form = ("project", "project.working_dir")
+    labels = "\t".join(f'{{{{.Label "com.docker.compose.{name}"}}}}' for name in form)
+    command = ["docker", "ps", "--format", labels + "\t{{.Names}}\t{{.Image}}\t{{.Ports}}"]
+    listed = shell.capture(command, timeout_s=20)
     own: set[int] = set()
-    others: dict[int, str] = {}
+    holders: dict[int, str] = {}
+    tarns: dict[int, str] = {}
     for row in listed.out.splitlines() if listed.ok else []:
-        owner, _, rest = row.partition("\t")
-        name, _, published = rest.partition("\t")
-        for first, last in re.findall(r":(\d+)(?:-(\d+))?->", published):
+        owner, folder, name, image, ports_text = (row.split("\t") + [""] * 5)[:5]
+        for first, last in re.findall(r":(\d+)(?:-(\d+))?->", ports_text):
             for number in range(int(first), int(last or first) + 1):
                 if owner == project_name:
                     own.add(number)
+                elif owner and image.startswith("tarn/"):
+                    tarns[number] = folder
+                    holders[number] = f"container {name} of the copy of Tarn in {folder}"
                 else:
-                    others[number] = f"container {name}"
-    return frozenset(own), others
+                    holders[number] = f"container {name}"
+    return Published(own=frozenset(own), holders=holders, tarns=tarns)
 
 
 def free_mib(path: str) -> int | None:

@@ -105,13 +105,15 @@ def image_ids(names: list[str]) -> dict[str, str]:
     return {name: found[name] for name in names if name in found}
 
 
-def build(here: Project, config: Mapping[str, Any], offline: bool) -> str:
-    """Have every image, built from the files as they are now; give a sentence about what was done.
+def build(
+    here: Project, config: Mapping[str, Any], offline: bool, part: Mapping[str, Any] | None = None
+) -> str:
+    """Have every image (of `part`, where given), built from the files as they are now; say what was done.
 
     Raises:
         StopError: a build failed; the message carries its last lines.
     """
-    wanted = targets(config)
+    wanted = targets(config if part is None else part)
     names = [t.image for t in wanted]
     builds = {name: service["build"] for name, service in config["services"].items() if "build" in service}
     base_id = image_ids([here.base]).get(here.base, "")
@@ -129,7 +131,8 @@ def build(here: Project, config: Mapping[str, Any], offline: bool) -> str:
             raise StopError(error.what, fix) from None
         raise
     there = image_ids(names)
-    ids = {t.short: there[t.image] for t in wanted}
+    former = record["ids"] if record is not None and record["fingerprint"] == mark else {}
+    ids = {**former, **{t.short: there[t.image] for t in wanted}}
     RECORD.write_text(json.dumps({"fingerprint": mark, "ids": ids}) + "\n", encoding="utf-8")
     slowest = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {took:.0f} s" for name, took in slowest)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tarn_host.say import StopError
@@ -21,6 +21,10 @@ MANAGED_BEGIN = "# managed by scripts/up: begin (rewritten by every run; put you
 MANAGED_END = "# managed by scripts/up: end"
 
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
+PROFILES = ("full", "small")
+PORT_ORDER = ("S3", "CATALOG", "KAFKA", "TRINO", "SPARK", "SPARK_UI", "INGEST", "JUPYTER", "GATEWAY")
+"""The order in which a block of ports is given out; a port that is not named here comes after these."""
+_REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
 _PORT = re.compile(r"\$\{(TARN_PORT_[A-Z0-9_]+):-(\d+)\}")
 
 
@@ -32,17 +36,27 @@ class Project:
         name: the Compose project, which also tags our images.
         base: the base image that every Dockerfile starts from.
         own_base: whether `base` is the one that scripts/up makes (not one that the user named).
-        settings: the user's own lines of .env, overridden by the environment.
+        settings: what .env and the environment say; the environment wins, then the user's own lines.
+        fixed: the names of settings that the user gave himself, so that no script chooses them.
+        choices: what this run of scripts/up was told or chose, on top of .env: ports, the profile.
     """
 
     name: str
     base: str
     own_base: bool
     settings: Mapping[str, str]
+    fixed: frozenset[str] = frozenset()
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> str:
+        """`full`, or `small`: without Spark, Trino and what needs them."""
+        return self.settings.get("TARN_PROFILE") or "full"
 
     def env(self) -> dict[str, str]:
         """The variables that every docker and docker compose call gets; the rest comes from .env itself."""
-        return {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
+        own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
+        return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
 
 
 def parse_env(text: str) -> dict[str, str]:
@@ -116,28 +130,50 @@ def version_of(name: str) -> str:
     return found
 
 
-def load(environ: Mapping[str, str] | None = None) -> Project:
-    """This clone's project, from the environment, then the user's lines of .env, then defaults."""
+def remembered(text: str) -> dict[str, str]:
+    """What scripts/up was told or chose and keeps in its block of .env: ports, the profile."""
+    own = without_managed(text).splitlines()
+    block = "\n".join(raw for raw in text.splitlines() if raw not in own)
+    return {k: v for k, v in parse_env(block).items() if _REMEMBERED.fullmatch(k)}
+
+
+def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | None = None) -> Project:
+    """This clone's project: the environment, then the user's lines of .env, `choices`, what is remembered.
+
+    Raises:
+        StopError: TARN_PROFILE is no profile.
+    """
     environ = os.environ if environ is None else environ
     text = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
-    settings = parse_env(without_managed(text))
-    settings.update({k: v for k, v in environ.items() if k.startswith(("TARN_", "COMPOSE_"))})
+    fixed = parse_env(without_managed(text))
+    fixed.update({k: v for k, v in environ.items() if k.startswith(("TARN_", "COMPOSE_"))})
+    told = {k: v for k, v in {**remembered(text), **(choices or {})}.items() if v}
+    settings = {**told, **fixed}
+    profile = settings.get("TARN_PROFILE") or "full"
+    if profile not in PROFILES:
+        raise StopError(f"TARN_PROFILE={profile} is no profile", f"choose one of: {' '.join(PROFILES)}", 2)
     own_base = not settings.get("TARN_BASE")
     base = settings.get("TARN_BASE") or f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}"
     name = settings.get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
-    return Project(name=name, base=base, own_base=own_base, settings=settings)
+    return Project(
+        name=name, base=base, own_base=own_base, settings=settings, fixed=frozenset(fixed), choices=told
+    )
 
 
 def write_env(project: Project) -> bool:
     """Bring .env up to date; True if it changed.
 
-    A name or base that came from the environment is for that run alone and is not written.
+    A name or base that came from the environment is for that run alone and is not written; nor are the
+    choices of a run under such a name.
     """
     old = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+    named = parse_env(without_managed(old)).get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
+    kept = project.choices if project.name == named else remembered(old)
     managed = {
         "COMPOSE_PROJECT_NAME": default_name(ROOT),
         "TARN_BASE": f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}",
         "DOCKER_BUILDKIT": "1",
+        **dict(sorted(kept.items())),
     }
     new = merge_env(old, managed)
     if new == old:
@@ -153,4 +189,18 @@ def ports(settings: Mapping[str, str], compose_text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, default in _PORT.findall(compose_text):
         found[name] = settings.get(name) or default
+    return found
+
+
+def port_block(first: int, names: Iterable[str]) -> dict[str, str]:
+    """Ports from `first` on for these variables, always in the same order."""
+    rank = {f"TARN_PORT_{name}": place for place, name in enumerate(PORT_ORDER)}
+    last = len(rank)
+    found = {}
+    for name in sorted(names, key=lambda n: (rank.get(n, last), n)):
+        if name in rank:
+            found[name] = str(first + rank[name])
+        else:
+            found[name] = str(first + last)
+            last += 1
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ WAIT_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 180
 POLL_S = 2
 LOG_LINES = 20
+INIT_TIMEOUT_S = 120
+FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
+"""What the profile `small` leaves out: the engines, and what cannot work without them."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +83,43 @@ def services(here: Project) -> list[Service]:
     return parse_ps(result.out) if result.ok else []
 
 
-def start(here: Project) -> str:
+def of_profile(config: Mapping[str, Any], profile: str) -> dict[str, Any]:
+    """The configuration with the services of a profile only. Pure."""
+    left_out = FULL_ONLY if profile == "small" else ()
+    kept = {name: service for name, service in config["services"].items() if name not in left_out}
+    return {**config, "services": kept}
+
+
+def to_start(config: Mapping[str, Any]) -> list[str]:
+    """The services that run all the time; what these wait for starts with them. Pure."""
+    services = config["services"]
+    ends = {
+        name
+        for service in services.values()
+        for name, how in (service.get("depends_on") or {}).items()
+        if how.get("condition") == "service_completed_successfully"
+    }
+    return sorted(n for n, s in services.items() if n not in ends and not s.get("profiles"))
+
+
+def start(here: Project, config: Mapping[str, Any]) -> str:
     """Start everything and wait until all is healthy; give a sentence about it.
 
     Raises:
         StopError: a service does not become healthy; the message shows which, its health check and its log.
     """
     timeout_s = wait_timeout_s()
+    running = {s.name for s in services(here) if s.state == "running"}
+    if running:
+        complete_secrets(here, running)
     command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never", "--remove-orphans"]
     command += ["--wait", "--wait-timeout", str(timeout_s)]
+    if here.profile == "small":
+        extra = sorted(s.name for s in services(here) if s.name in FULL_ONLY)
+        if extra:
+            line(f"    the small profile stops {', '.join(extra)}")
+            _compose(here, ["rm", "--stop", "--force", *extra], STOP_TIMEOUT_S)
+        command += to_start(of_profile(config, here.profile))
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("w", encoding="utf-8") as sink:
 
@@ -96,16 +127,48 @@ def start(here: Project) -> str:
             sink.write(text + "\n")
             sink.flush()
 
-        running = shell.Running(command, on_line=write, env=here.env(), cwd=ROOT)
+        compose = shell.Running(command, on_line=write, env=here.env(), cwd=ROOT)
         try:
-            code = _watch(here, running, timeout_s + 60)
+            code = _watch(here, compose, timeout_s + 60)
         finally:
-            running.stop()
+            compose.stop()
     found = services(here)
     if code != 0:
-        raise _failure(here, found, list(running.tail))
+        raise _failure(here, found, list(compose.tail))
     up = sum(1 for s in found if s.state == "running")
     return f"{up} services are up"
+
+
+def _compose(here: Project, words: list[str], timeout_s: float) -> shell.Result:
+    return shell.capture(["docker", "compose", *words], timeout_s=timeout_s, env=here.env(), cwd=ROOT)
+
+
+def complete_secrets(here: Project, running: Iterable[str]) -> None:
+    """Where secret files went missing under running services: make them, and stop who holds the former ones.
+
+    They start again with all the others. What init refuses, the start itself tells.
+    """
+    done = _compose(here, ["run", "--rm", "--no-deps", "-T", "init"], INIT_TIMEOUT_S)
+    written = secrets_written(done.out.splitlines()) if done.ok else {}
+    for consumer, files in sorted(written.items()):
+        line(f"    secrets were missing for {consumer}: {'; '.join(files)}")
+    affected = sorted(set(running) & set(written))
+    if affected:
+        line(f"    starting again with them: {', '.join(affected)}")
+        _compose(here, ["stop", *affected], STOP_TIMEOUT_S)
+
+
+def secrets_written(log: Iterable[str]) -> dict[str, list[str]]:
+    """Consumer -> which files init wrote and why, read from its log. Pure."""
+    found: dict[str, list[str]] = {}
+    for text in log:
+        try:
+            entry = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("event") == "secret written":
+            found.setdefault(entry["consumer"], []).append(f"{entry['file']} ({entry['why']})")
+    return found
 
 
 def _watch(here: Project, running: shell.Running, timeout_s: float) -> int:
@@ -140,8 +203,9 @@ def _failure(here: Project, found: list[Service], said: list[str]) -> StopError:
     names = " ".join(s.name for s in blamed) or "<service>"
     return StopError(
         "the services did not all become healthy:\n" + "\n".join(parts),
-        f"`docker compose logs {names}` shows more. When the cause is gone, run scripts/up again: what runs "
-        f"stays as it is. A slow machine may need more than {wait_timeout_s()} s (TARN_WAIT_S)",
+        f"scripts/doctor looks for causes; `docker compose logs {names}` shows more. When the cause is gone, "
+        "run scripts/up again: what runs stays as it is. A slow machine may need more than "
+        f"{wait_timeout_s()} s (TARN_WAIT_S)",
     )
 
 

@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tarn_host import base, checks, engine, images, project, shell, stack
@@ -37,6 +37,22 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--no-canary", dest="canary", action="store_false", help="leave out the row at the end"
     )
+    size = found.add_mutually_exclusive_group()
+    size.add_argument(
+        "--small",
+        dest="profile",
+        action="store_const",
+        const="small",
+        help="without Spark, Trino and what needs them; remembered until --full",
+    )
+    size.add_argument(
+        "--full", dest="profile", action="store_const", const="full", help="with everything again"
+    )
+    found.add_argument(
+        "--ports",
+        metavar="FIRST",
+        help="publish at FIRST and the ports after it, remembered in .env; `default` forgets that",
+    )
     found.add_argument(
         "--timings", metavar="FILE", type=Path, help="write the time of each phase to FILE as JSON"
     )
@@ -49,11 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     phases = Phases()
     outcome = "failed"
     try:
+        told = choices(options.profile, options.ports)
         with only_one(project.load()):
-            here = prepare(phases, assume_yes=options.yes, offline=options.pull == "never", ports=True)
+            here = prepare(
+                phases, assume_yes=options.yes, offline=options.pull == "never", ports=True, told=told
+            )
             config = images.compose_config(here)
             with phases.phase("start") as notes:
-                notes.append(stack.start(here))
+                notes.append(stack.start(here, config))
             if options.canary:
                 with phases.phase("canary"):
                     canary(here)
@@ -68,8 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.timings:
             phases.write(options.timings, command="scripts/up", outcome=outcome, ended_unix=int(time.time()))
     line("\nTarn is up. On this machine only:")
-    for row in stack.addresses(config):
+    for row in stack.addresses(stack.of_profile(config, here.profile)):
         line(row)
+    if here.profile == "small":
+        line("  (the small profile: no Spark, Trino or notebooks; scripts/up --full brings them)")
     line("\nTime:")
     for row in phases.table():
         line(row)
@@ -95,16 +116,41 @@ def only_one(here: Project) -> Iterator[None]:
         yield
 
 
-def prepare(phases: Phases, *, assume_yes: bool, offline: bool, ports: bool) -> Project:
+def choices(profile: str | None, ports: str | None) -> dict[str, str]:
+    """What the command line asks to remember; an empty value forgets.
+
+    Raises:
+        StopError: the first port is none.
+    """
+    told: dict[str, str] = {}
+    if profile is not None:
+        told["TARN_PROFILE"] = "" if profile == "full" else profile
+    if ports is not None:
+        names = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
+        if ports == "default":
+            told.update(dict.fromkeys(names, ""))
+        elif ports.isdigit() and 1024 <= int(ports) <= 65535 - 2 * len(names):
+            told.update(project.port_block(int(ports), names))
+        else:
+            fix = f"give a number from 1024 to {65535 - 2 * len(names)}, such as 20000, or `default`"
+            raise StopError(f"--ports {ports}: that is no first port", fix, 2)
+    return told
+
+
+def prepare(
+    phases: Phases, *, assume_yes: bool, offline: bool, ports: bool, told: Mapping[str, str] | None = None
+) -> Project:
     """Everything before the services start: checks, engine, base image, .env, our images.
 
     Raises:
         StopError: something is missing or a step failed.
     """
     project.LOG_DIR.mkdir(parents=True, exist_ok=True)
-    here = project.load()
+    here = project.load(choices=told)
     with phases.phase("checks") as notes:
-        wanted, machine = check(here, offline=offline, ports=ports)
+        wanted, machine, moved = check(here, offline=offline, ports=ports)
+        if moved:
+            here = project.load(choices={**(told or {}), **moved})
         notes.append("all well")
     with phases.phase("engine") as notes:
         if wanted == engine.Plan():
@@ -122,12 +168,13 @@ def prepare(phases: Phases, *, assume_yes: bool, offline: bool, ports: bool) -> 
         if project.write_env(here):
             notes.append("wrote .env")
     with phases.phase("build") as notes:
-        notes.append(images.build(here, images.compose_config(here), offline))
+        config = images.compose_config(here)
+        notes.append(images.build(here, config, offline, stack.of_profile(config, here.profile)))
     return here
 
 
-def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, engine.Machine]:
-    """Look at everything that can hinder, and list all of it at once.
+def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, engine.Machine, dict[str, str]]:
+    """Look at everything that can hinder, and list all of it at once; with the ports to take instead.
 
     Raises:
         StopError: something hinders; each item was printed with its fix.
@@ -136,22 +183,40 @@ def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, en
     wanted, problems = engine.plan(found, machine, offline)
     running = False
     images_there = False
-    own: frozenset[int] = frozenset()
-    holders: dict[int, str] = {}
+    published = checks.Published()
+    moved: dict[str, str] = {}
+    small = here.profile == "small"
     if found.server:
         running = bool(shell.capture(_project_containers(here), timeout_s=20).out.strip())
-        images_there = (
-            len(images.image_ids([f"tarn/{name}:{here.name}" for name in ("minio", "trino", "spark")])) == 3
-        )
-        own, holders = checks.containers_on_ports(here.name)
+        largest = ("minio", "kafka") if small else ("minio", "trino", "spark")
+        there = images.image_ids([f"tarn/{name}:{here.name}" for name in largest])
+        images_there = len(there) == len(largest)
+        published = checks.published(here.name)
     problems += checks.disk(found.data_root, images_there, checks.free_mib(found.data_root))
-    problems += checks.memory(checks.available_mib(found.memory_bytes), running)
+    problems += checks.memory(checks.available_mib(found.memory_bytes), running, small=small)
     if ports:
         text = project.COMPOSE_FILE.read_text(encoding="utf-8")
-        problems += checks.ports(project.ports(here.settings, text), own, holders)
+        chosen = project.ports(here.settings, text)
+        moved = _make_way(here, chosen, published)
+        problems += checks.ports({**chosen, **moved}, published.own, published.holders)
     if problems:
         _refuse(problems)
-    return wanted, machine
+    return wanted, machine, moved
+
+
+def _make_way(here: Project, wanted: Mapping[str, str], published: checks.Published) -> dict[str, str]:
+    """Other ports for this copy where another copy of Tarn has them and the user named none himself."""
+    free = {name: text for name, text in wanted.items() if name not in here.fixed}
+    hit = sorted(int(text) for text in free.values() if text.isdigit() and int(text) in published.tarns)
+    if not hit:
+        return {}
+    moved = checks.free_block(free)
+    if moved:
+        first, last = min(moved.values(), key=int), max(moved.values(), key=int)
+        numbers = ", ".join(str(port) for port in hit)
+        line(f"    taken by the copy of Tarn in {published.tarns[hit[0]]}: {numbers}")
+        line(f"    this copy takes ports {first} to {last}, remembered in .env (--ports chooses others)")
+    return moved
 
 
 def _project_containers(here: Project) -> list[str]:

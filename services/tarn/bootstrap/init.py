@@ -7,6 +7,7 @@ folder. Exit codes: `tarn.core.exits`.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import sys
@@ -18,7 +19,7 @@ from tarn.bootstrap.log import configure
 from tarn.bootstrap.volumes import SecretVolumes
 from tarn.core.credentials import SecretFile, plan
 from tarn.core.errors import TarnError
-from tarn.core.exits import OK, exit_code
+from tarn.core.exits import FAILED, OK, exit_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +56,30 @@ def make_credentials(
     return Result(written=writes, tidied=tidied)
 
 
+def check_credentials(volumes: SecretVolumes) -> tuple[tuple[str, ...], TarnError | None]:
+    """What a run would write, as `consumer/file`, or why it would refuse; nothing is changed."""
+    try:
+        return tuple(f"{w.consumer}/{w.name}" for w in plan(volumes.read(), random_bytes=bytes)), None
+    except TarnError as error:
+        return (), error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run init and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tarn.bootstrap.init", description=__doc__)
     parser.add_argument(
         "--root", type=Path, default=Path("/secrets"), help="folder of the volumes, one per consumer"
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing: print what is missing or wrong as JSON",
+    )
     options = parser.parse_args(argv)
+    if options.check:
+        missing, fault = check_credentials(SecretVolumes(root=options.root))
+        print(json.dumps({"missing": missing, "fault": fault.message if fault else ""}))  # noqa: T201
+        return exit_code(fault) if fault else FAILED if missing else OK
     try:
         log = configure("init", os.environ.get("TARN_LOG_LEVEL", "info"))
     except TarnError as error:

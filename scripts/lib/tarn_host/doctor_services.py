@@ -1,0 +1,120 @@
+"""Which services do not do their work, why, and what follows from it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tarn_host.doctor_facts import MIB, Container, Facts, Finding, Wanted
+from tarn_host.doctor_words import SERVICE_FAULTS, known, reason, seconds
+
+STARTING_S_MAX = 180.0
+RESTARTS_MAX = 3
+
+
+def services(facts: Facts) -> list[Finding]:
+    """Services that do not do their work: the causes, each with what follows from it."""
+    if not any(c.state != "created" for c in facts.containers):
+        return []
+    bad: dict[str, Finding] = {}
+    for service in facts.wanted:
+        finding = _service(facts, service)
+        if finding is not None:
+            bad[service.name] = finding
+    needs = {service.name: service.needs for service in facts.wanted}
+    followers: dict[str, list[str]] = {}
+    causes: dict[str, Finding] = {}
+    for name, finding in bad.items():
+        cause = _cause(name, finding, bad, needs)
+        if cause == name:
+            causes[name] = finding
+        else:
+            followers.setdefault(cause, []).append(f"{name} ({_phrase(facts.container(name))})")
+    missing = [name for name, finding in causes.items() if finding.code == "service-missing"]
+    found = [
+        replace(finding, follows=tuple(followers.get(name, ())))
+        for name, finding in causes.items()
+        if name not in missing
+    ]
+    if missing:
+        up = sorted(c.service for c in facts.containers if c.state == "running")
+        what = f"the stack is half up: {', '.join(missing)} not there, {', '.join(up) or 'nothing'} running"
+        follows = tuple(text for name in missing for text in followers.get(name, ()))
+        fix = "run scripts/up: what runs stays as it is (or scripts/down to stop it all; the data stays)"
+        found.append(Finding("half-up", what, fix, follows=follows))
+    return found
+
+
+def _cause(name: str, finding: Finding, bad: dict[str, Finding], needs: dict[str, frozenset[str]]) -> str:
+    """The service to blame for a bad one: itself, or the nearest bad one that it needs."""
+    own = ("oom", "disk-full", "secret-missing", "service-stopped", "service-paused")
+    seen = {name}
+    while finding.code not in own:
+        waited = sorted(n for n in needs.get(name, ()) if n in bad and n not in seen)
+        if not waited:
+            return name
+        name = waited[0]
+        finding = bad[name]
+        seen.add(name)
+    return name
+
+
+def _service(facts: Facts, service: Wanted) -> Finding | None:
+    name, one = service.name, facts.container(service.name)
+    again = f"`docker compose logs {name}` shows more; when the cause is gone, run scripts/up"
+    if one is None:
+        return Finding("service-missing", f"{name} has no container", "run scripts/up", service=name)
+    why = reason(one.log)
+    limit = f"TARN_MEM_{name.upper()}"
+    killed = one.oom_killed or (one.inside is not None and one.inside.oom_kills > 0)
+    if killed and (one.state != "running" or one.restarts or one.health != "healthy"):
+        what = f"{name} ran out of memory: its limit is {one.memory_limit_bytes // MIB} MiB ({_phrase(one)})"
+        return Finding("oom", what, f"raise {limit} in .env, then run scripts/up", service=name)
+    if one.state == "running" and one.health in ("healthy", ""):
+        return None
+    if one.state == "running" and one.health == "starting":
+        age = facts.now_unix - one.started_unix if one.started_unix else 0.0
+        if age <= STARTING_S_MAX:
+            return None
+        what = (
+            f"{name} is still starting after {seconds(age)}: {one.health_output or why or 'it says nothing'}"
+        )
+        return Finding("service-starting", what, again, service=name)
+    if one.state == "exited" and one.exit_code == 0:
+        if service.one_shot:
+            return None
+        what = f"{name} was stopped (exit code 0)"
+        return Finding("service-stopped", what, "run scripts/up: it starts it again", service=name)
+    if one.state == "paused":
+        fix = f"docker compose unpause {name}"
+        return Finding("service-paused", f"{name} is paused: it answers nobody", fix, service=name)
+    if one.state == "created":
+        said = f": {one.error}" if one.error else ""
+        fix = "run scripts/up"
+        return Finding("service-created", f"{name} was never started{said}", fix, service=name)
+    hit = known(SERVICE_FAULTS, [*one.log, one.health_output])
+    if hit is not None:
+        fault, text = hit
+        return Finding(fault.code, f"{name} is {_phrase(one)}, {fault.what}: {text}", fault.fix, service=name)
+    if one.state == "running":
+        what = f"{name} is {_phrase(one)}: {one.health_output or why}"
+        return Finding("service-unhealthy", what, again, service=name)
+    what = f"{name} {_phrase(one)}: {why or one.error or 'it said nothing'}"
+    if one.exit_code == 137 and not why:
+        again = (
+            f"somebody or the kernel killed it; run scripts/up, and if it comes back raise {limit} in .env"
+        )
+    return Finding("service-ended", what, again, service=name)
+
+
+def _phrase(one: Container | None) -> str:
+    if one is None:
+        return "not there"
+    words = {
+        "running": one.health or "running",
+        "exited": "stopped" if one.exit_code == 0 else f"ended with exit code {one.exit_code}",
+        "restarting": f"keeps ending with exit code {one.exit_code}, {one.restarts} restarts so far",
+        "created": "not started",
+    }.get(one.state, one.state)
+    if one.state == "running" and one.restarts >= RESTARTS_MAX:
+        words += f", {one.restarts} restarts so far"
+    return words
