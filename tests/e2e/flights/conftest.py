@@ -1,0 +1,27 @@
+"""A stack whose lake holds nothing yet: the session's own, emptied by the users' scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.containers import LogKeeper
+from tests.support.stack import Stack
+
+DOWN_S = 300
+
+
+@pytest.fixture
+def emptied(stack: Stack, log_keeper: LogKeeper) -> Callable[[], Stack]:
+    """Stops the stack, removes all that it holds, starts it again."""
+
+    def empty() -> Stack:
+        stack.keep_logs(log_keeper)
+        down = stack.script("down", "--purge", "--yes", timeout_s=DOWN_S)
+        assert down.code == 0, down.text
+        up = stack.script("up", "--yes")
+        assert up.code == 0, up.text[-8_000:]
+        return stack
+
+    return empty
