@@ -163,6 +163,13 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     )
 
 
+def is_current(layout: Layout, state: TableState) -> bool:
+    """Whether the layout was made for the table's present columns and partitioning."""
+    m = state.metadata
+    now = (m.get("current-schema-id", 0), m.get("default-spec-id", 0), state.format_version)
+    return now == (layout.schema.schema_id, layout.spec.spec_id, layout.format_version)
+
+
 def layout_version(state: TableState) -> tuple[object, ...]:
     """Changes whenever a layout made before must be made again."""
     m = state.metadata

@@ -300,5 +300,7 @@ def build_commit(
     requirements: list[Json] = [
         {"type": "assert-table-uuid", "uuid": state.uuid},
         {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": state.head_id},
+        # A change of columns moves no snapshot: without this, files of the old columns would go in unseen.
+        {"type": "assert-current-schema-id", "current-schema-id": state.metadata["current-schema-id"]},
     ]
     return CommitRequest(requirements=requirements, updates=updates, snapshot_id=snapshot_id)

@@ -33,7 +33,7 @@ from tarn.adapters.catalog_rest import (
 )
 from tarn.adapters.files import WrittenFile
 from tarn.adapters.manifests import Manifests
-from tarn.adapters.tables import Layout
+from tarn.adapters.tables import Layout, is_current
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.table import COMMIT_ID_KEY, Append, CommitRequest, Retention, TableState, build_commit
 
@@ -209,6 +209,8 @@ class Committer:
                     return Done(state=state, by_us=False, attempts=attempts)
                 if isinstance(verdict, Unfit):
                     return NotDone(state=state, reason=verdict.reason)
+                if not is_current(layout, state):
+                    return NotDone(state=state, reason="the table's columns or partitioning changed meanwhile")
                 if sent is None or sent[2] != state.head_id:
                     if manifest is None:
                         manifest = self._manifests.write_manifest(

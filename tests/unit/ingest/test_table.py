@@ -148,6 +148,7 @@ def test_a_commit_holds_on_its_base_only_and_moves_branch_and_tag_together():
     assert list(request.requirements) == [
         {"type": "assert-table-uuid", "uuid": "u"},
         {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1},
+        {"type": "assert-current-schema-id", "current-schema-id": 3},
     ]
     added, main, moved, since = request.updates
     assert added["snapshot"]["snapshot-id"] == 77
