@@ -115,9 +115,7 @@ def build(
     """
     wanted = targets(config if part is None else part)
     names = [t.image for t in wanted]
-    builds = {name: service["build"] for name, service in config["services"].items() if "build" in service}
-    base_id = image_ids([here.base]).get(here.base, "")
-    mark = fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True))
+    mark = _mark(here, config)
     record = _recorded()
     if record is not None and record["fingerprint"] == mark and _tag(wanted, record["ids"]):
         return f"{len(names)} images are there and nothing changed"
@@ -136,6 +134,19 @@ def build(
     RECORD.write_text(json.dumps({"fingerprint": mark, "ids": ids}) + "\n", encoding="utf-8")
     slowest = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {took:.0f} s" for name, took in slowest)
+
+
+def _mark(here: Project, config: Mapping[str, Any]) -> str:
+    """What the images depend on, as one hash: the files of the build context, how each is built, the base."""
+    builds = {name: service["build"] for name, service in config["services"].items() if "build" in service}
+    base_id = image_ids([here.base]).get(here.base, "")
+    return fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True))
+
+
+def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
+    """Whether the images would be built anew now; None where no build is on record."""
+    record = _recorded()
+    return None if record is None else bool(record["fingerprint"] != _mark(here, config))
 
 
 def jobs() -> int:
