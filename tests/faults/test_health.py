@@ -22,6 +22,7 @@ PORT_OF = {
     "spark": "TARN_PORT_SPARK",
     "trino": "TARN_PORT_TRINO",
     "ingest": "TARN_PORT_INGEST",
+    "jupyter": "TARN_PORT_JUPYTER",
 }
 
 SWITCH_USERS = """
@@ -39,13 +40,15 @@ for name in {names!r}:
 
 
 @contextlib.contextmanager
-def frozen_process(stack: Stack, service: str) -> Iterator[None]:
-    """The application stops running; the kernel still accepts connections on its port."""
-    stack.signal_application(service, "SIGSTOP")
+def frozen_process(stack: Stack, *services: str) -> Iterator[None]:
+    """The applications stop running; the kernel still accepts connections on their ports."""
+    for service in services:
+        stack.signal_application(service, "SIGSTOP")
     try:
         yield
     finally:
-        stack.signal_application(service, "SIGCONT")
+        for service in services:
+            stack.signal_application(service, "SIGCONT")
 
 
 @contextlib.contextmanager
@@ -78,7 +81,10 @@ def switch_users(stack: Stack, verb: str, names: tuple[str, ...]) -> None:
 Fault = Callable[[Stack], AbstractContextManager[None]]
 FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
     "the store stands still": (lambda s: frozen_process(s, "minio"), ("minio", "catalog")),
-    "the broker stands still": (lambda s: frozen_process(s, "kafka"), ("kafka", "ingest")),
+    "broker and notebooks stand still": (
+        lambda s: frozen_process(s, "kafka", "jupyter"),
+        ("kafka", "ingest", "jupyter"),
+    ),
     "the catalog stands still": (lambda s: frozen_container(s, "catalog"), ("spark", "trino", "ingest")),
     "store keys are revoked": (
         lambda s: revoked_keys(s, "catalog", "spark", "trino", "ingest"),

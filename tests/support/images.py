@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-IMAGES = ("minio", "kafka", "trino", "spark", "catalog", "services")
+IMAGES = ("minio", "kafka", "trino", "spark", "catalog", "services", "jupyter")
 
 
 def tag() -> str:

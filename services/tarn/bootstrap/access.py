@@ -47,6 +47,7 @@ RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
     "spark": _CLIENT,
     "trino": _CLIENT,
     "cli": _CLIENT,
+    "jupyter": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.LIST})},
 }
 
 ANONYMOUS = "anonymous"

@@ -36,6 +36,7 @@ def host_env(settings: Settings, secrets: Secrets) -> dict[str, str]:
         "TARN_KAFKA_USERNAME": "",
         "TARN_KAFKA_PASSWORD": "",
         "TARN_SPARK_REMOTE": f"sc://{HOST}:{settings.port_spark}",
+        "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/lab?token={secrets.jupyter_token}",
     }
 
 

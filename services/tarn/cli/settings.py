@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarn.adapters.environment import read
-from tarn.core.credentials import ACCESS_KEY_FILE, CREDENTIAL_FILE, SECRET_KEY_FILE
+from tarn.core.credentials import ACCESS_KEY_FILE, CREDENTIAL_FILE, JUPYTER_TOKEN_FILE, SECRET_KEY_FILE
 from tarn.core.errors import UnavailableError
 
 _HTTP = r"^https?://[A-Za-z0-9.\-\[\]:]+/?$"
@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     port_spark_ui: int = Field(default=4040, ge=1, le=65535)
     port_trino: int = Field(default=8080, ge=1, le=65535)
     port_ingest: int = Field(default=8091, ge=1, le=65535)
+    port_jupyter: int = Field(default=8888, ge=1, le=65535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,13 @@ class Secrets:
     Attributes:
         access_key, secret_key: its user of the store.
         credential: its principal of the catalog, `client_id:client_secret`.
+        jupyter_token: what opens JupyterLab; a copy, to be told to people.
     """
 
     access_key: str
     secret_key: str = field(repr=False)
     credential: str = field(repr=False)
+    jupyter_token: str = field(repr=False)
 
 
 def load_settings() -> Settings:
@@ -72,7 +75,7 @@ def load_secrets(folder: Path) -> Secrets:
         UnavailableError: one is missing or may not be read.
     """
     texts: dict[str, str] = {}
-    for name in (ACCESS_KEY_FILE, SECRET_KEY_FILE, CREDENTIAL_FILE):
+    for name in (ACCESS_KEY_FILE, SECRET_KEY_FILE, CREDENTIAL_FILE, JUPYTER_TOKEN_FILE):
         try:
             texts[name] = (folder / name).read_text(encoding="utf-8")
         except OSError as error:
@@ -85,4 +88,5 @@ def load_secrets(folder: Path) -> Secrets:
         access_key=texts[ACCESS_KEY_FILE],
         secret_key=texts[SECRET_KEY_FILE],
         credential=texts[CREDENTIAL_FILE],
+        jupyter_token=texts[JUPYTER_TOKEN_FILE],
     )

@@ -7,7 +7,8 @@ Each secret has one place that decides:
 
 - root user and password, and the store users' keys: the volume of `bootstrap`; every other copy follows it;
 - the secret of a catalog principal: its own consumer's `catalog_credential`; the catalog holds only the hash;
-- the catalog's token key: the catalog alone.
+- the catalog's token key: the catalog alone;
+- the token that opens JupyterLab: the volume of `jupyter`; `cli` holds a copy, to tell people.
 
 The order of writes makes a crash between any two of them harmless: a deciding file is written before its
 copies, and the hash of a new principal before the secret is handed out. So a file that exists always agrees
@@ -38,11 +39,12 @@ UIDS: Mapping[str, int] = {
     "trino": 10003,
     "ingest": 10006,
     "cli": 10007,
+    "jupyter": 10011,
 }
 """Every consumer and the uid (and gid) that may read its volume."""
 
-STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli")
-PRINCIPALS = ("spark", "trino", "ingest", "cli")
+STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter")
+PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
 
 ROOT_FILES = ("root_user", "root_password")
 STORE_USERS_FILE = "store_users.json"
@@ -51,6 +53,7 @@ SECRET_KEY_FILE = "s3_secret_access_key"  # noqa: S105 - a file name
 TOKEN_KEY_FILE = "token_key"  # noqa: S105 - a file name
 PRINCIPALS_FILE = "principals.json"
 CREDENTIAL_FILE = "catalog_credential"
+JUPYTER_TOKEN_FILE = "jupyter_token"  # noqa: S105 - a file name
 
 SECRET_BYTES = 32
 ACCESS_KEY_CHARS = 20
@@ -83,6 +86,8 @@ def files_of(consumer: str) -> tuple[str, ...]:
         names += (TOKEN_KEY_FILE, PRINCIPALS_FILE)
     if consumer in PRINCIPALS:
         names.append(CREDENTIAL_FILE)
+    if consumer in ("jupyter", "cli"):
+        names.append(JUPYTER_TOKEN_FILE)
     return tuple(names)
 
 
@@ -151,6 +156,7 @@ def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ..
     writes += _plan_store_users(volumes, random_bytes, disagreements)
     writes += _plan_token_key(volumes, random_bytes)
     writes += _plan_principals(volumes, random_bytes, disagreements)
+    writes += _plan_jupyter_token(volumes, random_bytes, disagreements)
     if disagreements:
         raise _contradiction(disagreements)
     return tuple(writes)
@@ -316,6 +322,21 @@ def _plan_principals(
     yield from handed_out
 
 
+def _plan_jupyter_token(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    truth, copy = (volumes[consumer].get(JUPYTER_TOKEN_FILE) for consumer in ("jupyter", "cli"))
+    if truth is not None and copy is not None and truth != copy:
+        disagreements.append(Disagreement(decides="jupyter", follows="cli", about=JUPYTER_TOKEN_FILE))
+        return
+    value = truth or copy or _secret(random_bytes)
+    if truth is None:
+        reason = "made" if copy is None else "taken back from cli"
+        yield SecretFile(consumer="jupyter", name=JUPYTER_TOKEN_FILE, content=value, reason=reason)
+    if copy is None:
+        yield SecretFile(consumer="cli", name=JUPYTER_TOKEN_FILE, content=value, reason="copied from jupyter")
+
+
 def _check_shape(volumes: Volumes) -> None:
     missing = [consumer for consumer in UIDS if consumer not in volumes]
     if missing:
@@ -372,6 +393,8 @@ def _strangers(disagreements: list[Disagreement]) -> list[str]:
     for decides, expected in followers.items():
         odd = {d.follows for d in disagreements if d.decides == decides}
         blamed += [decides] if odd == expected else sorted(odd)
+    # One copy cannot outvote the one that decides; a stranger shows by other signs as well.
+    blamed += [d.follows for d in disagreements if d.decides == "jupyter" and "jupyter" not in blamed]
     return list(dict.fromkeys(blamed))
 
 

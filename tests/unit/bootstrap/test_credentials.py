@@ -54,13 +54,18 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
         "kafka": set(),
         **{
             name: {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"}
-            for name in ("spark", "trino", "ingest", "cli")
+            for name in ("spark", "trino", "ingest")
+        },
+        **{
+            name: {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"}
+            for name in ("cli", "jupyter")
         },
     }
+    assert volumes["cli"]["jupyter_token"] == volumes["jupyter"]["jupyter_token"]
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
     users = json.loads(volumes["bootstrap"]["store_users.json"])
-    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli"}
+    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter"}
     for user, keys in users.items():
         assert keys == {
             "access_key": volumes[user]["s3_access_key_id"],
@@ -68,7 +73,7 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
         }
     principals = json.loads(volumes["catalog"]["principals.json"])
     expected = {}
-    for name in ("spark", "trino", "ingest", "cli"):
+    for name in ("spark", "trino", "ingest", "cli", "jupyter"):
         client_id, secret = volumes[name]["catalog_credential"].split(":")
         expected[client_id] = {"name": name, "secret_sha256": hashlib.sha256(secret.encode()).hexdigest()}
     assert principals == expected
@@ -88,8 +93,9 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
         volumes["minio"]["root_password"],
         *(u.secret_key for u in users.values()),
         *(parse_credential(volumes[p]["catalog_credential"], p)[1] for p in PRINCIPALS),
+        volumes["jupyter"]["jupyter_token"],
     ]
-    assert len(set(secrets)) == len(secrets) == 10
+    assert len(set(secrets)) == len(secrets) == 13
     for secret in secrets:
         assert set(secret) <= URL_SAFE
         assert len(base64.urlsafe_b64decode(secret + "=")) == 32
@@ -100,7 +106,7 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
     assert not is_tarn_access_key(volumes["minio"]["root_user"])
 
 
-@given(crashes=st.lists(st.integers(0, 25), max_size=6), seed=st.integers(0, 1000))
+@given(crashes=st.lists(st.integers(0, 30), max_size=6), seed=st.integers(0, 1000))
 def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int], seed: int):
     volumes: dict[str, dict[str, str]] = EMPTY
     for attempt, crash_after in enumerate(crashes):
@@ -113,10 +119,10 @@ def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int
     assert_complete_and_agreeing(finished)
 
 
-@pytest.mark.parametrize("crash_after", range(22))
+@pytest.mark.parametrize("crash_after", range(27))
 def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
     first = plan(EMPTY, random_bytes=chance(7))
-    assert len(first) == 21
+    assert len(first) == 26
     volumes = applied(EMPTY, first[:crash_after])
     finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
     assert_complete_and_agreeing(finished)

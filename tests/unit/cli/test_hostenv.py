@@ -11,7 +11,12 @@ from tarn.cli.hostenv import exports, host_env
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import InvalidError
 
-SECRETS = Secrets(access_key="TARNCLIAAAAAAAAAAAAA", secret_key="s-_secret", credential="cli-ab12cd:x-_y")
+SECRETS = Secrets(
+    access_key="TARNCLIAAAAAAAAAAAAA",
+    secret_key="s-_secret",
+    credential="cli-ab12cd:x-_y",
+    jupyter_token="j-_token",
+)
 
 NAMES = {
     "TARN_CATALOG_URI",
@@ -31,6 +36,7 @@ NAMES = {
     "TARN_KAFKA_USERNAME",
     "TARN_KAFKA_PASSWORD",
     "TARN_SPARK_REMOTE",
+    "TARN_JUPYTER_URL",
 }
 
 
@@ -41,6 +47,7 @@ def settings(**changes) -> Settings:
         "port_kafka": 19092,
         "port_spark": 25002,
         "port_trino": 18080,
+        "port_jupyter": 18888,
     }
     return Settings(**{**ports, **changes})
 
@@ -53,6 +60,7 @@ def test_every_address_is_on_loopback_at_the_published_port():
     assert variables["TARN_TRINO_URI"] == "http://127.0.0.1:18080"
     assert variables["TARN_KAFKA_BOOTSTRAP"] == "127.0.0.1:19092"
     assert variables["TARN_SPARK_REMOTE"] == "sc://127.0.0.1:25002"
+    assert variables["TARN_JUPYTER_URL"] == "http://127.0.0.1:18888/lab?token=j-_token"
     assert variables["TARN_CATALOG_CREDENTIAL"] == "cli-ab12cd:x-_y"
     assert variables["AWS_ACCESS_KEY_ID"] == "TARNCLIAAAAAAAAAAAAA"
     assert variables["AWS_SECRET_ACCESS_KEY"] == "s-_secret"

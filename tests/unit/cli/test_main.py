@@ -44,6 +44,7 @@ def clean_environment(monkeypatch, tmp_path):
         ("s3_access_key_id", "TARNCLIAAAAAAAAAAAAA"),
         ("s3_secret_access_key", "very-secret"),
         ("catalog_credential", "cli-x:also-secret"),
+        ("jupyter_token", "j-also-secret"),
     ):
         (tmp_path / name).write_text(text)
 
@@ -162,7 +163,7 @@ def test_env_prints_exports_and_json_of_the_same_values(monkeypatch, capsys):
     assert "export TARN_CATALOG_CREDENTIAL=cli-x:also-secret" in lines
     assert run("env", "--json") == 0
     values = json.loads(capsys.readouterr().out)
-    assert len(values) == len(lines) == 17
+    assert len(values) == len(lines) == 18
 
 
 def test_a_setting_that_cannot_be_used_is_named(monkeypatch, capsys):

@@ -118,7 +118,11 @@ def test_every_secret_volume_is_mounted_by_init_and_by_its_one_consumer_read_onl
             ("init", f"/secrets/{consumer}"),
             (consumer, "/run/tarn/secrets:ro"),
         }
-    assert mounted == {"minio-data": {("minio", "/data")}, "kafka-data": {("kafka", "/data")}}
+    assert mounted == {
+        "minio-data": {("minio", "/data")},
+        "kafka-data": {("kafka", "/data")},
+        "notebooks-work": {("jupyter", "/notebooks/work")},
+    }
     listed = [name for row in table("Volumes") for name in row["volume"].split(", ")]
     assert sorted(listed) == sorted(COMPOSE["volumes"])
 
@@ -146,7 +150,7 @@ def used() -> dict[str, str]:
     """Variable -> a file that uses it: the compose file, everything that goes into an image, the settings."""
     found: dict[str, str] = {}
     paths = [ROOT / "docker-compose.yml"]
-    for folder in ("services", "catalog", "spark", "trino", "minio"):
+    for folder in ("services", "catalog", "spark", "trino", "minio", "notebooks"):
         paths += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     for path in paths:
         if "__pycache__" in path.parts or path.stat().st_size > 1_000_000:
@@ -198,5 +202,5 @@ def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSett
 def test_env_prints_the_documented_variables():
     section = list(tables("Settings"))[-1]
     named = {name for row in section for name in re.findall(r"[A-Z0-9_]{6,}", row["variable"])}
-    secrets = tarn.cli.settings.Secrets(access_key="a", secret_key="s", credential="c")
+    secrets = tarn.cli.settings.Secrets(access_key="a", secret_key="s", credential="c", jupyter_token="j")
     assert set(host_env(tarn.cli.settings.Settings(), secrets)) == named

@@ -1,0 +1,94 @@
+"""How JupyterLab runs in Tarn: one token, one machine, nothing in a log that opens a door.
+
+The server finds this file by JUPYTER_CONFIG_DIR, a folder of the read-only image: nothing that a notebook can
+write is read as configuration. The token comes from a secret file; where the file cannot be read the server
+does not start, since without a token it would make one of its own and print it.
+"""
+
+import json
+import logging
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+TOKEN_CHARS_MIN = 32
+
+
+def token() -> str:
+    """Return the secret that opens the server.
+
+    Raises:
+        ValueError: it is too short to keep anybody out.
+    """
+    path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), "jupyter_token")
+    found = path.read_text(encoding="ascii").strip()
+    if len(found) < TOKEN_CHARS_MIN:
+        raise ValueError(f"{path} has {len(found)} characters, needed are {TOKEN_CHARS_MIN}; run scripts/up")
+    return found
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, as in all of our services."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line; a stack trace is one of its fields."""
+        event = record.getMessage().strip()
+        # The server calls it critical to be stopped; here that is how every day ends.
+        level = "info" if event.startswith("received signal ") else record.levelname.lower()
+        line = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": level,
+            "event": event,
+            "logger": record.name,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+c = get_config()  # type: ignore[name-defined]  # noqa: F821 - the server's own way to hand over its settings
+
+# Who may come in: whoever holds the token, by this machine's own addresses.
+c.IdentityProvider.token = token()
+c.PasswordIdentityProvider.allow_password_change = False
+c.ServerApp.ip = "0.0.0.0"  # noqa: S104 - the container's; the host publishes it on 127.0.0.1 only
+c.ServerApp.port = 8888
+c.ServerApp.port_retries = 0
+c.ServerApp.allow_remote_access = False  # a Host header that is no loopback name is refused (DNS rebinding)
+c.ServerApp.local_hostnames = ["localhost"]
+c.ServerApp.allow_origin = ""
+c.ServerApp.allow_root = False
+c.ServerApp.disable_check_xsrf = False
+c.ServerApp.open_browser = False
+c.ServerApp.quit_button = False
+# A kernel can do all that a shell in here could; a second way in brings nothing.
+c.ServerApp.terminals_enabled = False
+c.ServerApp.jpserver_extensions = {
+    "jupyterlab": True,
+    "jupyter_lsp": False,
+    "jupyter_server_terminals": False,
+    "notebook_shim": False,
+}
+
+# What is there: tarn/ (of the image, read only) and work/ (a volume, the user's own).
+c.ServerApp.root_dir = "/notebooks"
+c.FileContentsManager.preferred_dir = "work"
+c.LabApp.default_url = "/lab/tree/tarn/00_tour.ipynb"
+c.FileContentsManager.delete_to_trash = False
+
+# Asks nobody on the internet.
+c.LabApp.extension_manager = "readonly"
+c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
+c.LabApp.news_url = None
+
+# A kernel nobody looks at gives its memory back after eight hours.
+c.MappingKernelManager.cull_idle_timeout = 8 * 3600
+c.MappingKernelManager.cull_interval = 300
+c.KernelManager.transport = "ipc"  # sockets in /tmp, not ports
+
+c.Application.logging_config = {"formatters": {"console": {"()": JsonLines}}}
+c.Application.log_level = os.environ.get("TARN_LOG_LEVEL", "info").upper()
+c.ServerApp.custom_display_url = f"http://127.0.0.1:{os.environ.get('TARN_PORT_JUPYTER', '8888')}"
