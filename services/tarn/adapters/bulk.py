@@ -1,0 +1,187 @@
+"""The whole lake at once: listings as they come, objects in parts, many at a time; for audit and backup.
+
+Separate from `ObjectStore`, which the catalog's correctness rests on and which stays small. Errors are the
+same ones (see `tarn.adapters.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import obstore
+from obstore import exceptions as vendor
+
+from tarn.adapters.store import (
+    Listed,
+    ObjectStore,
+    S3Store,
+    Stored,
+    StoreUnavailableError,
+    _first_line,
+    _status,
+)
+
+PART_BYTES = 4 * 1024 * 1024
+REQUEST_TIMEOUT_MS = 60_000
+LIST_CHUNK = 1_000
+UPLOADS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """An object, whole if it is small.
+
+    Attributes:
+        size_bytes: its size.
+        data: its bytes; None if it is longer than was asked for.
+    """
+
+    size_bytes: int
+    data: bytes | None
+
+
+class BulkStore(Protocol):
+    """What audit, backup and restore ask of a store."""
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Every object below a prefix, in any order, as the listing comes.
+
+        Raises:
+            StoreUnavailableError: no answer.
+            StoreDeniedError: not allowed.
+        """
+
+    def get(self, key: str) -> Stored | None:
+        """What the key holds, or None; errors as `list`."""
+
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> Opened | None:
+        """The object, with its bytes if it has at most so many; None if there is none; errors as `list`."""
+
+    def part(self, key: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`; errors as `list`, also for an object that is gone."""
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
+        """Write a small object; see `ObjectStore.put`."""
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        """Write a large object from its parts; it shows when it is whole; errors as `ObjectStore.put`."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; see `ObjectStore.delete`."""
+
+
+class S3Bulk(S3Store):
+    """A bucket of an S3 store."""
+
+    def __init__(
+        self, *, bucket: str, endpoint: str, region: str, access_key_id: str, secret_access_key: str
+    ) -> None:
+        super().__init__(
+            bucket=bucket,
+            endpoint=endpoint,
+            region=region,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `BulkStore.list`; a page that fails in the middle is not asked for again."""
+        try:
+            for chunk in obstore.list(self._store, prefix, offset=after, chunk_size=LIST_CHUNK):
+                for meta in chunk:
+                    yield Listed(
+                        key=meta["path"],
+                        etag=meta["e_tag"] or "",
+                        size_bytes=meta["size"],
+                        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                    )
+        except (vendor.BaseError, OSError) as error:
+            if _status(error) in (401, 403) or isinstance(error, vendor.PermissionDeniedError):
+                raise self._denied(error, f"list {prefix}") from error
+            raise StoreUnavailableError(
+                f"could not list {prefix} at {self.endpoint}: {_first_line(error)}; wait for the store",
+                endpoint=self.endpoint,
+            ) from error
+
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> Opened | None:
+        """See `BulkStore.open`."""
+
+        def once() -> Opened | None:
+            try:
+                result = obstore.get(self._store, key)
+                size = result.meta["size"]
+                data = bytes(result.bytes()) if size <= bytes_max else None
+            except FileNotFoundError:
+                return None
+            return Opened(size_bytes=size, data=data)
+
+        return self._read(once, f"read {key}")
+
+    def part(self, key: str, start: int, end: int) -> bytes:
+        """See `BulkStore.part`."""
+        data = self._read(
+            lambda: bytes(obstore.get_range(self._store, key, start=start, end=end)), f"read {key}"
+        )
+        if len(data) != end - start:
+            raise StoreUnavailableError(f"{key} gave {len(data)} bytes of [{start}, {end}); it was changed")
+        return data
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        """See `BulkStore.put_parts`."""
+        try:
+            obstore.put(
+                self._store,
+                key,
+                parts,
+                use_multipart=True,
+                chunk_size=2 * PART_BYTES,
+                max_concurrency=UPLOADS_MAX,
+            )
+        except (vendor.BaseError, FileNotFoundError, OSError) as error:
+            self._raise_write(error, f"write {key}")
+
+
+class PlainBulk:
+    """Any `ObjectStore` as a `BulkStore`; objects are held whole: for tests and lakes in a folder."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """See `BulkStore.list`."""
+        return self._store.list(prefix)
+
+    def get(self, key: str) -> Stored | None:
+        """See `BulkStore.get`."""
+        return self._store.get(key)
+
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> Opened | None:
+        """See `BulkStore.open`."""
+        found = self._store.get(key)
+        if found is None:
+            return None
+        size = len(found.data)
+        return Opened(size_bytes=size, data=found.data if size <= bytes_max else None)
+
+    def part(self, key: str, start: int, end: int) -> bytes:
+        """See `BulkStore.part`."""
+        found = self._store.get(key)
+        data = found.data[start:end] if found is not None else b""
+        if len(data) != end - start:
+            raise StoreUnavailableError(f"{key} gave {len(data)} bytes of [{start}, {end}); it was changed")
+        return data
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
+        """See `BulkStore.put`."""
+        return self._store.put(key, data, if_absent=if_absent)
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        """See `BulkStore.put_parts`."""
+        self._store.put(key, b"".join(parts))
+
+    def delete(self, key: str) -> None:
+        """See `BulkStore.delete`."""
+        self._store.delete(key)

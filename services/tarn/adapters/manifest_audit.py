@@ -1,0 +1,108 @@
+"""Manifests as an auditor reads them: few columns, every live file, no table schema needed."""
+
+from __future__ import annotations
+
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntryStatus,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
+)
+from pyiceberg.manifest import ManifestEntry as Row
+from pyiceberg.types import StructType
+
+from tarn.adapters.manifests import _MemoryInput, read_list
+from tarn.core.audit.model import Bounds, FileEntry, Json, ManifestEntry
+from tarn.core.errors import CorruptStateError
+from tarn.core.spec import TRACE_COLUMN
+
+# The values of partitions are skipped, as none is asked for: so no table schema is needed.
+_ENTRY = manifest_entry_schema_with_data_file(
+    format_version=3, data_file=data_file_with_partition(StructType(), format_version=3)
+)
+
+TraceIds = tuple[int, int]
+"""The field ids of the Kafka partition and offset in a table's trace column."""
+
+
+def list_entries(data: bytes) -> list[tuple[ManifestEntry, int | None]]:
+    """The manifests of a list, each with the snapshot that added it.
+
+    Raises:
+        CorruptStateError: it cannot be read as one.
+    """
+    try:
+        return [
+            (ManifestEntry(m.manifest_path, int(m.manifest_length)), m.added_snapshot_id)
+            for m in read_list(data)
+        ]
+    except Exception as error:  # whatever a reader makes of arbitrary bytes
+        raise CorruptStateError(f"it is no manifest list: {_first_line(error)}") from error
+
+
+def file_entries(
+    data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None
+) -> tuple[FileEntry, ...]:
+    """The live files of a manifest.
+
+    Raises:
+        CorruptStateError: it cannot be read as one.
+    """
+    try:
+        with AvroFile[Row](
+            _MemoryInput(data),
+            _ENTRY,
+            read_types={-1: Row, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        ) as reader:
+            return tuple(
+                _entry(row, added_snapshot_id, trace)
+                for row in reader
+                if row.status != ManifestEntryStatus.DELETED
+            )
+    except Exception as error:  # whatever a reader makes of arbitrary bytes
+        raise CorruptStateError(f"it is no manifest: {_first_line(error)}") from error
+
+
+def trace_ids(metadata: Json) -> TraceIds | None:
+    """The field ids of the trace column; None if the table has none."""
+    for schema in metadata.get("schemas") or ():
+        for field in schema.get("fields") or ():
+            kind = field.get("type")
+            if field.get("name") == TRACE_COLUMN and isinstance(kind, dict):
+                inner = {f["name"]: int(f["id"]) for f in kind.get("fields") or ()}
+                if "partition" in inner and "offset" in inner:
+                    return inner["partition"], inner["offset"]
+    return None
+
+
+def _entry(row: Row, added_snapshot_id: int | None, trace: TraceIds | None) -> FileEntry:
+    file = row.data_file
+    return FileEntry(
+        file.file_path,
+        int(file.file_size_in_bytes),
+        int(file.record_count),
+        deletes=file.content != DataFileContent.DATA,
+        snapshot_id=row.snapshot_id if row.snapshot_id is not None else added_snapshot_id,
+        bounds=_bounds(file.lower_bounds or {}, file.upper_bounds or {}, trace),
+    )
+
+
+def _bounds(lower: dict[int, bytes], upper: dict[int, bytes], trace: TraceIds | None) -> Bounds | None:
+    if trace is None or any(number not in side for number in trace for side in (lower, upper)):
+        return None
+    partition, offset = trace
+    return Bounds(
+        _number(lower[partition]), _number(upper[partition]), _number(lower[offset]), _number(upper[offset])
+    )
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]

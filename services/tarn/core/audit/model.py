@@ -1,0 +1,283 @@
+"""The model that is judged, and what a judgement says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tarn.core.dead_letter import PENDING_PREFIX, pending_from_json
+from tarn.core.errors import CorruptStateError
+from tarn.core.registered import PointerValue
+
+Json = dict[str, Any]
+SizeOf = Callable[[str], int | None]
+"""The size in bytes of the object at a location; None if there is none."""
+
+
+class Kind(StrEnum):
+    """What can be found."""
+
+    POINTER_UNREADABLE = "pointer unreadable"
+    POINTER_MISPLACED = "pointer under another name"
+    NAMESPACE_UNREADABLE = "namespace unreadable"
+    NAMESPACE_MISSING = "namespace missing"
+    NAMESPACE_DROPPED = "namespace dropped"
+    TABLE_TWICE = "table under two names"
+    TOMBSTONE = "tombstone with metadata"
+    KEY_PAGE = "key page missing"
+    TRANSACTION = "transaction missing"
+    TRANSACTION_PENDING = "transaction pending"
+    RESTORE = "restore unfinished"
+    METADATA_MISSING = "metadata missing"
+    METADATA_UNREADABLE = "metadata unreadable"
+    METADATA_OTHER = "metadata of another table"
+    METADATA_OLD = "pointer behind its table"
+    METADATA_AHEAD = "metadata ahead of the pointer"
+    LOG_MISSING = "earlier metadata missing"
+    LOG_BROKEN = "metadata log broken"
+    REF = "ref without snapshot"
+    LIST = "manifest list missing"
+    MANIFEST = "manifest missing"
+    FILE = "data file missing"
+    DELETES = "delete file missing"
+    STATISTICS = "statistics missing"
+    SIZE = "size differs"
+    UNREADABLE = "unreadable"
+    DOUBLE = "file live twice"
+    ELSEWHERE = "outside the bucket"
+    OFFSETS_UNREADABLE = "offset map unreadable"
+    OFFSETS_BROKEN = "offset chain broken"
+    OFFSETS_DOUBLED = "offsets doubled"
+    OFFSETS_HOLE = "offsets without a row"
+    LETTERS = "dead letters missing"
+    LETTERS_UNREGISTERED = "dead letters not registered"
+    LETTERS_WAITING = "dead letters waiting"
+
+
+NOTES = frozenset(
+    {
+        Kind.TRANSACTION_PENDING,
+        Kind.METADATA_AHEAD,
+        Kind.STATISTICS,
+        Kind.OFFSETS_HOLE,
+        Kind.LETTERS_WAITING,
+    }
+)
+"""Worth knowing and no damage by itself: nothing is lost, or a reason outside the lake explains it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it must be.
+
+    Attributes:
+        kind: which.
+        where: the table, name or key.
+        what: what was expected and what was found, with values.
+        fix: what to do.
+    """
+
+    kind: Kind
+    where: str
+    what: str
+    fix: str
+
+    @property
+    def damage(self) -> bool:
+        """Whether the lake is damaged by it."""
+        return self.kind not in NOTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """An earlier metadata file that the log names.
+
+    Attributes:
+        location: where it is said to be.
+        size_bytes: None if it is not there.
+        uuid: the table's uuid in it; None if it cannot be read.
+        parent: the last entry of its own log; None if it has none.
+    """
+
+    location: str
+    size_bytes: int | None = None
+    uuid: str | None = None
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """A metadata file of a higher version than the current one, which the current one does not know.
+
+    Attributes:
+        location: where it is.
+        parent: the last entry of its log.
+        updated_ms: when it was made.
+    """
+
+    location: str
+    parent: str | None
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The lowest and highest Kafka partition and offset of a file's rows."""
+
+    partition_min: int
+    partition_max: int
+    offset_min: int
+    offset_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A live file of a manifest.
+
+    Attributes:
+        path: its location.
+        bytes, records: as the manifest states them.
+        deletes: whether it holds deletes.
+        snapshot_id: the snapshot that added it.
+        bounds: where its rows came from, if they say.
+    """
+
+    path: str
+    bytes: int
+    records: int
+    deletes: bool = False
+    snapshot_id: int | None = None
+    bounds: Bounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A manifest as a list names it: its location and stated length."""
+
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Everything of one table that is judged.
+
+    Attributes:
+        pointer: what names it.
+        metadata: the parsed metadata that the pointer names.
+        logged: the files of its metadata log, oldest first.
+        ahead: files of higher versions that are in no history.
+        lists: location of a manifest list -> its manifests; None where it cannot be read.
+        manifests: location of a manifest -> its live files; None where it cannot be read.
+        unreadable: location -> why it cannot be read, where it is there.
+    """
+
+    pointer: PointerValue
+    metadata: Json
+    logged: tuple[Logged, ...] = ()
+    ahead: tuple[Ahead, ...] = ()
+    lists: Mapping[str, tuple[ManifestEntry, ...] | None]
+    manifests: Mapping[str, tuple[FileEntry, ...] | None]
+    unreadable: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.pointer.text
+
+    @property
+    def uuid(self) -> str:
+        """The table's uuid."""
+        return str(self.metadata.get("table-uuid"))
+
+    @property
+    def root(self) -> str:
+        """Where its files lie, without a slash at the end."""
+        return str(self.metadata.get("location", "")).rstrip("/")
+
+    @property
+    def snapshots(self) -> list[Json]:
+        """All snapshots that are kept."""
+        return list(self.metadata.get("snapshots") or [])
+
+    @property
+    def refs(self) -> Mapping[str, Json]:
+        """Branches and tags."""
+        found: Mapping[str, Json] = self.metadata.get("refs") or {}
+        return found
+
+    @property
+    def head_id(self) -> int | None:
+        """The current snapshot's id."""
+        main = self.refs.get("main")
+        found = main.get("snapshot-id") if main else self.metadata.get("current-snapshot-id")
+        return None if found is None or found == -1 else int(found)
+
+    def chain(self) -> list[Json]:
+        """The current snapshot and its known ancestors, oldest first."""
+        by_id = {s["snapshot-id"]: s for s in self.snapshots}
+        found: list[Json] = []
+        at = self.head_id
+        while at is not None and at in by_id and len(found) <= len(by_id):
+            found.append(by_id[at])
+            at = by_id[at].get("parent-snapshot-id")
+        return found[::-1]
+
+    def files_of(self, snapshot: Json) -> Iterator[FileEntry]:
+        """The live files of a snapshot, as far as its list and manifests can be read."""
+        for manifest in self.lists.get(snapshot.get("manifest-list", "")) or ():
+            yield from self.manifests.get(manifest.path) or ()
+
+
+def statistics_of(metadata: Json) -> Iterator[tuple[str, int]]:
+    """Location and stated size of every statistics file."""
+    for name in ("statistics", "partition-statistics"):
+        for entry in metadata.get(name) or ():
+            yield str(entry["statistics-path"]), int(entry["file-size-in-bytes"])
+
+
+def letters_of(table: Table) -> Iterator[tuple[str, str, int, int]]:
+    """(stream, location, bytes, sequence) of every dead-letter file that any snapshot names, each once.
+
+    A list that cannot be read is left out here; the offset judgement tells of it.
+    """
+    seen: set[str] = set()
+    for snapshot in table.snapshots:
+        for key, text in (snapshot.get("summary") or {}).items():
+            if not key.startswith(PENDING_PREFIX):
+                continue
+            try:
+                pending = pending_from_json(text)
+            except CorruptStateError:
+                continue
+            for file in pending:
+                if file.path not in seen:
+                    seen.add(file.path)
+                    yield key.removeprefix(PENDING_PREFIX), file.path, file.bytes, file.sequence
+
+
+def locations(table: Table) -> Iterator[str]:
+    """Every location that the table reaches, each once, what names another one after it."""
+    seen: set[str] = set()
+    for found in _locations(table):
+        if found not in seen:
+            seen.add(found)
+            yield found
+
+
+def _locations(table: Table) -> Iterator[str]:
+    for entries in table.manifests.values():
+        for entry in entries or ():
+            yield entry.path
+    for _, path, _, _ in letters_of(table):
+        yield path
+    for path, _ in statistics_of(table.metadata):
+        yield path
+    yield from table.manifests
+    yield from table.lists
+    for logged in table.logged:
+        yield logged.location
+    if table.pointer.metadata is not None:
+        yield table.pointer.metadata

@@ -1,0 +1,167 @@
+"""Judges the catalog's register as a whole: every name, its namespace, and what its pointer refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from tarn.core.audit.model import Finding, Kind
+from tarn.core.errors import TarnError
+from tarn.core.naming import namespace_key, pointer_key
+from tarn.core.registered import (
+    CATALOG_PREFIX,
+    DROPPED,
+    LIVE,
+    RESTORE_MARKER,
+    TRANSACTIONS_PREFIX,
+    NamespaceValue,
+    PointerValue,
+)
+
+FROM_BACKUP = "restore this object from a backup, or make the table anew from what is left of it"
+
+
+def judge_names(
+    pointers: Sequence[PointerValue],
+    namespaces: Mapping[tuple[str, ...], NamespaceValue],
+    keys: Collection[str],
+) -> Iterator[Finding]:
+    """What is wrong with names and namespaces.
+
+    Args:
+        pointers: every pointer that can be read, tombstones too.
+        namespaces: every namespace that can be read.
+        keys: every key below `catalog/v1/`.
+    """
+    yield from _twice(pointers)
+    for pointer in pointers:
+        yield from _place(pointer.key, lambda p=pointer: pointer_key(p.namespace, p.name), pointer.text)
+        yield from _pages(pointer.text, pointer.pages, keys)
+        yield from _intent(pointer, keys)
+        if pointer.live:
+            yield from _namespace(pointer, namespaces)
+        elif pointer.metadata is not None:
+            yield Finding(
+                kind=Kind.TOMBSTONE,
+                where=pointer.text,
+                what=f"the name is dropped and its pointer still names {pointer.metadata}",
+                fix=f"{FROM_BACKUP} ({pointer.key})",
+            )
+    for value in namespaces.values():
+        where = ".".join(value.levels)
+        yield from _place(value.key, lambda v=value: namespace_key(v.levels), where)
+        yield from _pages(where, value.pages, keys)
+        parent = namespaces.get(value.levels[:-1])
+        if value.state == LIVE and len(value.levels) > 1 and (parent is None or parent.state == DROPPED):
+            yield Finding(
+                kind=Kind.NAMESPACE_MISSING if parent is None else Kind.NAMESPACE_DROPPED,
+                where=where,
+                what=f"it is live and the namespace above it, {'.'.join(value.levels[:-1])}, is not",
+                fix="make the namespace above it again: CREATE SCHEMA, or the catalog's API",
+            )
+    if RESTORE_MARKER in keys:
+        yield Finding(
+            kind=Kind.RESTORE,
+            where=RESTORE_MARKER,
+            what="a restore began and did not end; what is here is a part of a backup",
+            fix="run scripts/tarn restore again with the same file",
+        )
+
+
+def _twice(pointers: Sequence[PointerValue]) -> Iterator[Finding]:
+    first: dict[str, PointerValue] = {}
+    for pointer in pointers:
+        # A rename leaves both names for a moment, each with the intent that says which of them counts.
+        if not pointer.live or pointer.intent is not None:
+            continue
+        for what in {pointer.uuid, pointer.metadata or pointer.uuid}:
+            other = first.setdefault(what, pointer)
+            if other is not pointer:
+                yield Finding(
+                    kind=Kind.TABLE_TWICE,
+                    where=pointer.text,
+                    what=f"{what} is also that of {other.text}: a commit to one is unknown to the other",
+                    fix="stop who writes to either; drop one of the names without purge, keep the newer one",
+                )
+                break
+
+
+def _place(key: str, expected: object, where: str) -> Iterator[Finding]:
+    try:
+        found = expected() if callable(expected) else ""
+    except TarnError as error:
+        found = error.message
+    if found != key:
+        yield Finding(
+            kind=Kind.POINTER_MISPLACED,
+            where=where,
+            what=f"the object at {key} says that it belongs at {found}",
+            fix=f"{FROM_BACKUP} ({key})",
+        )
+
+
+def _pages(where: str, pages: Sequence[str], keys: Collection[str]) -> Iterator[Finding]:
+    missing = [page for page in pages if page not in keys]
+    if missing:
+        yield Finding(
+            kind=Kind.KEY_PAGE,
+            where=where,
+            what=f"{len(missing)} of {len(pages)} pages of remembered request keys are gone: {missing[0]}",
+            fix="no rows are lost; a request of the last hours that is repeated may be refused as unknown",
+        )
+
+
+def _intent(pointer: PointerValue, keys: Collection[str]) -> Iterator[Finding]:
+    if pointer.intent is None:
+        return
+    named = sorted(
+        text
+        for text in pointer.intent.values()
+        if isinstance(text, str) and text.startswith(TRANSACTIONS_PREFIX)
+    )
+    if not named or any(key not in keys for key in named):
+        yield Finding(
+            kind=Kind.TRANSACTION,
+            where=pointer.text,
+            what=f"its pointer waits for a transaction whose record is gone: {named or pointer.intent}",
+            fix="load the table through the catalog: an absent record counts as aborted; look again",
+        )
+    else:
+        yield Finding(
+            kind=Kind.TRANSACTION_PENDING,
+            where=pointer.text,
+            what=f"its pointer takes part in the transaction {named[0]}",
+            fix="nothing: the next writer settles it",
+        )
+
+
+def _namespace(
+    pointer: PointerValue, namespaces: Mapping[tuple[str, ...], NamespaceValue]
+) -> Iterator[Finding]:
+    above = ".".join(pointer.namespace)
+    found = namespaces.get(pointer.namespace)
+    if found is None:
+        yield Finding(
+            kind=Kind.NAMESPACE_MISSING,
+            where=pointer.text,
+            what=f"it is live and there is no object of its namespace {above}",
+            fix=f"make the namespace {above} again: the table shows again with all its rows",
+        )
+    elif found.state == DROPPED:
+        yield Finding(
+            kind=Kind.NAMESPACE_DROPPED,
+            where=pointer.text,
+            what=f"it is live and its namespace {above} is dropped",
+            fix=f"make the namespace {above} again: the table shows again with all its rows",
+        )
+
+
+def keys_to_copy(keys: Sequence[str]) -> list[str]:
+    """The catalog's keys in the order in which a copy is put in place: what names another comes later."""
+    order = ("keys/", "namespaces/", "transactions/", "pointers/")
+
+    def rank(key: str) -> tuple[int, str]:
+        rest = key.removeprefix(CATALOG_PREFIX)
+        found = next((n for n, prefix in enumerate(order) if rest.startswith(prefix)), 0)
+        return found, key
+
+    return sorted(keys, key=rank)

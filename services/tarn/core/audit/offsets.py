@@ -1,0 +1,237 @@
+"""Judges the offset chain of ingested tables, and their dead letters (invariants I5 and I12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table, letters_of
+from tarn.core.dead_letter import (
+    MARKER_KEY,
+    PENDING_PREFIX,
+    Marker,
+    markers_from_json,
+    pending_from_json,
+)
+from tarn.core.errors import CorruptStateError
+from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+
+KEEP = "stop the ingestor, keep the table as it is, and report it: a defect or a change by hand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where a stream stands in a table: its newest map."""
+
+    table: str
+    stream: str
+    map: OffsetMap
+
+
+def stands(table: Table) -> list[Stand]:
+    """The newest readable map of every stream, of the current snapshot's history."""
+    newest: dict[str, OffsetMap] = {}
+    for snapshot in table.chain():
+        for stream, text in _maps(snapshot):
+            try:
+                newest[stream] = OffsetMap.from_json(text)
+            except CorruptStateError:
+                continue
+    return [Stand(table=table.name, stream=stream, map=found) for stream, found in sorted(newest.items())]
+
+
+def judge_offsets(table: Table) -> Iterator[Finding]:
+    """Each snapshot's rows begin where the map of the one before ended, and end before its own map does."""
+    chain = table.chain()
+    added = _added(table)
+    before: dict[str, OffsetMap] = {}
+    holes: dict[str, int] = {}
+    for snapshot in chain:
+        for stream, text in _maps(snapshot):
+            try:
+                after = OffsetMap.from_json(text)
+                letters = _letters(snapshot, stream)
+            except CorruptStateError as error:
+                yield _finding(Kind.OFFSETS_UNREADABLE, table, stream, snapshot, error.message)
+                continue
+            found = before.get(stream)
+            wrong = None if found is None else _step(found, after)
+            if wrong is not None:
+                yield _finding(Kind.OFFSETS_BROKEN, table, stream, snapshot, wrong)
+            elif _operation(snapshot) == "append":
+                files = added.get(snapshot["snapshot-id"], [])
+                for told in _outside(found, after, files):
+                    yield _finding(Kind.OFFSETS_DOUBLED, table, stream, snapshot, told)
+                left = _left(found, after, files, letters)
+                if left is not None and left < 0:
+                    told = f"it adds {-left} rows more than the offsets that it covers"
+                    yield _finding(Kind.OFFSETS_DOUBLED, table, stream, snapshot, told)
+                elif left:
+                    holes[stream] = holes.get(stream, 0) + left
+            before[stream] = after
+    for stream, count in holes.items():
+        yield Finding(
+            kind=Kind.OFFSETS_HOLE,
+            where=table.name,
+            what=f"stream {stream}: {count} covered offsets have neither row nor dead letter",
+            fix="normal for a topic that is compacted or written in transactions; otherwise report it",
+        )
+
+
+def judge_letters(tables: Sequence[LetterFacts]) -> Iterator[Finding]:
+    """Every dead-letter file that a table names is in the dead-letter table, or waits to be."""
+    for facts in tables:
+        lost: dict[str, list[str]] = {}
+        waiting: dict[str, int] = {}
+        for stream, path, sequence in facts.named:
+            home = next((t for t in tables if path.startswith(f"{t.root}/")), None)
+            marker = home.markers.get(stream) if home is not None else None
+            covered = marker is not None and marker.table_uuid == facts.uuid and sequence <= marker.sequence
+            if home is not None and path in home.live:
+                continue
+            if covered or home is None:
+                lost.setdefault(stream, []).append(path)
+            else:
+                waiting[stream] = waiting.get(stream, 0) + 1
+        for stream, paths in lost.items():
+            yield Finding(
+                kind=Kind.LETTERS_UNREGISTERED,
+                where=facts.table,
+                what=f"stream {stream}: {len(paths)} dead-letter files are told to be registered and are in "
+                f"no dead-letter table, first {paths[0]}",
+                fix="roll the dead-letter table back, or add the files to it; the files name the bad records",
+            )
+        for stream, count in waiting.items():
+            yield Finding(
+                kind=Kind.LETTERS_WAITING,
+                where=facts.table,
+                what=f"stream {stream}: {count} dead-letter files wait to be registered",
+                fix="nothing: ingest registers them when it runs",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFacts:
+    """What one table says about dead letters.
+
+    Attributes:
+        table, uuid, root: which table, and where it lies.
+        named: (stream, location, sequence) of the files that its snapshots name.
+        markers: if it is a dead-letter table: stream -> how far that one is registered.
+        live: if it is one: the locations of its live files.
+    """
+
+    table: str
+    uuid: str
+    root: str
+    named: tuple[tuple[str, str, int], ...]
+    markers: Mapping[str, Marker]
+    live: frozenset[str]
+
+
+def letter_facts(table: Table) -> LetterFacts:
+    """What a table says about dead letters; empty for most."""
+    chain = table.chain()
+    markers: Mapping[str, Marker] = {}
+    live: frozenset[str] = frozenset()
+    for snapshot in reversed(chain):
+        text = (snapshot.get("summary") or {}).get(MARKER_KEY)
+        if text is not None:
+            try:
+                markers = markers_from_json(text)
+            except CorruptStateError:
+                continue
+            live = frozenset(entry.path for entry in table.files_of(chain[-1]))
+            break
+    return LetterFacts(
+        table=table.name,
+        uuid=table.uuid,
+        root=table.root,
+        named=tuple((stream, path, sequence) for stream, path, _, sequence in letters_of(table)),
+        markers=markers,
+        live=live,
+    )
+
+
+def _maps(snapshot: Json) -> Iterator[tuple[str, str]]:
+    for key, text in (snapshot.get("summary") or {}).items():
+        if key.startswith(SUMMARY_PREFIX):
+            yield key.removeprefix(SUMMARY_PREFIX), text
+
+
+def _letters(snapshot: Json, stream: str) -> int:
+    """How many records of this very snapshot's batch went to dead letters."""
+    text = snapshot["summary"].get(PENDING_PREFIX + stream)
+    if not text:
+        return 0
+    sequence = snapshot.get("sequence-number")
+    return sum(file.records for file in pending_from_json(text) if file.sequence == sequence)
+
+
+def _operation(snapshot: Json) -> str:
+    return str((snapshot.get("summary") or {}).get("operation"))
+
+
+def _added(table: Table) -> dict[int, list[FileEntry]]:
+    """Snapshot id -> the data files that it added, each once however many manifests name it."""
+    wanted = {snapshot["snapshot-id"] for snapshot in table.snapshots if any(_maps(snapshot))}
+    found: dict[int, dict[str, FileEntry]] = {}
+    if not wanted:
+        return {}
+    for entries in table.manifests.values():
+        for entry in entries or ():
+            if entry.snapshot_id in wanted and not entry.deletes and entry.snapshot_id is not None:
+                found.setdefault(entry.snapshot_id, {})[entry.path] = entry
+    return {snapshot: list(files.values()) for snapshot, files in found.items()}
+
+
+def _step(before: OffsetMap, after: OffsetMap) -> str | None:
+    """What is wrong from one map to the next; None if nothing is."""
+    if before.source != after.source:
+        return (
+            f"the map before it is of topic {before.source.topic} ({before.source.topic_id}), this one of "
+            f"{after.source.topic} ({after.source.topic_id})"
+        )
+    for partition, offset in before.next.items():
+        found = after.next.get(partition)
+        if found is None:
+            return f"partition {partition} stood at {offset} before and is in the map no more"
+        if found < offset:
+            return f"partition {partition} stood at {offset} before and stands at {found} now"
+    return None
+
+
+def _outside(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEntry]) -> Iterator[str]:
+    """Files whose rows lie before the map that they follow, or beyond the one they come with."""
+    for file in files:
+        bounds = file.bounds
+        if bounds is None:
+            continue
+        partitions = [p for p in after.next if bounds.partition_min <= p <= bounds.partition_max]
+        ends = [after.next[p] for p in partitions]
+        if not ends or bounds.offset_max >= max(ends):
+            yield (
+                f"{file.path} has offset {bounds.offset_max} of partitions {bounds.partition_min} to "
+                f"{bounds.partition_max}, and the map ends at {max(ends, default=0)}"
+            )
+        if before is None or any(p not in before.next for p in partitions):
+            continue
+        start = min((before.next[p] for p in partitions), default=0)
+        if bounds.offset_min < start:
+            yield (
+                f"{file.path} has offset {bounds.offset_min} of partitions {bounds.partition_min} to "
+                f"{bounds.partition_max}, which the map before it had up to {start} already"
+            )
+
+
+def _left(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEntry], letters: int) -> int | None:
+    """Covered offsets minus rows and dead letters; None where it is not known where they began."""
+    if before is None or set(after.next) - set(before.next):
+        return None
+    covered = sum(end - before.next[partition] for partition, end in after.next.items())
+    return covered - sum(file.records for file in files) - letters
+
+
+def _finding(kind: Kind, table: Table, stream: str, snapshot: Json, what: str) -> Finding:
+    told = f"stream {stream}, snapshot {snapshot['snapshot-id']}: {what}"
+    return Finding(kind=kind, where=table.name, what=told, fix=KEEP)

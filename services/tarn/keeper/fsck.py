@@ -1,0 +1,275 @@
+"""`tarn fsck`: the whole lake, looked at without changing anything, while others write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from tarn.adapters.bulk import BulkStore
+from tarn.core.audit.model import Finding, Kind, Table, locations
+from tarn.core.audit.names import judge_names
+from tarn.core.audit.offsets import LetterFacts, Stand, judge_letters, judge_offsets, letter_facts, stands
+from tarn.core.audit.tables import judge_table, version_of
+from tarn.core.errors import TarnError
+from tarn.core.registered import PointerValue
+from tarn.keeper.register import read_register
+from tarn.keeper.walk import READERS, Places, Stray, Walker
+
+WAREHOUSE_PREFIX = "warehouse/"
+HEALTH_PREFIX = "warehouse/_health/"
+TELL_EVERY_S = 5.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What was looked at, and what was found.
+
+    Attributes:
+        namespaces, tables, tombstones, snapshots: counts.
+        files, bytes: what the lake reaches below `warehouse/`.
+        orphans, orphan_bytes: what nothing reaches there.
+        findings: damage and notes.
+        streams: where every ingested stream stands.
+        seconds: how long it took.
+    """
+
+    namespaces: int = 0
+    tables: int = 0
+    tombstones: int = 0
+    snapshots: int = 0
+    files: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    streams: list[Stand] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def damage(self) -> list[Finding]:
+        """What is wrong."""
+        return [finding for finding in self.findings if finding.damage]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What is worth knowing."""
+        return [finding for finding in self.findings if not finding.damage]
+
+    def data(self) -> dict[str, Any]:
+        """The report as JSON."""
+        return {
+            "clean": not self.damage,
+            "namespaces": self.namespaces,
+            "tables": self.tables,
+            "tombstones": self.tombstones,
+            "snapshots": self.snapshots,
+            "files": self.files,
+            "bytes": self.bytes,
+            "orphans": self.orphans,
+            "orphan_bytes": self.orphan_bytes,
+            "seconds": round(self.seconds, 2),
+            "findings": [
+                {
+                    "severity": "damage" if found.damage else "note",
+                    "kind": found.kind.value,
+                    "where": found.where,
+                    "what": found.what,
+                    "do": found.fix,
+                }
+                for found in self.findings
+            ],
+            "streams": [stand_data(stand) for stand in self.streams],
+        }
+
+
+def stand_data(stand: Stand) -> dict[str, Any]:
+    """Where a stream stands, as JSON."""
+    source = stand.map.source
+    return {
+        "table": stand.table,
+        "stream": stand.stream,
+        "cluster": source.cluster,
+        "topic": source.topic,
+        "topic_id": source.topic_id,
+        "next": {str(partition): offset for partition, offset in stand.map.next.items()},
+    }
+
+
+class Index:
+    """Size of every object below `warehouse/`, and whether anything reached it; about 100 bytes an object."""
+
+    def __init__(self, store: BulkStore, places: Places) -> None:
+        self._store = store
+        self._places = places
+        self._sizes: dict[int, int] = {}
+
+    def load(self, strays: dict[str, tuple[int, list[Stray]]], tell: Tell) -> None:
+        """List the warehouse once; on the way gather metadata files of higher versions than the current.
+
+        Args:
+            strays: folder -> the current version, and where to put the others.
+            tell: shows progress.
+        """
+        told_s = time.monotonic()
+        for entry in self._store.list(WAREHOUSE_PREFIX):
+            if entry.key.startswith(HEALTH_PREFIX):
+                continue
+            self._sizes[_digest(entry.key)] = entry.size_bytes
+            if entry.key.endswith(".metadata.json"):
+                found = strays.get(entry.key.rpartition("/")[0])
+                if found is not None and (version_of(entry.key) or 0) > found[0]:
+                    found[1].append((self._places.location(entry.key), entry.modified_ms))
+            if time.monotonic() - told_s > TELL_EVERY_S:
+                told_s = time.monotonic()
+                tell(f"{len(self._sizes)} objects listed")
+
+    def size(self, location: str) -> int | None:
+        """The size of the object at a location; what the listing does not have is asked for by name."""
+        key = self._places.key(location)
+        if key is None:
+            return None
+        digest = _digest(key)
+        found = self._sizes.get(digest)
+        if found is None:
+            opened = self._store.open(key, bytes_max=0)
+            if opened is None:
+                return None
+            found = self._sizes[digest] = opened.size_bytes
+        return found if found >= 0 else -found - 1
+
+    def reach(self, location: str) -> int | None:
+        """Note that something names this location; its size if that is the first time, else None."""
+        key = self._places.key(location)
+        found = self._sizes.get(_digest(key)) if key is not None else None
+        if key is None or found is None or found < 0:
+            return None
+        self._sizes[_digest(key)] = -found - 1
+        return found
+
+    def unreached(self) -> tuple[int, int]:
+        """Count and bytes of what nothing named."""
+        left = [size for size in self._sizes.values() if size >= 0]
+        return len(left), sum(left)
+
+
+def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], None] = time.sleep) -> Report:
+    """Look at everything and say what was found; a damaged table never keeps the others from being looked at.
+
+    Raises:
+        UnavailableError: the store does not answer.
+        AccessError: the store refuses.
+    """
+    began_s = time.monotonic()
+    places = Places(bucket)
+    report = Report()
+    with ThreadPoolExecutor(max_workers=READERS) as pool:
+        register = read_register(store, pool, sleep=sleep)
+        live = register.live
+        report.namespaces = sum(value.state != "dropped" for value in register.namespaces.values())
+        report.tombstones = len(register.pointers) - len(live)
+        report.findings += register.findings
+        report.findings += judge_names(register.pointers, register.namespaces, register.objects)
+        tell(f"{len(live)} tables; listing the warehouse")
+        index = Index(store, places)
+        strays = _folders(live, places)
+        index.load(strays, tell)
+        walker = Walker(store, places, pool)
+        letters: list[LetterFacts] = []
+        told_s = time.monotonic()
+        for number, pointer in enumerate(live):
+            if time.monotonic() - told_s > TELL_EVERY_S:
+                told_s = time.monotonic()
+                tell(f"table {number + 1} of {len(live)}: {pointer.text}")
+            report.findings += _one(store, walker, index, places, pointer, strays, report, letters)
+        report.findings += judge_letters(letters)
+    report.orphans, report.orphan_bytes = index.unreached()
+    report.seconds = time.monotonic() - began_s
+    return report
+
+
+def _one(
+    store: BulkStore,
+    walker: Walker,
+    index: Index,
+    places: Places,
+    pointer: PointerValue,
+    strays: dict[str, tuple[int, list[Stray]]],
+    report: Report,
+    letters: list[LetterFacts],
+) -> Iterator[Finding]:
+    """Everything about one table."""
+    report.tables += 1
+    if pointer.kind != "table":
+        return
+    try:
+        found = walker.read(pointer, _still(store, pointer, strays, places))
+        if isinstance(found, Finding):
+            yield found
+            return
+        yield from judge_table(found, index.size)
+        yield from judge_offsets(found)
+        letters.append(letter_facts(found))
+        report.streams += stands(found)
+        report.snapshots += len(found.snapshots)
+        yield from _reach(found, index, places, report)
+    except TarnError:
+        raise
+    except Exception as error:  # noqa: BLE001 - metadata of any shape: told, and the next table is looked at
+        yield Finding(
+            kind=Kind.METADATA_UNREADABLE,
+            where=pointer.text,
+            what=f"{pointer.metadata} cannot be judged: {type(error).__name__}: {error}",
+            fix="restore a backup; if engines read the table without trouble, report this as a defect",
+        )
+
+
+def _reach(table: Table, index: Index, places: Places, report: Report) -> Iterator[Finding]:
+    elsewhere = []
+    for location in locations(table):
+        size = index.reach(location)
+        if size is not None:
+            report.files += 1
+            report.bytes += size
+        elif places.key(location) is None:
+            elsewhere.append(location)
+    if elsewhere:
+        yield Finding(
+            kind=Kind.ELSEWHERE,
+            where=table.name,
+            what=f"{len(elsewhere)} files lie outside the bucket {places.bucket}: {elsewhere[0]}",
+            fix="they are neither looked at nor in a backup: copy the table into the warehouse",
+        )
+
+
+def _folders(live: list[PointerValue], places: Places) -> dict[str, tuple[int, list[Stray]]]:
+    """The metadata folder of every table, with the version of its current file."""
+    found: dict[str, tuple[int, list[Stray]]] = {}
+    for pointer in live:
+        key = places.key(pointer.metadata or "")
+        version = version_of(pointer.metadata or "")
+        if key is not None and version is not None:
+            found[key.rpartition("/")[0]] = (version, [])
+    return found
+
+
+def _still(
+    store: BulkStore, pointer: PointerValue, strays: dict[str, tuple[int, list[Stray]]], places: Places
+) -> list[Stray]:
+    """The newer metadata files of a table whose pointer has not moved since; one that commits has none."""
+    key = places.key(pointer.metadata or "")
+    found = strays.get((key or "").rpartition("/")[0])
+    if found is None or not found[1]:
+        return []
+    now = store.get(pointer.key)
+    needle = (pointer.metadata or "").encode()
+    return sorted(found[1]) if now is not None and needle in now.data else []
+
+
+def _digest(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,201 @@
+"""One table, read from the store into the model that is judged and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+
+from tarn.adapters.bulk import BulkStore
+from tarn.adapters.manifest_audit import file_entries, list_entries, trace_ids
+from tarn.adapters.store import Stored
+from tarn.core.audit.model import (
+    Ahead,
+    FileEntry,
+    Finding,
+    Json,
+    Kind,
+    Logged,
+    ManifestEntry,
+    Table,
+)
+from tarn.core.audit.tables import FROM_BACKUP
+from tarn.core.errors import CorruptStateError
+from tarn.core.registered import PointerValue
+
+READERS = 8
+IN_FLIGHT_MAX = 32
+FILES_MAX = 2_000_000
+"""Live files of one table that are held at once; about 0.4 kB each."""
+AHEAD_MAX = 50
+
+Stray = tuple[str, int]
+"""The location of a metadata file and when the store last changed it."""
+
+
+class Places:
+    """Where locations and keys of one bucket meet."""
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+        self._schemes = tuple(f"{scheme}://{bucket}/" for scheme in ("s3", "s3a", "s3n"))
+
+    def key(self, location: str) -> str | None:
+        """The key of a location; None outside the bucket."""
+        for scheme in self._schemes:
+            if location.startswith(scheme):
+                return location[len(scheme) :]
+        return None
+
+    def location(self, key: str) -> str:
+        """The location of a key."""
+        return self._schemes[0] + key
+
+
+class Walker:
+    """Reads tables. Everything that is missing or odd is a finding or a hole in the model, never an error.
+
+    Args:
+        store: the lake.
+        places: its bucket.
+        pool: reads objects ahead.
+    """
+
+    def __init__(self, store: BulkStore, places: Places, pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._places = places
+        self._pool = pool
+
+    def read(self, pointer: PointerValue, strays: Sequence[Stray] = ()) -> Table | Finding:
+        """The table that a pointer names, or why there is none.
+
+        Args:
+            pointer: a live one.
+            strays: metadata files in its folder that may be newer than the one it names.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        where = pointer.metadata or ""
+        stored = self._get(where)
+        if stored is None:
+            return Finding(
+                kind=Kind.METADATA_MISSING,
+                where=pointer.text,
+                what=f"the pointer names {where}, which is not in the store",
+                fix=f"drop the name without purge and register the newest metadata in the same folder, or "
+                f"{FROM_BACKUP}",
+            )
+        metadata = _json(stored.data)
+        if metadata is None or not isinstance(metadata.get("table-uuid"), str):
+            return Finding(
+                kind=Kind.METADATA_UNREADABLE,
+                where=pointer.text,
+                what=f"{where} ({len(stored.data)} bytes) is no table metadata",
+                fix=FROM_BACKUP,
+            )
+        unreadable: dict[str, str] = {}
+        lists: dict[str, tuple[ManifestEntry, ...] | None] = {}
+        added: dict[str, int | None] = {}
+        wanted = [str(s["manifest-list"]) for s in metadata.get("snapshots") or () if s.get("manifest-list")]
+        for location, data in self._ahead(dict.fromkeys(wanted)):
+            lists[location] = None
+            if data is None:
+                continue
+            try:
+                entries = list_entries(data)
+            except CorruptStateError as error:
+                unreadable[location] = error.message
+                continue
+            lists[location] = tuple(entry for entry, _ in entries)
+            added.update({entry.path: snapshot for entry, snapshot in entries})
+        manifests = self._manifests(metadata, added, unreadable)
+        return Table(
+            pointer=pointer,
+            metadata=metadata,
+            logged=tuple(self._logged(metadata)),
+            ahead=tuple(self._strays(strays[-AHEAD_MAX:])),
+            lists=lists,
+            manifests=manifests,
+            unreadable=unreadable,
+        )
+
+    def _manifests(
+        self, metadata: Json, added: dict[str, int | None], unreadable: dict[str, str]
+    ) -> dict[str, tuple[FileEntry, ...] | None]:
+        trace = trace_ids(metadata)
+        found: dict[str, tuple[FileEntry, ...] | None] = {}
+        count = 0
+        for location, data in self._ahead(added):
+            found[location] = None
+            if data is None:
+                continue
+            if count > FILES_MAX:
+                unreadable[location] = f"not looked at: the table has more than {FILES_MAX} live files"
+                continue
+            try:
+                entries = file_entries(data, added_snapshot_id=added[location], trace=trace)
+            except CorruptStateError as error:
+                unreadable[location] = error.message
+                continue
+            found[location] = entries
+            count += len(entries)
+        return found
+
+    def _logged(self, metadata: Json) -> Iterator[Logged]:
+        names = [str(entry["metadata-file"]) for entry in metadata.get("metadata-log") or ()]
+        for location, data in self._ahead(dict.fromkeys(names)):
+            if data is None:
+                yield Logged(location=location)
+                continue
+            value = _json(data) or {}
+            log = value.get("metadata-log") or [{}]
+            yield Logged(
+                location=location,
+                size_bytes=len(data),
+                uuid=value.get("table-uuid"),
+                parent=log[-1].get("metadata-file"),
+            )
+
+    def _strays(self, strays: Sequence[Stray]) -> Iterator[Ahead]:
+        modified = dict(strays)
+        for location, data in self._ahead(modified):
+            log = ((_json(data) if data is not None else None) or {}).get("metadata-log") or [{}]
+            yield Ahead(location=location, parent=log[-1].get("metadata-file"), updated_ms=modified[location])
+
+    def _get(self, location: str) -> Stored | None:
+        key = self._places.key(location)
+        return self._store.get(key) if key is not None else None
+
+    def _ahead(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Each location with its bytes, in order; some are read ahead, never all."""
+
+        def read(location: str) -> bytes | None:
+            stored = self._get(location)
+            return None if stored is None else stored.data
+
+        yield from in_order(self._pool, wanted, read)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, wanted: Iterable[str], work: Callable[[str], Any], ahead: int = IN_FLIGHT_MAX
+) -> Iterator[tuple[str, Any]]:
+    """Each item with what the work gives for it, in order, while so many further ones are being worked on."""
+    waiting: list[tuple[str, Any]] = []
+    for item in wanted:
+        waiting.append((item, pool.submit(work, item)))
+        if len(waiting) >= ahead:
+            first, future = waiting.pop(0)
+            yield first, future.result()
+    for item, future in waiting:
+        yield item, future.result()
+
+
+def _json(data: bytes) -> Json | None:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
