@@ -18,7 +18,7 @@ from tarn.cli.status import Look
 from tarn.core.errors import InvalidError, UnavailableError
 
 LOOK_S = 5.0
-ENGINES = ("trino", "spark")
+ENGINES = ("trino", "spark", "duckdb")
 
 
 def lake(settings: Settings, *, timeout_s: float = 30.0) -> Lake:
@@ -33,9 +33,12 @@ def engine(settings: Settings, name: str) -> Engine:
 
     Raises:
         InvalidError: no such engine.
+        UnavailableError: this profile leaves it out.
     """
     from tarn.cli.clients.engines import Spark, Trino
 
+    if name in ENGINES and settings.profile == "small":
+        raise UnavailableError(f"the small profile has no {name}: scripts/up --full starts it", engine=name)
     if name == "trino":
         return Trino(settings.trino_uri)
     if name == "spark":
@@ -50,7 +53,11 @@ def flight(settings: Settings, limits: Limits, tell: Tell) -> Flight:
     from tarn.cli.clients.lake import RestLake
 
     tables = RestLake(settings, load_secrets(settings.secrets_dir))
-    readers: tuple[Reader, ...] = (tables, Trino(settings.trino_uri), Spark(settings.spark_remote))
+    readers: tuple[Reader, ...] = (tables,)
+    if settings.profile == "full":
+        readers += (Trino(settings.trino_uri), Spark(settings.spark_remote))
+    else:
+        tell("the small profile: no Trino, no Spark; pyiceberg alone reads back")
     return Flight(
         log=KafkaLog(settings.kafka_bootstrap),
         lake=tables,
@@ -99,12 +106,17 @@ def looks(settings: Settings) -> tuple[Look, ...]:
         return "answers"
 
     store, catalog = _base(settings.s3_endpoint), _base(settings.catalog_uri)
-    return (
+    found = (
         Look(service="minio", address=store, look=answers("minio", f"{store}/minio/health/live", 300)),
         # Without a token the catalog answers 401 at most: it is there.
         Look(service="catalog", address=catalog, look=answers("catalog", f"{catalog}/v1/config", 500)),
         Look(service="kafka", address=settings.kafka_bootstrap, look=kafka),
         Look(service="ingest", address=settings.ingest_uri, look=ingest),
+    )
+    if settings.profile == "small":
+        return found
+    return (
+        *found,
         Look(service="trino", address=settings.trino_uri, look=trino),
         Look(service="spark", address=settings.spark_remote, look=spark),
     )
