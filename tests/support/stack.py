@@ -99,8 +99,8 @@ class Stack:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables that make the users' scripts and plain Compose work on this stack."""
-        return {"COMPOSE_PROJECT_NAME": self.name, **self.ports}
+        """What makes the users' scripts and plain Compose work on this stack; no demo unless asked for."""
+        return {"COMPOSE_PROJECT_NAME": self.name, "TARN_DEMO": "off", **self.ports}
 
     def script(
         self, name: str, *words: str, timeout_s: float = UP_TIMEOUT_S, env: Mapping[str, str] | None = None

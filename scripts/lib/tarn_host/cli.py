@@ -1,4 +1,8 @@
-"""scripts/tarn: run a command in the `cli` container; its exit code is this script's."""
+"""scripts/tarn: run a command in the `cli` container; its exit code is this script's.
+
+A play of one's own (`demo load`, `demo replay`) first ends the one that scripts/up started: two at a time
+would send the same events.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tarn_host import base, engine, project, shell
+from tarn_host import base, engine, project, shell, stack
 from tarn_host.say import StopError, stopped
+
+PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,12 +30,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 else f"no container engine answers: {now.error}"
             )
             raise StopError(what, "run scripts/up first")
+        if is_play(words) and stack.stop_replay(here):
+            print(
+                "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
+                file=sys.stderr,
+                flush=True,
+            )
     except StopError as error:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     command = ["docker", "compose", "run", "--rm", "--no-deps", *([] if terminal else ["-T"]), "cli", *words]
     os.chdir(project.ROOT)
     return os.execvpe(command[0], command, shell.environment(here.env()))
+
+
+def is_play(words: Sequence[str]) -> bool:
+    """Whether the command sends the events of the flights. Pure."""
+    plain = [word for word in words if word != "--debug"]
+    return plain[:2] in PLAYS and "--help" not in plain
 
 
 if __name__ == "__main__":

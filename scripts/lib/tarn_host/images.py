@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tarn_host import project, shell
+from tarn_host import project, shell, stack
 from tarn_host.project import ROOT, Project
 from tarn_host.say import StopError, line
 
@@ -44,7 +44,7 @@ def compose_config(here: Project) -> dict[str, Any]:
     Raises:
         StopError: Compose refuses it.
     """
-    command = ["docker", "compose", "--profile", "tools", "config", "--format", "json"]
+    command = ["docker", "compose", *stack.PROFILES, "config", "--format", "json"]
     fix = (
         "look at the lines of .env and at docker-compose.yml; `docker compose config` shows the same message"
     )

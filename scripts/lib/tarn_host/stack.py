@@ -18,6 +18,9 @@ WAIT_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 180
 POLL_S = 2
 LOG_LINES = 20
+PROFILES = ("--profile", "tools", "--profile", "demo")
+REPLAY = "replay"
+REPLAY_TIMEOUT_S = 60
 INIT_TIMEOUT_S = 120
 FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
 """What the profile `small` leaves out: the engines, and what cannot work without them."""
@@ -233,15 +236,8 @@ def stop(here: Project, purge: bool) -> None:
     Raises:
         StopError: Compose failed.
     """
-    command = [
-        "docker",
-        "compose",
-        "--profile",
-        "tools",
-        "down",
-        "--remove-orphans",
-        *(["--volumes"] if purge else []),
-    ]
+    command = ["docker", "compose", *PROFILES, "down", "--remove-orphans"]
+    command += ["--volumes"] if purge else []
     shell.logged(
         command,
         project.LOG_DIR / "stop.log",
@@ -251,6 +247,46 @@ def stop(here: Project, purge: bool) -> None:
         env=here.env(),
         cwd=ROOT,
     )
+
+
+def start_replay(here: Project) -> None:
+    """Start the demo's replay, which goes on where the topic ends, or leave a running one alone.
+
+    Raises:
+        StopError: Compose failed.
+    """
+    command = ["docker", "compose", "--profile", "demo", "up", "--detach", "--no-deps", "--no-build"]
+    shell.logged(
+        [*command, "--pull", "never", REPLAY],
+        LOG,
+        timeout_s=REPLAY_TIMEOUT_S,
+        what="starting the demo's replay",
+        fix="the services themselves run: `scripts/up --no-demo` does without the replay",
+        env=here.env(),
+        cwd=ROOT,
+    )
+
+
+def stop_replay(here: Project) -> bool:
+    """Stop the demo's replay; whether it ran.
+
+    Raises:
+        StopError: Compose failed.
+    """
+    labels = [f"label=com.docker.compose.{key}" for key in (f"project={here.name}", f"service={REPLAY}")]
+    listing = ["docker", "ps", "--quiet", *(word for label in labels for word in ("--filter", label))]
+    if not shell.capture(listing, timeout_s=20).out.strip():
+        return False
+    shell.logged(
+        ["docker", "compose", "--profile", "demo", "stop", REPLAY],
+        LOG,
+        timeout_s=REPLAY_TIMEOUT_S,
+        what="stopping the demo's replay",
+        fix=f"run `docker compose --profile demo stop {REPLAY}`, then this again",
+        env=here.env(),
+        cwd=ROOT,
+    )
+    return True
 
 
 def addresses(config: Mapping[str, Any]) -> list[str]:

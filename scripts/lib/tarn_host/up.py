@@ -1,4 +1,4 @@
-"""scripts/up: from a fresh clone to a row read back by every engine."""
+"""scripts/up: from a fresh clone to a row read back by every engine, and flights that become answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, Problem, StopError, agree, line, problem, stopped
 
 CANARY_TIMEOUT_S = 300
-HELP = """Start Tarn: check this machine, get what is missing, build the images, start the services, and send
-a row through Kafka and ingest that pyiceberg, Trino and Spark read back. Safe to run again at any time."""
+DEMO_WAIT_S = 150
+DEMO_TIMEOUT_S = DEMO_WAIT_S + 60
+HELP = """Start Tarn: check this machine, get what is missing, build the images, start the services, send a
+row through Kafka and ingest that pyiceberg, Trino and Spark read back, and start the demo: a year of real
+flights is played into the lake. Safe to run again at any time."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +39,12 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "--no-canary", dest="canary", action="store_false", help="leave out the row at the end"
+    )
+    found.add_argument(
+        "--no-demo",
+        dest="demo",
+        action="store_false",
+        help="play no flights; ends the replay of an earlier run (TARN_DEMO=off in .env: always)",
     )
     size = found.add_mutually_exclusive_group()
     size.add_argument(
@@ -65,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     phases = Phases()
     outcome = "failed"
     try:
+        is_demo_on(project.load().settings)
         told = choices(options.profile, options.ports)
         with only_one(project.load()):
             here = prepare(
@@ -76,6 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.canary:
                 with phases.phase("canary"):
                     canary(here)
+            if options.demo and is_demo_on(here.settings) and here.profile != "small":
+                with phases.phase("demo"):
+                    demo(here)
+            elif stack.stop_replay(here):
+                line("    the replay of an earlier run is stopped")
         outcome = "done"
     except StopError as error:
         return stopped(error)
@@ -238,23 +253,54 @@ def canary(here: Project) -> None:
     Raises:
         StopError: it was not read back; the exit code is the canary's own.
     """
-    command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "cli", "canary"]
     fix = "the lines above say which step; `docker compose logs ingest catalog` shows the services' side"
+    in_cli(here, ["canary"], what="the canary", timeout_s=CANARY_TIMEOUT_S, fix=fix)
+
+
+def is_demo_on(settings: Mapping[str, str]) -> bool:
+    """What TARN_DEMO says, `on` or `off`; nothing means on. Pure.
+
+    Raises:
+        StopError: it says something else.
+    """
+    word = settings.get("TARN_DEMO", "").lower() or "on"
+    if word not in ("on", "off"):
+        raise StopError(f"TARN_DEMO is {word}", "set it to on or off, in .env or the environment", 2)
+    return word == "on"
+
+
+def demo(here: Project) -> None:
+    """Start the replay, wait for the first answers, and show what is there.
+
+    Raises:
+        StopError: no answers came; the exit code is the command's own.
+    """
+    stack.start_replay(here)
+    words = ["demo", "show", "--wait", str(DEMO_WAIT_S)]
+    fix = "Tarn itself is up, and the lines above say what is missing; `scripts/up --no-demo` goes without"
+    in_cli(here, words, what="the demo", timeout_s=DEMO_TIMEOUT_S, fix=fix)
+
+
+def in_cli(here: Project, words: Sequence[str], *, what: str, timeout_s: float, fix: str) -> None:
+    """Run a command of the cli; its own output is shown as it comes.
+
+    Raises:
+        StopError: it failed, with its own exit code, or was late.
+    """
+    command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "cli", *words]
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             env=shell.environment(here.env()),
             cwd=ROOT,
-            timeout=CANARY_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise StopError(
-            f"the canary was not read back within {CANARY_TIMEOUT_S} s", fix, shell.TIMED_OUT
-        ) from None
+        raise StopError(f"{what} was not done within {timeout_s:g} s", fix, shell.TIMED_OUT) from None
     if done.returncode != 0:
-        raise StopError(f"the canary failed with exit code {done.returncode}", fix, done.returncode)
+        raise StopError(f"{what} failed with exit code {done.returncode}", fix, done.returncode)
 
 
 if __name__ == "__main__":

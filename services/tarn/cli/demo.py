@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from datetime import UTC, datetime
@@ -9,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
+from tarn.cli.ports import Clock as PortsClock
 from tarn.cli.settings import load_secrets, load_settings
 from tarn.core.errors import InvalidError
+from tarn.core.exits import FAILED, OK
 
 if TYPE_CHECKING:
+    from tarn.cli.glance import Glance
     from tarn.flights.events import Stream
     from tarn.flights.loading import Loaded
     from tarn.flights.pace import Pace
@@ -123,6 +128,50 @@ def replay(
         out.print("Stopped; the next replay or load goes on from here.")
         return
     out.print(f"Sent {sent:,} messages.")
+
+
+@app.command()
+def show(
+    wait: Annotated[
+        float, typer.Option(min=0, help="Wait so many seconds for the first rows of gold.")
+    ] = 0.0,
+    as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
+) -> None:
+    """Show rows per layer, how fresh they are, and one answer from gold."""
+    from tarn.cli import glance
+    from tarn.cli.clients.engines import Trino
+    from tarn.cli.clients.flight_tables import FlightTables
+
+    settings = load_settings()
+    tables = FlightTables(settings, load_secrets(settings.secrets_dir))
+    if wait:
+        glance.await_gold(tables, PortsClock(), wait_s=wait, tell=_err().print)
+    seen = glance.look(tables, Trino(settings.trino_uri), now=datetime.now(UTC))
+    if as_json_:
+        typer.echo(json.dumps(glance.as_data(seen)))
+    else:
+        _print_glance(seen)
+    raise typer.Exit(FAILED if seen.answer is None else OK)
+
+
+def _print_glance(seen: Glance) -> None:
+    from tarn.cli.answers import as_table
+    from tarn.cli.glance import QUESTION
+
+    out = Console(highlight=False)
+    table = Table(show_edge=False, pad_edge=False)
+    for column in ("table", "rows", "newest event"):
+        table.add_column(column, justify="left" if column == "table" else "right")
+    for row in seen.tables:
+        age = "" if row.newest_s is None else f"{row.newest_s:,.0f} s ago"
+        table.add_row(row.table, f"{row.rows:,}", age)
+    out.print(table)
+    out.print()
+    if seen.answer is None:
+        out.print("Gold holds no answer yet: scripts/tarn demo replay or demo load plays the flights.")
+        return
+    out.print(f"{QUESTION} (Trino, gold.delays_by_carrier):")
+    out.print(as_table(seen.answer))
 
 
 def _summary(done: Loaded) -> None:

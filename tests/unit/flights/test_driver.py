@@ -110,8 +110,8 @@ def test_after_a_cycle_that_brought_little_there_is_a_rest(work: Work) -> None:
     work.heads = [1, 2, 3, 4, 4]
     work.brings = [9_999, 10_000, 0, 7]
     stop = Stop(waits_max=5)
-    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, rest_s=40.0, much=10_000, whole_s=1e9), stop)
-    assert stop.waits == [40.0, 3.0, 3.0, 40.0, 3.0]
+    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, rest_s=20.0, much=10_000, whole_s=1e9), stop)
+    assert stop.waits == [20.0, 3.0, 3.0, 20.0, 3.0]
 
 
 def test_a_failure_of_spark_opens_a_new_session_after_growing_waits(work: Work) -> None:

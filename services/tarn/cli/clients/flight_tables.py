@@ -16,16 +16,22 @@ from tarn_jobs.schema import BRONZE, SILVER, heard
 
 
 class FlightTables(RestLake):
-    """`loading.Lake` over the REST catalog."""
+    """`loading.Lake` and `glance.Tables` over the REST catalog."""
 
     def layers(self) -> dict[str, Layer]:
         """See `loading.Lake`."""
-        gold = [self._layer(f"gold.{name}") for name in GOLD_TABLES]
+        found = self.by_table()
+        gold = [found[f"gold.{name}"] for name in GOLD_TABLES]
         return {
-            "bronze": self._bronze(),
-            "silver": self._layer(SILVER.name),
+            "bronze": found[BRONZE],
+            "silver": found[SILVER.name],
             "gold": Layer(rows=sum(t.rows for t in gold), next=min(gold, key=lambda t: t.offsets).next),
         }
+
+    def by_table(self) -> dict[str, Layer]:
+        """See `glance.Tables`."""
+        names = (SILVER.name, *(f"gold.{name}" for name in GOLD_TABLES))
+        return {BRONZE: self._bronze(), **{name: self._layer(name) for name in names}}
 
     def heard(self) -> Mapping[Kind, int]:
         """See `loading.Lake`."""

@@ -1,0 +1,74 @@
+"""When scripts/up plays flights, and that a play of one's own ends the replay first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from tarn_host import cli, stack
+from tarn_host.project import Project
+from tarn_host.say import StopError
+from tarn_host.shell import Result
+from tarn_host.up import is_demo_on, parser
+
+HERE = Project(name="tarn-abc", base="base", own_base=True, settings={})
+
+
+@pytest.mark.parametrize(
+    ("settings", "on"),
+    [({}, True), ({"TARN_DEMO": ""}, True), ({"TARN_DEMO": "ON"}, True), ({"TARN_DEMO": "off"}, False)],
+)
+def test_the_demo_is_on_unless_told(settings: Mapping[str, str], on: bool) -> None:
+    assert is_demo_on(settings) is on
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(StopError) as told:
+        is_demo_on({"TARN_DEMO": "maybe"})
+    assert (told.value.what, told.value.code) == ("TARN_DEMO is maybe", 2)
+    assert "on or off" in told.value.fix
+
+
+def test_the_flag() -> None:
+    assert parser().parse_args([]).demo is True
+    assert parser().parse_args(["--no-demo"]).demo is False
+
+
+@pytest.mark.parametrize(
+    ("words", "plays"),
+    [
+        (["demo", "load"], True),
+        (["demo", "load", "--again"], True),
+        (["--debug", "demo", "replay", "--rate", "500"], True),
+        (["demo", "load", "--help"], False),
+        (["demo", "show"], False),
+        (["demo"], False),
+        (["sql", "demo load"], False),
+    ],
+)
+def test_what_plays(words: list[str], plays: bool) -> None:
+    assert cli.is_play(words) is plays
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_only_a_running_replay_is_stopped(monkeypatch: pytest.MonkeyPatch, running: bool) -> None:
+    ran: list[list[str]] = []
+
+    def capture(command: Sequence[str], **_: Any) -> Result:
+        assert "label=com.docker.compose.project=tarn-abc" in command
+        assert "label=com.docker.compose.service=replay" in command
+        return Result(0, "0123abc\n" if running else "", "")
+
+    monkeypatch.setattr(stack.shell, "capture", capture)
+    monkeypatch.setattr(stack.shell, "logged", lambda command, *_, **__: ran.append(list(command)))
+    assert stack.stop_replay(HERE) is running
+    assert ran == [["docker", "compose", "--profile", "demo", "stop", "replay"]] * running
+
+
+def test_stopping_tarn_stops_what_profiles_started_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(stack.shell, "logged", lambda command, *_, **__: ran.append(list(command)))
+    stack.stop(HERE, purge=False)
+    assert ran == [["docker", "compose", *stack.PROFILES, "down", "--remove-orphans"]]
+    assert {"tools", "demo"} <= set(stack.PROFILES)
