@@ -93,7 +93,7 @@ def status(as_json_: Json = False) -> None:
 @app.command()
 def sql(
     statement: Annotated[str, typer.Argument(help="One SQL statement; - reads it from stdin.")],
-    engine: Annotated[str, typer.Option(help="trino or spark.")] = "trino",
+    engine: Annotated[str, typer.Option(help="trino, spark or duckdb (reads only).")] = "trino",
     as_json_: Json = False,
     as_csv_: Annotated[bool, typer.Option("--csv", help="Print CSV on stdout.")] = False,
     rows_max: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rows to print at most.")] = 1_000,

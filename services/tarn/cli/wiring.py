@@ -19,6 +19,7 @@ from tarn.core.errors import InvalidError, UnavailableError
 
 LOOK_S = 5.0
 ENGINES = ("trino", "spark", "duckdb")
+NOT_IN_SMALL = frozenset({"trino", "spark"})
 
 
 def lake(settings: Settings, *, timeout_s: float = 30.0) -> Lake:
@@ -35,14 +36,23 @@ def engine(settings: Settings, name: str) -> Engine:
         InvalidError: no such engine.
         UnavailableError: this profile leaves it out.
     """
-    from tarn.cli.clients.engines import Spark, Trino
-
-    if name in ENGINES and settings.profile == "small":
-        raise UnavailableError(f"the small profile has no {name}: scripts/up --full starts it", engine=name)
+    if name in NOT_IN_SMALL and settings.profile == "small":
+        raise UnavailableError(
+            f"the small profile has no {name}: use --engine duckdb, or scripts/up --full", engine=name
+        )
     if name == "trino":
+        from tarn.cli.clients.engines import Trino
+
         return Trino(settings.trino_uri)
     if name == "spark":
+        from tarn.cli.clients.engines import Spark
+
         return Spark(settings.spark_remote)
+    if name == "duckdb":
+        from tarn.cli.clients.duck import Duck
+        from tarn.cli.clients.scans import LakeScans
+
+        return Duck(LakeScans(settings, load_secrets(settings.secrets_dir)))
     raise InvalidError(f"no such engine: {name!r}; choose one of {', '.join(ENGINES)}", engine=name)
 
 

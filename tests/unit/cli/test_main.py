@@ -119,7 +119,7 @@ def test_sql_says_when_there_are_more_rows_and_keeps_stdout_clean(engine, capsys
     [
         (("sql", "SELECT 1", "--json", "--csv"), "choose one"),
         (("sql", "   "), "no statement"),
-        (("sql", "SELECT 1", "--engine", "duckdb"), "'duckdb'; choose one of trino, spark"),
+        (("sql", "SELECT 1", "--engine", "trio"), "'trio'; choose one of trino, spark, duckdb"),
         (("env", "--shell", "tcsh"), "'tcsh'; choose sh"),
         (("check-spec", "/nowhere/at/all.yaml"), "No such file"),
     ],
@@ -267,7 +267,7 @@ def test_nothing_heavy_is_imported_for_a_light_command():
 
     code = (
         "import sys, tarn.cli.main\n"
-        "print([m for m in ('pyspark', 'pyiceberg', 'trino', 'kafka') if m in sys.modules])"
+        "print([m for m in ('pyspark', 'pyiceberg', 'trino', 'kafka', 'duckdb') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=True)
     assert done.stdout == b"[]\n"

@@ -1,0 +1,273 @@
+"""DuckDB in the command line: it reads tables of the lake as Arrow, and writes nothing.
+
+DuckDB's own Iceberg extension would have to be downloaded. Here its parser says which tables a statement
+names and its planner which columns it needs; pyiceberg reads just these. DuckDB itself may open no file and
+no connection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+
+from tarn.cli.hostenv import TRINO_CATALOG as CATALOG
+from tarn.cli.ports import Answer
+from tarn.core.errors import InvalidError, TarnError
+
+MEMORY_MB = 384
+THREADS = 2
+ROWS_MAX = 1_000
+NAMES_MAX = 50
+SCAN = "PYTHON_ARROW_SCAN"
+OWN_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
+
+
+class ArrowTable(Protocol):
+    """A table of the lake.
+
+    Attributes:
+        schema: its columns.
+    """
+
+    schema: pa.Schema
+
+    def batches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
+        """Return all rows with these columns, in the order of the schema.
+
+        Raises:
+            TarnError: it cannot be read.
+        """
+
+
+class Tables(Protocol):
+    """The tables of the lake."""
+
+    def open(self, name: str) -> ArrowTable:
+        """Return a table by its namespace and name, joined by dots.
+
+        Raises:
+            NoSuchTableError: there is none of this name.
+            TarnError: the catalog cannot be asked.
+        """
+
+
+class Duck:
+    """DuckDB over the lake; one connection per statement.
+
+    Args:
+        tables: where the lake's tables come from.
+        memory_mb: limit on DuckDB's own memory.
+    """
+
+    name = "duckdb"
+
+    def __init__(self, tables: Tables, *, memory_mb: int = MEMORY_MB) -> None:
+        self._tables = tables
+        self._memory_mb = memory_mb
+
+    def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
+        """Run one statement; see `Engine`."""
+        streams: list[_Stream] = []
+        with _connected(self._memory_mb) as connection:
+            try:
+                text = _one_select(connection, sql)
+                for path in tables_named(connection, text):
+                    stream = _Stream(len(streams), self._tables.open(".".join(path)))
+                    streams.append(stream)
+                    _show(connection, path, stream)
+                _choose_columns(connection, text, streams)
+                return _answer(connection.sql(text), rows_max)
+            except duckdb.OutOfMemoryException as error:
+                raise InvalidError(
+                    f"the statement needs more than the {self._memory_mb} MB that DuckDB has here; ask for "
+                    "less, or use --engine trino"
+                ) from error
+            except duckdb.Error as error:
+                # What a table could not do stops DuckDB with an error of its own.
+                told = next((s.fault for s in streams if s.fault is not None), None)
+                if told is not None:
+                    raise told from error
+                raise InvalidError(f"DuckDB does not accept the statement: {_first_line(error)}") from error
+
+
+def tables_named(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[str, ...]]:
+    """Return the tables of the lake that a SELECT names: the levels of the namespace, and the name.
+
+    Raises:
+        InvalidError: it asks DuckDB which tables there are, or names too many.
+    """
+    ((parsed,),) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    found: dict[tuple[str, ...], None] = {}
+    for node in _objects(json.loads(parsed)):
+        if node.get("type") == "SHOW_REF" and node.get("show_type") == "SHOW_SPECIAL":
+            raise _lists_nothing("SHOW")
+        if node.get("type") != "BASE_TABLE":
+            continue
+        path = tuple(node["qualified_name"]["path"])
+        if path[0] == CATALOG:
+            path = path[1:]
+        if path[0].lower() in OWN_SCHEMAS:
+            raise _lists_nothing(path[0])
+        # A name alone is one of WITH, or nothing: every table of the lake is in a namespace.
+        if len(path) > 1:
+            found[path] = None
+    if len(found) > NAMES_MAX:
+        raise InvalidError(f"the statement names {len(found)} tables; {NAMES_MAX} at most")
+    return list(found)
+
+
+class _Stream:
+    """A table as DuckDB asks for it: the schema while it plans, a new stream of batches for each scan.
+
+    Columns carry a number, which tells in a plan to which table they belong. All of the schema is always
+    there; a column that no plan asked for is null.
+    """
+
+    def __init__(self, number: int, table: ArrowTable) -> None:
+        self.table = table
+        self.number = number
+        self.wanted: set[str] = set()
+        self.fault: TarnError | None = None
+        self.schema = pa.schema([pa.field(self.alias(f.name), f.type) for f in table.schema])
+
+    def alias(self, column: str) -> str:
+        return f"{self.number}:{column}"
+
+    def want(self, projection: str) -> None:
+        """Notes a column that a plan reads; it may name a field inside, as in `0:_tarn.offset`."""
+        fits = [n for n in self.table.schema.names if f"{projection}.".startswith(f"{self.alias(n)}.")]
+        self.wanted.update(fits)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches()).__arrow_c_stream__()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self.table.batches(self.wanted):
+                held = set(batch.schema.names)
+                arrays = [
+                    batch.column(f.name) if f.name in held else pa.nulls(batch.num_rows, f.type)
+                    for f in self.table.schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        except TarnError as error:
+            self.fault = error
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self.fault = TarnError(
+                f"a file of the lake could not be read ({type(error).__name__}: {error}); "
+                "see docker compose logs minio"
+            )
+            raise
+
+
+class _connected:  # noqa: N801 - reads as a word in a with statement
+    """A new DuckDB in memory that can reach nothing but what it is given."""
+
+    def __init__(self, memory_mb: int) -> None:
+        self._connection = duckdb.connect(
+            ":memory:", config={"memory_limit": f"{memory_mb}MB", "threads": THREADS, "temp_directory": ""}
+        )
+
+    def __enter__(self) -> duckdb.DuckDBPyConnection:
+        self._connection.execute(
+            f"ATTACH ':memory:' AS {CATALOG}; USE {CATALOG}; SET TimeZone = 'UTC'; "
+            "SET python_enable_replacements = false; SET enable_external_access = false"
+        )
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def _one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise InvalidError(f"{len(statements)} statements; write one")
+    kind = statements[0].type
+    if kind != duckdb.StatementType.SELECT:
+        raise InvalidError(
+            f"DuckDB only reads here (SELECT, DESCRIBE, SUMMARIZE), and this is {kind.name}; "
+            "use --engine trino or spark",
+            kind=kind.name,
+        )
+    return str(statements[0].query)
+
+
+def _show(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...], stream: _Stream) -> None:
+    """Makes the table known under its own name, with the columns' own names."""
+    source = f"source_{stream.number}"
+    connection.register(source, stream)
+    columns = ", ".join(f"{_quoted(stream.alias(n))} AS {_quoted(n)}" for n in stream.table.schema.names)
+    levels = [_quoted(level) for level in path]
+    for depth in range(1, len(levels)):
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {'.'.join(levels[:depth])}")
+    connection.execute(f"CREATE VIEW {'.'.join(levels)} AS SELECT {columns} FROM {source}")  # noqa: S608
+
+
+def _choose_columns(connection: duckdb.DuckDBPyConnection, sql: str, streams: list[_Stream]) -> None:
+    """Asks the planner which columns the statement needs."""
+    if not streams:
+        return
+    ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
+    for node in _objects(json.loads(plan)):
+        if node.get("name") != SCAN:
+            continue
+        read = node["extra_info"].get("Projections", [])
+        for projection in [read] if isinstance(read, str) else read:
+            for stream in streams:
+                stream.want(projection)
+
+
+def _answer(relation: Any, rows_max: int) -> Answer:
+    if relation is None:
+        return Answer(columns=(), rows=())
+    reader = relation.to_arrow_reader(rows_max + 1)
+    rows: list[tuple[object, ...]] = []
+    while len(rows) <= rows_max:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            break
+        # Column by column: names may be given twice.
+        rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return Answer(
+        columns=tuple(reader.schema.names), rows=tuple(rows[:rows_max]), truncated=len(rows) > rows_max
+    )
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object inside a JSON value."""
+    if isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from _objects(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _objects(item)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _lists_nothing(what: str) -> InvalidError:
+    return InvalidError(
+        f"DuckDB knows only the tables that a statement names, so {what} would show none; "
+        "scripts/tarn status lists all of them"
+    )
+
+
+_WHERE = re.compile(r"\n\s*LINE \d+:.*", re.DOTALL)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(_WHERE.sub("", str(error)).split())[:500]

@@ -1,0 +1,137 @@
+"""What a user meets when an engine cannot do it: one line with the next move, and an exit code of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from tarn.cli.clients.engines import Spark, Trino
+from tarn.cli.main import main
+from tarn.core.credentials import files_of
+from tarn.core.errors import InvalidError, TarnError, UnavailableError
+from tarn.core.exits import exit_code
+
+NOBODY = "127.0.0.1:1"
+
+
+def trino_error(name: str, kind: str, message: str) -> dict[str, Any]:
+    """The form in which Trino tells a failure."""
+    error = {
+        "message": message,
+        "errorCode": 1,
+        "errorName": name,
+        "errorType": kind,
+        "failureInfo": {"type": "x", "message": message},
+    }
+    return {
+        "id": "20260301_1",
+        "infoUri": "http://127.0.0.1/",
+        "stats": {"state": "FAILED"},
+        "error": error,
+        "warnings": [],
+    }
+
+
+@contextmanager
+def trino_saying(body: dict[str, Any], status: int = 200) -> Iterator[str]:
+    """A server that answers every statement alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("SYNTAX_ERROR", "line 1:1: mismatched input 'SELEC'"),
+        ("TABLE_NOT_FOUND", "line 1:15: Table 'tarn.ops.nothing' does not exist"),
+    ],
+)
+def test_what_trino_calls_a_user_error_is_told_in_its_words(name: str, message: str):
+    with (
+        trino_saying(trino_error(name, "USER_ERROR", message)) as uri,
+        pytest.raises(InvalidError) as caught,
+    ):
+        Trino(uri).query("SELEC 1")
+    assert caught.value.message == f"Trino does not accept the statement: {message}"
+    assert exit_code(caught.value) == 2
+
+
+def test_a_trino_that_still_starts_is_waited_for_by_the_user():
+    body = trino_error("SERVER_STARTING_UP", "INTERNAL_ERROR", "Trino server is still initializing")
+    with trino_saying(body) as uri, pytest.raises(UnavailableError, match=r"is not ready.*wait") as caught:
+        Trino(uri).query("SELECT 1")
+    assert exit_code(caught.value) == 3
+
+
+def test_a_trino_that_fails_names_its_log():
+    body = trino_error("GENERIC_INTERNAL_ERROR", "INTERNAL_ERROR", "oops")
+    with (
+        trino_saying(body) as uri,
+        pytest.raises(TarnError, match=r"oops; see docker compose logs trino") as c,
+    ):
+        Trino(uri).query("SELECT 1")
+    assert exit_code(c.value) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "variables", "named"),
+    [
+        ("trino", {"TARN_TRINO_URI": f"http://{NOBODY}"}, "docker compose logs trino"),
+        ("spark", {"TARN_SPARK_REMOTE": f"sc://{NOBODY}"}, "docker compose logs spark"),
+        ("duckdb", {"TARN_CATALOG_URI": f"http://{NOBODY}"}, "docker compose logs catalog"),
+    ],
+)
+def test_an_engine_that_is_away_is_one_line_and_exit_code_3(
+    engine, variables, named, monkeypatch, tmp_path, capsys
+):
+    for name in files_of("cli"):
+        (tmp_path / name).write_text("a:b")
+    for name, value in {"TARN_SECRETS_DIR": str(tmp_path), **variables}.items():
+        monkeypatch.setenv(name, value)
+    codes: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        main(["sql", "SELECT count(*) FROM ops.canary", "--engine", engine], end=_end(codes))
+    told = capsys.readouterr()
+    assert codes == [3]
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert told.err.startswith("tarn: ")
+    assert NOBODY in told.err
+    assert named in told.err
+
+
+def test_spark_away_is_told_at_once():
+    with pytest.raises(UnavailableError, match="docker compose logs spark"):
+        Spark(f"sc://{NOBODY}").query("SELECT 1")
+
+
+def _end(codes: list[int]):
+    def end(code: int):
+        codes.append(code)
+        raise KeyboardInterrupt
+
+    return end
