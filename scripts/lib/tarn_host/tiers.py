@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
@@ -14,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tarn_host import python, shell, stack, up
+from tarn_host import lanes, python, shell, stack, up
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, StopError, line, stopped
 
 TIERS = ("unit", "contract", "spark", "integration", "e2e", "faults", "notebooks", "rck")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
+SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
 TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
@@ -136,7 +136,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, keep: bool) -> list[Outcome]:
-    """Set up what the tiers need, run them one after the other, clean up.
+    """Set up what the tiers need, run them, clean up.
 
     Raises:
         StopError: something could not be set up.
@@ -152,12 +152,27 @@ def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, k
         env = {"TARN_IMAGE_TAG": here.name, "TARN_TEST_PROJECT": test_project(here)}
     outcomes = []
     with _clean_after(here, keep):
-        for tier in wanted:
-            with phases.phase(tier) as notes:
-                outcome = lint() if tier == "lint" else pytest(tier, for_pytest, env)
-                notes.append(f"{outcome.passed} passed, {outcome.failed} failed")
-            outcomes.append(outcome)
+        if "lint" in wanted:
+            with phases.phase("lint") as notes:
+                outcomes.append(lint())
+                notes.append(_said(outcomes[-1]))
+        for stage in planned([tier for tier in wanted if tier != "lint"]):
+            with phases.phase(" and ".join(tier for lane in stage for tier in lane)) as notes:
+                ended: list[Outcome] = []
+
+                def keep_count(one: lanes.Ended, ended: list[Outcome] = ended) -> None:
+                    outcome = counted(ARTIFACTS / one.name / "report.xml", one.name, one.code, one.seconds)
+                    line(f"    {one.name}: {_said(outcome)} in {one.seconds:.1f} s")
+                    ended.append(outcome)
+
+                lanes.run([[job(tier, for_pytest, env) for tier in lane] for lane in stage], keep_count)
+                notes.append(", ".join(f"{o.tier} {_said(o)}" for o in ended))
+            outcomes.extend(sorted(ended, key=lambda o: TIERS.index(o.tier)))
     return outcomes
+
+
+def _said(outcome: Outcome) -> str:
+    return f"{outcome.passed} passed, {outcome.failed} failed"
 
 
 def test_project(here: Project) -> str:
@@ -165,36 +180,36 @@ def test_project(here: Project) -> str:
     return f"{here.name}-test"
 
 
-def pytest(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> Outcome:
-    """Run one tier's tests; its output is shown as it comes."""
+def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> lanes.Job:
+    """One tier's tests, in a pytest of their own."""
     folder = ARTIFACTS / tier
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    report = folder / "report.xml"
-    command = [str(python.python()), "-m", "pytest", f"tests/{tier}", f"--junitxml={report}", *for_pytest]
-    begin = time.monotonic()
-    timeout_s = TIER_TIMEOUT_S.get(tier, CONTAINER_TIER_TIMEOUT_S)
-    code = _bounded(command, timeout_s, {**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1"})
-    return counted(report, tier, code, time.monotonic() - begin)
+
+    def empty() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    return lanes.Job(
+        name=tier,
+        command=[
+            *(str(python.python()), "-u", "-m", "pytest", f"tests/{tier}"),
+            *(f"--junitxml={folder / 'report.xml'}", *for_pytest),
+        ],
+        timeout_s=TIER_TIMEOUT_S.get(tier, CONTAINER_TIER_TIMEOUT_S),
+        env={**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1"},
+        first=empty,
+    )
 
 
-def _bounded(command: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> int:
-    """Run a program with our own output and no input; a late one is interrupted, then ended."""
-    shell.hear_interrupts()
-    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, env=shell.environment(env), cwd=ROOT)
-    try:
-        return process.wait(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        line(f"error: {' '.join(command)} was not done within {timeout_s:g} s; it is stopped")
-        return shell.TIMED_OUT
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+def planned(wanted: Sequence[str]) -> list[list[list[str]]]:
+    """Which tiers run when: stages one after the other, each of lanes side by side. Pure.
+
+    The tiers that use the whole stack share it and the machine with nobody; the others leave half of two
+    cores idle, so they run in two lanes.
+    """
+    first = [[tier for tier in lane if tier in wanted] for lane in SIDE_BY_SIDE]
+    taken = {tier for lane in first for tier in lane}
+    rest = [[[tier]] for tier in wanted if tier not in taken]
+    return [[lane for lane in first if lane], *rest] if taken else rest
 
 
 def lint() -> Outcome:

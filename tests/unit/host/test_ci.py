@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tarn_host import ci, shell, tiers
+from tarn_host import ci, shell
 
 from tests.support.stack import eventually
 
@@ -34,22 +32,6 @@ def test_a_late_run_ends_with_its_children(tmp_path: Path, capfd: pytest.Capture
 
 def test_a_run_in_time_gives_its_own_exit_code() -> None:
     assert ci._bounded(["bash", "-c", "exit 7"], timeout_s=30) == 7
-
-
-@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in front", "in the background"])
-def _interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As a shell starts a job: in the background, SIGINT is ignored."""
-    before = signal.signal(signal.SIGINT, request.param)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interrupts")
-def test_a_late_tier_is_interrupted_and_counts_as_late(capfd: pytest.CaptureFixture[str]) -> None:
-    begin = time.monotonic()
-    assert tiers._bounded(["sleep", "60"], 0.5, {}) == shell.TIMED_OUT
-    assert time.monotonic() - begin < 30
-    assert "not done within 0.5 s" in capfd.readouterr().out
 
 
 def test_the_limit_is_well_under_ninety_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tarn_host.tiers import Outcome, counted, existing, split, table
+from tarn_host.tiers import Outcome, counted, existing, planned, split, table
 
 REPORT = """<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>"""
 
@@ -49,3 +49,14 @@ def test_table_ends_in_the_plain_closing_line() -> None:
     rows = table([Outcome("unit", 5, 0, 0, 1.0), Outcome("e2e", 2, 1, 0, 60.0)])
     assert rows[-1] == "7 passed, 1 failed"
     assert rows[1].split() == ["unit", "5", "5", "0", "0", "1.0s"]
+
+
+def test_tiers_without_the_whole_stack_run_side_by_side_and_the_others_alone() -> None:
+    assert planned(["unit", "contract", "spark", "integration", "e2e", "faults"]) == [
+        [["unit", "contract", "spark"], ["integration"]],
+        [["e2e"]],
+        [["faults"]],
+    ]
+    assert planned(["unit"]) == [[["unit"]]]
+    assert planned(["faults", "integration"]) == [[["integration"]], [["faults"]]]
+    assert planned(["e2e"]) == [[["e2e"]]]
