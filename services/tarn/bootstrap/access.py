@@ -48,6 +48,11 @@ RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
     "trino": _CLIENT,
     "cli": _CLIENT,
     "jupyter": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.LIST})},
+    "keeper": {
+        Area.CATALOG: frozenset({Action.READ, Action.LIST}),
+        Area.METADATA: frozenset({Action.READ}),
+        Area.DATA: frozenset({Action.READ, Action.LIST}),
+    },
 }
 
 ANONYMOUS = "anonymous"

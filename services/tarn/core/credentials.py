@@ -40,10 +40,11 @@ UIDS: Mapping[str, int] = {
     "ingest": 10006,
     "cli": 10007,
     "jupyter": 10011,
+    "keeper": 10012,
 }
 """Every consumer and the uid (and gid) that may read its volume."""
 
-STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter")
+STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper")
 PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
 
 ROOT_FILES = ("root_user", "root_password")

@@ -60,12 +60,13 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
             name: {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"}
             for name in ("cli", "jupyter")
         },
+        "keeper": {"s3_access_key_id", "s3_secret_access_key"},
     }
     assert volumes["cli"]["jupyter_token"] == volumes["jupyter"]["jupyter_token"]
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
     users = json.loads(volumes["bootstrap"]["store_users.json"])
-    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter"}
+    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper"}
     for user, keys in users.items():
         assert keys == {
             "access_key": volumes[user]["s3_access_key_id"],
@@ -95,7 +96,7 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
         *(parse_credential(volumes[p]["catalog_credential"], p)[1] for p in PRINCIPALS),
         volumes["jupyter"]["jupyter_token"],
     ]
-    assert len(set(secrets)) == len(secrets) == 13
+    assert len(set(secrets)) == len(secrets) == 14
     for secret in secrets:
         assert set(secret) <= URL_SAFE
         assert len(base64.urlsafe_b64decode(secret + "=")) == 32
@@ -122,7 +123,7 @@ def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int
 @pytest.mark.parametrize("crash_after", range(27))
 def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
     first = plan(EMPTY, random_bytes=chance(7))
-    assert len(first) == 26
+    assert len(first) == 28
     volumes = applied(EMPTY, first[:crash_after])
     finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
     assert_complete_and_agreeing(finished)

@@ -65,7 +65,7 @@ def contents(root: Path) -> dict[str, str]:
 def test_first_start_writes_every_file_and_the_second_none(root: Path):
     owners = Owners()
     first = make_credentials(SecretVolumes(root=root, own=owners))
-    assert len(first.written) == 26
+    assert len(first.written) == 28
     before = contents(root)
     assert set(before) == {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
     second = make_credentials(SecretVolumes(root=root, own=owners))
@@ -104,7 +104,7 @@ def steps_of_a_first_start(folder: Path) -> int:
 
 def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_completes(tmp_path: Path):
     steps = steps_of_a_first_start(tmp_path / "count")
-    assert steps == 26 * 5
+    assert steps == 28 * 5
     for step in range(1, steps + 1):
         root = tmp_path / str(step)
         for consumer in UIDS:
@@ -191,7 +191,7 @@ def test_no_secret_is_logged(root: Path, capsys, monkeypatch):
     assert main(["--root", str(root)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines if line["event"] == "secret written"].count("root_password") == 2
-    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 26, "service": "init"}
+    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 28, "service": "init"}
     for path, text in contents(root).items():
         assert text not in json.dumps(lines), path
 

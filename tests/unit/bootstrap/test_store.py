@@ -130,7 +130,7 @@ def test_a_fresh_store_gets_users_with_exactly_their_own_policy_and_the_second_r
     first = set_up_users(store, USERS, {name: {"Version": name} for name in USERS})
     assert store.users() == {user.access_key: frozenset({name}) for name, user in USERS.items()}
     assert store.policies == {name: {"Version": name} for name in USERS}
-    assert len(first) == 12
+    assert len(first) == 14
     assert set_up_users(store, USERS, {name: {"Version": name} for name in USERS}) == ()
 
 
@@ -150,7 +150,7 @@ def test_a_retired_key_is_removed_and_a_user_made_by_hand_stays():
 
 def test_rights_that_hold_pass_and_nothing_is_left_behind():
     store = MemoryStore()
-    assert verify(store, USERS, "run") == len(trials("run")) + 6
+    assert verify(store, USERS, "run") == len(trials("run")) + 7
     assert store.objects == set()
 
 
