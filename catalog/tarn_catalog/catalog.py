@@ -8,9 +8,11 @@ from tarn.adapters.store import ObjectStore
 from tarn.core.naming import Roots
 from tarn_catalog.core import Core
 from tarn_catalog.health import Health
+from tarn_catalog.names import Names
 from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.register import Patience
 from tarn_catalog.tables import Tables
+from tarn_catalog.transactions import INTENT_WAIT_MS, Transactions
 
 
 class Catalog:
@@ -21,6 +23,7 @@ class Catalog:
         roots: how keys and locations meet.
         patience: of register writes.
         now_ms: milliseconds since the epoch.
+        intent_wait_ms: how long a change of several objects may stand still before another writer ends it.
     """
 
     def __init__(
@@ -30,12 +33,15 @@ class Catalog:
         *,
         patience: Patience | None = None,
         now_ms: Callable[[], int] | None = None,
+        intent_wait_ms: int = INTENT_WAIT_MS,
     ) -> None:
         self.core = (
             Core(store, roots, patience=patience)
             if now_ms is None
             else Core(store, roots, patience=patience, now_ms=now_ms)
         )
-        self.namespaces = Namespaces(self.core)
-        self.tables = Tables(self.core, self.namespaces)
+        self.transactions = Transactions(self.core, intent_wait_ms=intent_wait_ms)
+        self.namespaces = Namespaces(self.core, self.transactions)
+        self.tables = Tables(self.core, self.namespaces, self.transactions)
+        self.names = Names(self.core, self.namespaces, self.tables, self.transactions)
         self.health = Health(self.core, self.tables)

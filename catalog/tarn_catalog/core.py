@@ -8,7 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -18,7 +18,7 @@ from tarn.core.errors import CorruptStateError, InvalidError, OutcomeUnknownErro
 from tarn.core.naming import KEY_PAGES_PREFIX, Roots
 from tarn.core.outcome import Outcome
 from tarn_catalog.memory import REMEMBERED_MS, Done, Memory, spill
-from tarn_catalog.pointer import Namespace, Pointer
+from tarn_catalog.pointer import Value
 from tarn_catalog.register import Patience, Register, write_once
 from tarn_catalog.schemas import Json
 
@@ -27,7 +27,8 @@ PARSED_FACTOR = 5
 LOCKS = 256
 LOCK_WAIT_MS_MAX = 5_000
 
-V = TypeVar("V", Pointer, Namespace)
+T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 
 
 class KeyReusedError(InvalidError):
@@ -53,7 +54,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held(Generic[V]):
+class Held(Generic[T]):
     """A register value and its entity tag.
 
     Attributes:
@@ -61,7 +62,7 @@ class Held(Generic[V]):
         etag: what a swap of it must match.
     """
 
-    value: V
+    value: T
     etag: str
 
 
@@ -170,11 +171,12 @@ class Core:
     def write(self, key: str, value: V, *, over: Held[V] | None) -> tuple[V, Outcome]:
         """Create the key, or swap the value `over`. The value written, and the outcome."""
         if value.memory.overflow():
-            value = replace(value, memory=self._spill(value))
+            value = value.with_memory(self._spill(value))
         load = type(value).load
 
         def is_mine(data: bytes) -> bool | None:
-            return load(data, key).memory.wrote(value.nonce, value.version)
+            found: Value = load(data, key)
+            return found.memory.wrote(value.nonce, value.version)
 
         data = value.dump()
         if over is None:
@@ -248,7 +250,7 @@ class Core:
         self.cache.put(metadata.location, metadata, PARSED_FACTOR * len(metadata.raw))
         return metadata
 
-    def _spill(self, value: Pointer | Namespace) -> Memory:
+    def _spill(self, value: Value) -> Memory:
         return spill(
             value.memory,
             now_ms=self.now_ms(),

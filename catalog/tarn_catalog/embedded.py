@@ -232,9 +232,25 @@ class EmbeddedCatalog(PyIcebergCatalog):
         """See `pyiceberg.catalog.Catalog.drop_table`. The files stay until the reaper takes them."""
         self.core.tables.drop(self._slot(identifier))
 
+    @_table_errors
     def purge_table(self, identifier: str | Identifier) -> None:
-        """As `drop_table`: files are deleted by the reaper only (invariant I7)."""
-        self.drop_table(identifier)
+        """See `pyiceberg.catalog.Catalog.purge_table`. The files are marked for the reaper (invariant I7)."""
+        self.core.names.purge(self._slot(identifier))
+
+    @_table_errors
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        """See `pyiceberg.catalog.Catalog.rename_table`."""
+        target = self._slot(to_identifier)
+        self.core.names.rename(self._slot(from_identifier), target)
+        return self._table(target, self.core.tables.load(target))
+
+    @_table_errors
+    def register_table(
+        self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False
+    ) -> Table:
+        """See `pyiceberg.catalog.Catalog.register_table`."""
+        slot = self._slot(identifier)
+        return self._table(slot, self.core.names.register(slot, metadata_location, overwrite=overwrite))
 
     @_table_errors
     def commit_table(
@@ -310,16 +326,6 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def supports_server_side_planning(self) -> bool:
         """No: scans are planned by the client."""
         return False
-
-    def register_table(
-        self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False
-    ) -> Table:
-        """Not in this version."""
-        _missing("registering a table")
-
-    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
-        """Not in this version."""
-        _missing("renaming a table")
 
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
         """None: there are no views in this version."""

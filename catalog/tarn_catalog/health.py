@@ -240,4 +240,4 @@ class Health:
         )
         location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
         stored = self._core.write_metadata(location, meta)
-        self._tables.create_pointer(HEALTH_SLOT, None, stored, None)
+        self._tables.create_unnamed(HEALTH_SLOT, stored)

@@ -19,23 +19,10 @@ from tarn_catalog.schemas import (
     order_fields,
     spec_fields,
 )
-from tarn_catalog.updates import apply, finish
+from tarn_catalog.updates import RESERVED_PROPERTIES, apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
 PREVIOUS_VERSIONS_MAX_DEFAULT = 100
-RESERVED_PROPERTIES = frozenset(
-    {
-        "format-version",
-        "uuid",
-        "snapshot-count",
-        "current-snapshot-summary",
-        "current-snapshot-id",
-        "current-snapshot-timestamp-ms",
-        "current-schema",
-        "default-partition-spec",
-        "default-sort-order",
-    }
-)
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 
 

@@ -1,8 +1,9 @@
 """Namespaces: one register object each, with the states live, dropping and dropped.
 
-Dropping takes two swaps, live -> dropping -> dropped, with a look for tables in between. Whoever creates
-something in a namespace that is being dropped swaps it back to live, so that the second swap of the drop is
-refused; whoever finds it dropped after creating takes the creation back.
+Dropping takes two swaps, live -> dropping -> dropped, with a look for tables in between. Whoever makes a
+table in a namespace first writes the intent to, then looks at the namespace, then commits. A namespace that
+is being dropped is swapped back to live, so that the second swap of the drop is refused; one that is dropped
+ends the attempt. The look of the drop settles every intent that it meets. So one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.core import Core, Held, Repeat
 from tarn_catalog.pointer import Namespace, NamespaceState, Pointer
 from tarn_catalog.register import Superseded
+from tarn_catalog.transactions import Transactions
 
 SWAP_ATTEMPTS_MAX = 10
 LIST_READERS = 8
@@ -85,8 +87,9 @@ class Page:
 class Namespaces:
     """Operations on namespaces."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, transactions: Transactions) -> None:
         self._core = core
+        self._transactions = transactions
 
     def _held(self, levels: Levels) -> Held[Namespace] | None:
         return self._core.read(namespace_key(levels), Namespace.load)
@@ -242,7 +245,7 @@ class Namespaces:
     def _child(self, levels: Levels) -> str | None:
         """Something live in the namespace, or None."""
         for listed in self._core.store.list(pointers_prefix(levels)):
-            held = self._core.read(listed.key, Pointer.load)
+            held = self._transactions.read_to_write(listed.key, Pointer.load)
             if held is not None and held.value.live:
                 return f"{held.value.kind} {'.'.join((*levels, held.value.name))}"
         for found in self.children(levels, page_size=1).names:
@@ -269,7 +272,12 @@ class Namespaces:
             return encoded.startswith(prefix) and "." not in encoded.removeprefix(prefix)
 
         listing = (listed for listed in self._core.store.list(NAMESPACES_PREFIX, after=after) if fits(listed))
-        found, last = self._live(listing, page_size, lambda data, key: Namespace.load(data, key).there)
+
+        def wanted(listed: Listed) -> tuple[bool, bool]:
+            held = self._core.read(listed.key, Namespace.load)
+            return held is not None and held.value.there, True
+
+        found, last = self._live(listing, page_size, wanted)
         return Page(names=[namespace_of_key(key) for key in found], next_token=last)
 
     def list_tables(
@@ -282,29 +290,32 @@ class Namespaces:
         """
         self._there(levels)
 
-        def wanted(data: bytes, key: str) -> bool:
-            pointer = Pointer.load(data, key)
-            return pointer.live and pointer.kind == kind
+        def wanted(listed: Listed) -> tuple[bool, bool]:
+            held = self._core.read(listed.key, Pointer.load)
+            lasting = held is None or held.value.intent is None
+            if not lasting:
+                held = self._transactions.read(listed.key, Pointer.load)
+            return held is not None and held.value.live and held.value.kind == kind, lasting
 
         listing = self._core.store.list(pointers_prefix(levels), after=token or None)
         found, last = self._live(listing, page_size, wanted)
         return Page(names=[(*levels, name_of_pointer_key(key)) for key in found], next_token=last)
 
     def _live(
-        self, listing: Iterable[Listed], page_size: int | None, wanted: Callable[[bytes, str], bool]
+        self, listing: Iterable[Listed], page_size: int | None, wanted: Callable[[Listed], tuple[bool, bool]]
     ) -> tuple[list[str], str | None]:
         """The keys whose value is wanted, and the last one if a page ended there.
 
-        A value that has not changed since the last listing is not read again.
+        A value that has not changed since the last listing is not read again, if what it says lasts as long.
         """
 
         def is_wanted(listed: Listed) -> bool:
             memo = f"listed {listed.key} {listed.etag}"
             known = self._core.cache.get(memo)
             if known is None:
-                stored = self._core.register.read(listed.key)
-                known = stored is not None and wanted(stored.data, listed.key)
-                self._core.cache.put(memo, known, 200)
+                known, lasting = wanted(listed)
+                if lasting:
+                    self._core.cache.put(memo, known, 200)
             return bool(known)
 
         found: list[str] = []

@@ -1,11 +1,14 @@
-"""The two register values of the catalog: a table's pointer and a namespace's object. Pure."""
+"""The register values of the catalog: a name's pointer, a namespace's object, the claim on a table. Pure.
+
+A pointer or a claim may carry an intent, a change not decided yet: until it is, the other fields hold.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, Self
 
 import orjson
 
@@ -30,6 +33,100 @@ class NamespaceState(StrEnum):
     DROPPED = "dropped"
 
 
+class Value(Protocol):
+    """What every register value has."""
+
+    @property
+    def uuid(self) -> str:
+        """What its pages of keys lie under."""
+
+    @property
+    def version(self) -> int:
+        """Counts the values of its key."""
+
+    @property
+    def memory(self) -> Memory:
+        """What was done lately."""
+
+    @property
+    def nonce(self) -> str:
+        """Makes its bytes unique."""
+
+    def with_memory(self, memory: Memory) -> Self:
+        """With another memory."""
+
+    def dump(self) -> bytes:
+        """As stored."""
+
+    @staticmethod
+    def load(data: bytes, key: str) -> Any:
+        """From what was stored under `key`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """A change of one object that is not decided yet.
+
+    Attributes:
+        record: the key of the transaction record that decides; None: the next value of the object itself.
+        nonce: of the transaction.
+        then: what the fields are once it is committed, JSON.
+        at_ms: when it began, milliseconds since the epoch.
+        key: the client's idempotency key, remembered with the change.
+        what: the operation and a digest of its payload.
+    """
+
+    record: str | None
+    nonce: str
+    then: Mapping[str, Any]
+    at_ms: int
+    key: str | None = None
+    what: str | None = None
+
+    def done(self, version: int) -> Done:
+        """What is remembered once it is committed."""
+        return Done(nonce=self.nonce, version=version, at_ms=self.at_ms, key=self.key, what=self.what)
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored."""
+        return {
+            "record": self.record,
+            "nonce": self.nonce,
+            "then": dict(self.then),
+            "at-ms": self.at_ms,
+            "key": self.key,
+            "what": self.what,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any] | None) -> Intent | None:
+        """From what was stored."""
+        if value is None:
+            return None
+        return Intent(
+            record=value["record"],
+            nonce=value["nonce"],
+            then=value["then"],
+            at_ms=value["at-ms"],
+            key=value["key"],
+            what=value["what"],
+        )
+
+
+class Participant(Value, Protocol):
+    """A register value that may carry an intent."""
+
+    @property
+    def intent(self) -> Intent | None:
+        """The pending change."""
+
+    def touched(self, *, nonce: str, now_ms: int, intent: Intent | None = None) -> Self:
+        """The next value, with the same fields and this intent."""
+
+    def settled(self, *, committed: bool) -> Self:
+        """What the value means once its intent is decided."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
     """The pointer of a name: the one object whose conditional write is a commit (invariant I2).
@@ -44,7 +141,8 @@ class Pointer:
         metadata: the location of the table's metadata; None in a tombstone.
         memory: what was done lately.
         nonce: makes the bytes, and so the entity tag, unique.
-        intent: the transaction record that a pending change of several objects names.
+        intent: a change that is not decided yet.
+        moved: in a tombstone that a rename left: where the table went, namespace and name.
     """
 
     kind: str = "table"
@@ -56,7 +154,8 @@ class Pointer:
     metadata: str | None
     memory: Memory = field(default_factory=Memory)
     nonce: str
-    intent: Mapping[str, Any] | None = None
+    intent: Intent | None = None
+    moved: tuple[str, ...] | None = None
 
     @property
     def live(self) -> bool:
@@ -75,6 +174,7 @@ class Pointer:
         uuid: str | None = None,
     ) -> Pointer:
         """The value that follows this one."""
+        assert self.intent is None, self
         done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
         return replace(
             self,
@@ -84,6 +184,35 @@ class Pointer:
             metadata=metadata,
             memory=self.memory.add(done),
             nonce=nonce,
+            moved=None,
+        )
+
+    def with_memory(self, memory: Memory) -> Pointer:
+        """See `Value`."""
+        return replace(self, memory=memory)
+
+    def touched(self, *, nonce: str, now_ms: int, intent: Intent | None = None) -> Pointer:
+        """See `Participant`."""
+        assert self.intent is None, self
+        done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms)
+        return replace(
+            self, version=self.version + 1, memory=self.memory.add(done), nonce=nonce, intent=intent
+        )
+
+    def settled(self, *, committed: bool) -> Pointer:
+        """See `Participant`."""
+        intent, clean = self.intent, replace(self, intent=None)
+        if intent is None or not committed:
+            return clean
+        then = intent.then
+        moved = then.get("moved")
+        return replace(
+            clean,
+            state=PointerState(then["state"]),
+            uuid=then["table-uuid"],
+            metadata=then["metadata-location"],
+            moved=tuple(moved) if moved else None,
+            memory=self.memory.add(intent.done(self.version)),
         )
 
     def dump(self) -> bytes:
@@ -101,7 +230,8 @@ class Pointer:
                 "metadata-location": self.metadata,
                 **self.memory.to_json(),
                 "nonce": self.nonce,
-                "intent": self.intent,
+                "intent": self.intent.to_json() if self.intent else None,
+                **({"moved": self.moved} if self.moved else {}),
             }
         )
 
@@ -110,16 +240,11 @@ class Pointer:
         """From what was stored under `key`.
 
         Raises:
-            UnavailableError: it carries an intent or a format that this version does not know.
+            UnavailableError: it has a format that this version does not know.
             CorruptStateError: it is no pointer.
         """
-        value = _parse(data, key)
-        if value.get("intent") is not None:
-            raise UnavailableError(
-                f"{key} takes part in a transaction that this version of the catalog does not know; "
-                "upgrade the catalog",
-                key=key,
-            )
+        value = parse(data, key)
+        moved = value.get("moved")
         try:
             return Pointer(
                 kind=value["kind"],
@@ -131,6 +256,8 @@ class Pointer:
                 metadata=value["metadata-location"],
                 memory=Memory.from_json(value),
                 nonce=value["nonce"],
+                intent=Intent.from_json(value.get("intent")),
+                moved=tuple(moved) if moved else None,
             )
         except (KeyError, TypeError, ValueError, IndexError) as e:
             raise CorruptStateError(f"{key} is no pointer: {e!r}; restore it from a backup", key=key) from e
@@ -186,6 +313,10 @@ class Namespace:
             nonce=nonce,
         )
 
+    def with_memory(self, memory: Memory) -> Namespace:
+        """See `Value`."""
+        return replace(self, memory=memory)
+
     def dump(self) -> bytes:
         """As stored."""
         return orjson.dumps(
@@ -209,7 +340,7 @@ class Namespace:
             UnavailableError: it has a format that this version does not know.
             CorruptStateError: it is no namespace.
         """
-        value = _parse(data, key)
+        value = parse(data, key)
         try:
             return Namespace(
                 levels=tuple(value["namespace"]),
@@ -224,7 +355,13 @@ class Namespace:
             raise CorruptStateError(f"{key} is no namespace: {e!r}; restore it from a backup", key=key) from e
 
 
-def _parse(data: bytes, key: str) -> dict[str, Any]:
+def parse(data: bytes, key: str) -> dict[str, Any]:
+    """The JSON object of a register value in the format of this version.
+
+    Raises:
+        UnavailableError: it has another format.
+        CorruptStateError: it is none.
+    """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as e:

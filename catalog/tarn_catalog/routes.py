@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -214,10 +215,31 @@ class Routes:
         return self._table(call, stored)
 
     def _drop_table(self, call: Call, arguments: list[str]) -> Answer:
-        # purgeRequested is accepted; files are taken by the reaper only, whether purged or not (I7).
         slot = Slot.of(levels_of(arguments[0]), arguments[1])
-        self._catalog.tables.drop(slot, repeat=call.repeat("drop-table"))
+        purge = call.query.get("purgeRequested", "false").lower()
+        if purge not in ("true", "false"):
+            raise InvalidError(f"Invalid purgeRequested {purge[:64]!r}: give true or false")
+        drop = self._catalog.names.purge if purge == "true" else self._catalog.tables.drop
+        # The key is bound to the path and the body: whether files are to go is part of the request too.
+        drop(slot, repeat=call.repeat(f"drop-table-{purge}"))
         return NO_CONTENT
+
+    def _rename_table(self, call: Call, _: list[str]) -> Answer:
+        body = call.json()
+        self._catalog.names.rename(
+            _named(body, "source"), _named(body, "destination"), repeat=call.repeat("rename-table")
+        )
+        return NO_CONTENT
+
+    def _register_table(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        stored = self._catalog.names.register(
+            Slot.of(levels_of(arguments[0]), get(body, "name", str)),
+            get(body, "metadata-location", str),
+            overwrite=get(body, "overwrite", bool, False),
+            repeat=call.repeat("register-table"),
+        )
+        return self._table(call, stored)
 
     def _metrics(self, call: Call, arguments: list[str]) -> Answer:
         Slot.of(levels_of(arguments[0]), arguments[1])
@@ -229,6 +251,15 @@ class Routes:
             f"{call.method} {unquote(call.path)[:200]!r} is not supported by this version of the "
             "catalog; /v1/config lists what is"
         )
+
+
+def _named(body: dict[str, Any], field: str) -> Slot:
+    """The table that a field names."""
+    named = get(body, field, dict)
+    levels = get(named, "namespace", list)
+    if not levels or not all(isinstance(level, str) and level for level in levels):
+        raise InvalidError(f"Cannot parse the request body: {field}.namespace is no list of names")
+    return Slot.of(tuple(levels), get(named, "name", str))
 
 
 Function = Callable[[Routes, Call, list[str]], Answer]
@@ -268,9 +299,9 @@ _ROUTES = tuple(
         ("POST", _TABLE, Routes._commit_table, {}),
         ("DELETE", _TABLE, Routes._drop_table, {}),
         ("POST", f"{_TABLE}/metrics", Routes._metrics, {}),
+        ("POST", f"{_NS}/register", Routes._register_table, {}),
+        ("POST", "v1/tables/rename", Routes._rename_table, {}),
         # In the specification, not in this version.
-        ("POST", f"{_NS}/register", Routes._not_supported, {"told": False}),
-        ("POST", "v1/tables/rename", Routes._not_supported, {"told": False}),
         ("POST", "v1/transactions/commit", Routes._not_supported, {"told": False}),
         ("POST", "v1/views/rename", Routes._not_supported, {"told": False}),
         ("GET", f"{_TABLE}/credentials", Routes._not_supported, {"told": False}),

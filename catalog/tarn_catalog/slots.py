@@ -13,6 +13,7 @@ from tarn.core.errors import (
 )
 from tarn.core.naming import check_path_properties, pointer_key
 from tarn_catalog.namespaces import Levels
+from tarn_catalog.pointer import Pointer, PointerState
 from tarn_catalog.schemas import Json
 
 
@@ -71,6 +72,34 @@ class NewTable:
 def taken(slot: Slot) -> AlreadyExistsError:
     """The error if there is a table."""
     return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
+
+
+def blank(slot: Slot, nonce: str) -> Pointer:
+    """What the first value of a name is built on."""
+    return Pointer(
+        state=PointerState.DROPPED,
+        namespace=slot.namespace,
+        name=slot.name,
+        uuid="",
+        version=0,
+        metadata=None,
+        nonce=nonce,
+    )
+
+
+def placed(table_uuid: str, metadata: str) -> Json:
+    """The fields of a pointer, once the table has this name."""
+    return {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": metadata}
+
+
+def gone(table_uuid: str, moved: Slot | None = None) -> Json:
+    """The fields of a pointer, once the table has this name no more."""
+    return {
+        "state": PointerState.DROPPED.value,
+        "table-uuid": table_uuid,
+        "metadata-location": None,
+        "moved": [*moved.namespace, moved.name] if moved else None,
+    }
 
 
 def check_locations(meta: Json, base: Json) -> None:

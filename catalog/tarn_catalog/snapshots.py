@@ -154,11 +154,29 @@ def setter(field: str, name: str) -> Callable[[Draft, Json], Draft]:
         get(file, "file-size-in-bytes", int)
         if name == "statistics":
             get(file, "file-footer-size-in-bytes", int)
-            get(file, "blob-metadata", list)
+            for blob in get(file, "blob-metadata", list):
+                _check_blob(blob)
         others = [f for f in draft.meta.get(name) or [] if f["snapshot-id"] != snapshot_id]
         return replace(draft, meta={**draft.meta, name: [*others, file]})
 
     return set_file
+
+
+def _check_blob(blob: object) -> None:
+    """Nothing, if readers understand the description of a statistics blob."""
+    if not isinstance(blob, dict):
+        raise InvalidError(
+            "Cannot parse set-statistics: blob-metadata holds something that is no JSON object"
+        )
+    get(blob, "type", str)
+    get(blob, "snapshot-id", int)
+    get(blob, "sequence-number", int)
+    numbers(blob, "fields")
+    properties = blob.get("properties")
+    if properties is not None and not (
+        isinstance(properties, dict) and all(isinstance(value, str) for value in properties.values())
+    ):
+        raise InvalidError("Cannot parse set-statistics: properties of a blob must map names to strings")
 
 
 def remover(name: str) -> Callable[[Draft, Json], Draft]:

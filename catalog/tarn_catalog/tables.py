@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tarn.core.errors import (
     ConflictError,
@@ -10,27 +10,39 @@ from tarn.core.errors import (
     OutcomeUnknownError,
     TarnError,
 )
-from tarn.core.naming import check_path_properties
+from tarn.core.naming import check_path_properties, claim_key, pointer_key
 from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog import metadata
 from tarn_catalog.core import Core, Held, Metadata, Repeat
 from tarn_catalog.draft import check_format_version
-from tarn_catalog.namespaces import Namespaces, no_such_namespace
+from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.pointer import Pointer, PointerState
 from tarn_catalog.register import Superseded
 from tarn_catalog.schemas import Json
-from tarn_catalog.slots import NewTable, Slot, check_locations, last_of, taken
+from tarn_catalog.slots import (
+    NewTable,
+    Slot,
+    blank,
+    check_locations,
+    last_of,
+    placed,
+    taken,
+)
+from tarn_catalog.transactions import Part, Transactions
 
 COMMIT_ATTEMPTS_MAX = 16
+CREATE_ATTEMPTS_MAX = 4
+MOVES_FOLLOWED_MAX = 8
 POINTER_BYTES = 16_000
 
 
 class Tables:
     """Operations on tables."""
 
-    def __init__(self, core: Core, namespaces: Namespaces) -> None:
+    def __init__(self, core: Core, namespaces: Namespaces, transactions: Transactions) -> None:
         self._core = core
         self._namespaces = namespaces
+        self._transactions = transactions
 
     # -- reading
 
@@ -40,7 +52,15 @@ class Tables:
         Raises:
             NoSuchTableError: it is not there.
         """
-        held = self._core.read(slot.key, Pointer.load)
+        return self.there(slot, self._transactions.read(slot.key, Pointer.load))
+
+    @staticmethod
+    def there(slot: Slot, held: Held[Pointer] | None) -> Held[Pointer]:
+        """The pointer itself, if it is that of a table that is there.
+
+        Raises:
+            NoSuchTableError: it is not.
+        """
         if held is None or not held.value.live or held.value.kind != "table":
             raise slot.missing()
         return held
@@ -59,9 +79,10 @@ class Tables:
         Raises:
             NoSuchTableError: it is not there.
         """
-        return self._current(self.pointer(slot))
+        return self.current(self.pointer(slot))
 
-    def _current(self, held: Held[Pointer]) -> Metadata:
+    def current(self, held: Held[Pointer]) -> Metadata:
+        """The metadata that a live pointer names."""
         assert held.value.metadata is not None, held.value.name
         return self._core.metadata(held.value.metadata)
 
@@ -87,7 +108,7 @@ class Tables:
             OutcomeUnknownError: it may have been made.
         """
         self._namespaces.enter(slot.namespace)
-        held = self._core.read(slot.key, Pointer.load)
+        held = self._transactions.read_to_write(slot.key, Pointer.load)
         if held is not None:
             if self._core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
@@ -116,12 +137,12 @@ class Tables:
         """The answer to a request that was carried out before."""
         if not held.value.live:
             raise slot.missing()
-        return self._current(held)
+        return self.current(held)
 
     def _create(self, slot: Slot, held: Held[Pointer] | None, meta: Json, repeat: Repeat | None) -> Metadata:
-        """Store the first metadata and the pointer, then make sure that the namespace is still there."""
+        """Store the first metadata, then the pointer in a namespace that is there for sure."""
         table_uuid = meta["table-uuid"]
-        # The first file's name is the same for all who use this location: only one of them can write it (I7).
+        # The first file's name is the same for all who use this location: only one can write it (I7).
         location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
         try:
             stored = self._core.write_metadata(location, meta)
@@ -131,34 +152,57 @@ class Tables:
                 "are never reused; begin the create again",
                 table=slot.text,
             ) from e
-        self.create_pointer(slot, held, stored, repeat)
-        if slot.namespace and not self._namespaces.enter(slot.namespace, missing_ok=True):
-            self._drop(slot, lambda pointer: pointer.uuid == table_uuid, repeat=None)
-            raise no_such_namespace(slot.namespace)
-        return stored
 
-    def create_pointer(
-        self, slot: Slot, held: Held[Pointer] | None, stored: Metadata, repeat: Repeat | None
-    ) -> None:
-        """Write the pointer of a new table, over a tombstone if there is one.
+        def confirm() -> None:
+            self._namespaces.enter(slot.namespace)
+            if self._core.register.read(claim_key(table_uuid)) is not None:
+                raise ConflictError(
+                    f"Cannot create {slot.text}: the table {table_uuid} was registered meanwhile; begin the "
+                    "create again",
+                    table=slot.text,
+                )
+
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            part = Part(
+                key=slot.key,
+                held=held,
+                base=held.value if held is not None else blank(slot, self._core.new_uuid()),
+                then=placed(table_uuid, location),
+            )
+            done = self._transactions.run([part], repeat=repeat, confirm=confirm)
+            if done is not None:
+                if slot.key in done:
+                    self._remember(slot, done[slot.key])
+                return stored
+            held = self._transactions.read_to_write(slot.key, Pointer.load)
+            if held is not None and held.value.live:
+                if self._core.repeated(held.value.memory, repeat):
+                    return self.current(held)
+                raise taken(slot)
+        raise ConflictError(
+            f"Cannot create {slot.text}: others worked on that name {CREATE_ATTEMPTS_MAX} times meanwhile; "
+            "try again",
+            table=slot.text,
+        )
+
+    def create_unnamed(self, slot: Slot, stored: Metadata) -> None:
+        """Write the pointer of a table that no user can name, and that lies in no namespace.
 
         Raises:
             AlreadyExistsError: somebody else was first.
             OutcomeUnknownError: it may have been written.
         """
         table_uuid = stored.parsed["table-uuid"]
-        base = held.value if held is not None else self._blank(slot)
+        base = blank(slot, self._core.new_uuid())
         written, outcome = self._core.write(
             slot.key,
             base.next(
                 nonce=self._core.new_uuid(),
                 now_ms=self._core.now_ms(),
-                key=repeat.key if repeat else None,
-                what=repeat.what if repeat else None,
                 metadata=stored.location,
                 uuid=table_uuid,
             ),
-            over=held,
+            over=None,
         )
         match outcome:
             case Superseded():
@@ -168,23 +212,7 @@ class Tables:
             case Conflict():
                 raise taken(slot)
             case Unknown(reason=reason):
-                raise OutcomeUnknownError(
-                    f"Cannot tell whether table {slot.text} was created: {reason}; load it and look for uuid "
-                    f"{table_uuid}",
-                    table=slot.text,
-                    uuid=table_uuid,
-                )
-
-    def _blank(self, slot: Slot) -> Pointer:
-        return Pointer(
-            state=PointerState.DROPPED,
-            namespace=slot.namespace,
-            name=slot.name,
-            uuid="",
-            version=0,
-            metadata=None,
-            nonce=self._core.new_uuid(),
-        )
+                raise OutcomeUnknownError(f"Cannot tell whether {slot.text} was created: {reason}")
 
     # -- committing
 
@@ -223,7 +251,11 @@ class Tables:
                 if done is not None:
                     return done
             for _ in range(COMMIT_ATTEMPTS_MAX):
-                held = self.pointer(slot)
+                held = self._transactions.read_to_write(slot.key, Pointer.load)
+                moved = self._moved(held, updates, repeat)
+                if moved is not None:
+                    return moved
+                held = self.there(slot, held)
                 done = self._attempt(slot, held, requirements, updates, repeat)
                 if done is not None:
                     return done
@@ -232,6 +264,29 @@ class Tables:
             "and try again",
             table=slot.text,
         )
+
+    def _moved(
+        self, held: Held[Pointer] | None, updates: Sequence[Json], repeat: Repeat | None
+    ) -> Metadata | None:
+        """The table's metadata, if this very commit was carried out before the table was renamed.
+
+        Without this a client whose answer was lost would hear "no such table", take its commit for refused
+        and delete files that the table uses.
+        """
+        remembered = False
+        for _ in range(MOVES_FOLLOWED_MAX):
+            if held is None or held.value.live or held.value.moved is None:
+                return None
+            *levels, name = held.value.moved
+            remembered = remembered or self._core.repeated(held.value.memory, repeat)
+            after = self._transactions.read(pointer_key(levels, name), Pointer.load)
+            if after is None or after.value.uuid != held.value.uuid:
+                return None
+            if after.value.live:
+                found = self.current(after)
+                return found if remembered or metadata.already_applied(updates, found.parsed) else None
+            held = after
+        return None
 
     def _attempt(
         self,
@@ -245,8 +300,8 @@ class Tables:
     ) -> Metadata | None:
         """The metadata after the commit; None if somebody else was first, or if `must_swap` was not met."""
         if self._core.repeated(held.value.memory, repeat):
-            return None if must_swap else self._current(held)
-        base = self._current(held)
+            return None if must_swap else self.current(held)
+        base = self.current(held)
         if metadata.already_applied(updates, base.parsed):
             return None if must_swap else base
         metadata.check_requirements(requirements, base.parsed)
@@ -297,7 +352,9 @@ class Tables:
 
     def _next_location(self, base: Metadata) -> str:
         folder, name = base.location.rsplit("/", 1)
-        version = int(name.split("-", 1)[0]) + 1
+        # A registered file may be called otherwise; the uuid makes the next name unique anyway.
+        number = name.split("-", 1)[0]
+        version = int(number) + 1 if number.isascii() and number.isdigit() else 1
         return f"{folder}/{version:05}-{self._core.new_uuid()}.metadata.json"
 
     def _commit_create(
@@ -311,12 +368,12 @@ class Tables:
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
         location = str(last_of(updates, "set-location", "location")).rstrip("/")
         self._namespaces.enter(slot.namespace)
-        held = self._core.read(slot.key, Pointer.load)
+        held = self._transactions.read_to_write(slot.key, Pointer.load)
         if held is not None:
             if self._core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
             if held.value.live:
-                current = self._current(held)
+                current = self.current(held)
                 adds = any(update.get("action") == "add-snapshot" for update in updates)
                 if held.value.uuid == table_uuid and (
                     not adds or metadata.already_applied(updates, current.parsed)
@@ -346,16 +403,11 @@ class Tables:
             NoSuchTableError: it is not there.
             OutcomeUnknownError: it may have been dropped.
         """
-        if not self._drop(slot, lambda _: True, repeat=repeat):
-            raise slot.missing()
-
-    def _drop(self, slot: Slot, mine: Callable[[Pointer], bool], *, repeat: Repeat | None) -> bool:
         for _ in range(COMMIT_ATTEMPTS_MAX):
-            held = self._core.read(slot.key, Pointer.load)
+            held = self._transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and self._core.repeated(held.value.memory, repeat):
-                return True
-            if held is None or not held.value.live or held.value.kind != "table" or not mine(held.value):
-                return False
+                return
+            held = self.there(slot, held)
             _, outcome = self._core.write(
                 slot.key,
                 held.value.next(
@@ -371,7 +423,7 @@ class Tables:
             self._core.cache.drop(slot.key)
             match outcome:
                 case Committed():
-                    return True
+                    return
                 case Conflict():
                     continue
                 case Unknown(reason=reason):

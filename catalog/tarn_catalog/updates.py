@@ -33,6 +33,24 @@ from tarn_catalog.snapshots import (
 )
 
 LAST_ADDED = -1
+# Names that engines use for what is no property of a table.
+RESERVED_PROPERTIES = frozenset(
+    {
+        "format-version",
+        "uuid",
+        "snapshot-count",
+        "current-snapshot-summary",
+        "current-snapshot-id",
+        "current-snapshot-timestamp-ms",
+        "current-schema",
+        "default-partition-spec",
+        "default-sort-order",
+    }
+)
+_INSTEAD = {
+    "format-version": "send the update upgrade-format-version (pyiceberg: upgrade_table_version)",
+    "current-snapshot-id": "send the update set-snapshot-ref (pyiceberg: manage_snapshots)",
+}
 
 
 def _assign_uuid(draft: Draft, update: Json) -> Draft:
@@ -172,6 +190,12 @@ def _set_properties(draft: Draft, update: Json) -> Draft:
     wanted = update.get("updates", update.get("updated"))
     if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
         raise InvalidError("Cannot parse update set-properties: field updates must map names to strings")
+    for name in wanted:
+        if name in RESERVED_PROPERTIES:
+            raise InvalidError(
+                f"Cannot set properties: {name} is not set as a property; "
+                f"{_INSTEAD.get(name, 'it follows from the table itself, leave it out')}"
+            )
     properties = {**draft.meta["properties"], **wanted}
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 

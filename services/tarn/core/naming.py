@@ -14,6 +14,8 @@ from tarn.core.errors import InvalidLocationError, InvalidNameError
 NAMESPACES_PREFIX = "catalog/v1/namespaces/"
 POINTERS_PREFIX = "catalog/v1/pointers/"
 KEY_PAGES_PREFIX = "catalog/v1/keys/"
+TRANSACTIONS_PREFIX = "catalog/v1/transactions/"
+CLAIMS_PREFIX = "catalog/v1/claims/"
 PROBE_PREFIX = "catalog/v1/probe/"
 WAREHOUSE = "warehouse"
 
@@ -161,6 +163,16 @@ def name_of_pointer_key(key: str) -> str:
     return decode(key.rsplit("/", 1)[-1].removesuffix(".json"))
 
 
+def transaction_key(transaction: str) -> str:
+    """The key of the record of a transaction (a uuid)."""
+    return f"{TRANSACTIONS_PREFIX}{transaction}.json"
+
+
+def claim_key(table_uuid: str) -> str:
+    """The key of the claim on a table: which name holds it, or that its files are to go."""
+    return f"{CLAIMS_PREFIX}{table_uuid}.json"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
     """Where keys and locations meet: the location of key `k` is `<base>/<k>`.
@@ -245,6 +257,15 @@ class Roots:
                 location=location,
                 uuid=table_uuid,
             )
+        return location
+
+    def check_inside(self, location: str) -> str:
+        """`location`, if it is well formed and under the warehouse.
+
+        Raises:
+            InvalidLocationError: it is not.
+        """
+        self._segments(location)
         return location
 
     def _segments(self, location: str) -> list[str]:

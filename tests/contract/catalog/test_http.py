@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tarn.adapters.store import MemoryStore
-from tarn.core.naming import POINTERS_PREFIX, Roots
+from tarn.core.naming import POINTERS_PREFIX, TRANSACTIONS_PREFIX, Roots, claim_key
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.faults import Fault, FaultyStore
 from tarn_catalog.register import Patience
@@ -116,9 +116,7 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
     world.table()
     told = world.published.get("/v1/config").json()["endpoints"]
     assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in told
-    assert not [
-        line for line in told if re.search("rename|view|register|transactions|plan|credentials", line)
-    ]
+    assert not [line for line in told if re.search("view|transactions|plan|credentials", line)]
     for line in told:
         method, path = (
             line.replace("{prefix}/", "").replace("{namespace}", "ns").replace("{table}", "t").split()
@@ -127,9 +125,10 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
         assert answer.status_code not in (404, 405, 501), line
         if method == "DELETE" and answer.status_code == 204:
             world.table()
+    assert {"POST /v1/{prefix}/tables/rename", "POST /v1/{prefix}/namespaces/{namespace}/register"} < set(
+        told
+    )
     for method, path in (
-        ("POST", "/v1/tables/rename"),
-        ("POST", "/v1/namespaces/ns/register"),
         ("POST", "/v1/transactions/commit"),
         ("GET", "/v1/namespaces/ns/views"),
     ):
@@ -153,7 +152,7 @@ def test_every_route_wants_a_token(world: World) -> None:
         line.replace("{prefix}/", "").split()
         for line in world.published.get("/v1/config").json()["endpoints"]
     ]
-    routes += [["GET", "/v1/config"], ["POST", "/v1/tables/rename"], ["POST", "/health/deep"]]
+    routes += [["GET", "/v1/config"], ["POST", "/v1/transactions/commit"], ["POST", "/health/deep"]]
     tried = 0
     for method, template in routes:
         path = template.replace("{namespace}", "ns").replace("{table}", "t")
@@ -312,6 +311,25 @@ def test_outcomes_as_statuses(world: World) -> None:
         ("POST", "/v1/namespaces/ns/tables/t", b'{"requirements": [], "updates": [{"action": "x"}]}', 400),
         ("POST", "/v1/namespaces/ns/tables/t", b'{"identifier": {"namespace": ["ns"], "name": "u"}}', 400),
         ("POST", "/v1/namespaces/ns/properties", b'{"updates": {"a": "1"}, "removals": ["a"]}', 422),
+        ("POST", "/v1/tables/rename", b"{}", 400),
+        ("POST", "/v1/tables/rename", b'{"source": {"namespace": ["ns"], "name": "t"}}', 400),
+        (
+            "POST",
+            "/v1/tables/rename",
+            b'{"source": {"namespace": [], "name": "t"}, "destination": {"namespace": ["ns"], "name": "u"}}',
+            400,
+        ),
+        (
+            "POST",
+            "/v1/tables/rename",
+            b'{"source": {"namespace": ["ns"], "name": "t"},'
+            b' "destination": {"namespace": ["ns"], "name": "/"}}',
+            400,
+        ),
+        ("POST", "/v1/namespaces/ns/register", b'{"name": "u"}', 400),
+        ("POST", "/v1/namespaces/ns/register", b'{"name": "u", "metadata-location": "x"}', 400),
+        ("POST", "/v1/namespaces/nope/register", b'{"name": "u", "metadata-location": "x"}', 404),
+        ("POST", "/v1/namespaces/ns/register", b'{"name": "t", "metadata-location": "x"}', 409),
         ("PUT", "/v1/namespaces", b"{}", 405),
         ("GET", "/v1/nothing", None, 404),
         ("GET", "/", None, 404),
@@ -362,11 +380,67 @@ def test_namespace_pages(world: World) -> None:
 
 
 def test_purge_leaves_the_files_to_the_reaper(world: World) -> None:
-    location = world.table()["metadata-location"]
-    answer = world.published.delete("/v1/namespaces/ns/tables/t", params={"purgeRequested": "true"})
-    assert (answer.status_code, answer.content) == (204, b"")
+    told = world.table()
+    location, table_uuid = told["metadata-location"], told["metadata"]["table-uuid"]
+    path = "/v1/namespaces/ns/tables/t"
+    bad = world.published.delete(path, params={"purgeRequested": "maybe"})
+    assert "give true or false" in error(bad, 400, "BadRequestException")
+    key = {"idempotency-key": uuid7()}
+    for _ in range(2):
+        answer = world.published.delete(path, params={"purgeRequested": "true"}, headers=key)
+        assert (answer.status_code, answer.content) == (204, b"")
+    answer = world.published.delete(path, params={"purgeRequested": "false"}, headers=key)
+    error(answer, 422, "UnprocessableEntityException")
+    error(world.published.delete(path, params={"purgeRequested": "true"}), 404, "NoSuchTableException")
     assert world.store.inner.get(location.removeprefix("s3://tarn/")) is not None
-    assert [op for op in world.store.seen if op.kind == "delete"] == []
+    deleted = [op.key for op in world.store.seen if op.kind == "delete"]
+    assert len(deleted) == 1, deleted
+    assert deleted[0].startswith(TRANSACTIONS_PREFIX), "the record goes, and nothing else"
+    asked = json.loads(world.store.inner.get(claim_key(table_uuid)).data)["purge"]
+    assert asked.pop("at-ms") == pytest.approx(time.time() * 1000, abs=60_000)
+    assert asked == {
+        "namespace": ["ns"],
+        "name": "t",
+        "location": told["metadata"]["location"],
+        "metadata-location": location,
+    }
+    again = world.post("/v1/namespaces/ns/register", {"name": "t", "metadata-location": location})
+    assert "dropped with purge" in error(again, 409, "CommitFailedException")
+
+
+def test_a_rename_over_http(world: World) -> None:
+    told = world.table()
+    world.table("u")
+    world.post("/v1/namespaces", {"namespace": ["other"]})
+
+    def rename(source: list[str], target: list[str], **headers: str) -> httpx.Response:
+        body = {
+            "source": {"namespace": source[:-1], "name": source[-1]},
+            "destination": {"namespace": target[:-1], "name": target[-1]},
+        }
+        return world.post("/v1/tables/rename", body, **headers)
+
+    t, u = ["ns", "t"], ["ns", "u"]
+    missing = rename(["ns", "nope"], t)
+    assert error(missing, 404, "NoSuchTableException") == "Table does not exist: ns.nope"
+    nowhere = rename(t, ["nowhere", "t"])
+    assert error(nowhere, 404, "NoSuchNamespaceException") == "Namespace does not exist: nowhere"
+    for target in (u, t):
+        message = error(rename(t, target), 409, "AlreadyExistsException")
+        assert message == f"Table already exists: {'.'.join(target)}"
+    key = uuid7()
+    for _ in range(2):
+        answer = rename(t, ["other", "v"], idempotency_key=key)
+        assert (answer.status_code, answer.content) == (204, b"")
+    error(rename(t, ["other", "w"], idempotency_key=key), 422, "UnprocessableEntityException")
+    error(rename(t, ["other", "w"]), 404, "NoSuchTableException")
+    found = world.published.get("/v1/namespaces/other/tables/v").json()
+    assert found["metadata-location"] == told["metadata-location"]
+    assert world.published.head("/v1/namespaces/ns/tables/t").status_code == 404
+    answer = world.published.delete("/v1/namespaces/ns/tables/u")
+    assert answer.status_code == 204
+    assert world.published.delete("/v1/namespaces/ns").status_code == 204, "nothing is left in it"
+    error(world.published.delete("/v1/namespaces/other"), 409, "NamespaceNotEmptyException")
 
 
 def test_metrics_are_accepted(world: World) -> None:

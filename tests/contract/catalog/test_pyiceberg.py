@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 
+import orjson
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import (
@@ -32,6 +33,8 @@ from pyiceberg.types import (
     TimestampType,
 )
 
+from tarn.core.naming import claim_key
+from tarn_catalog.slots import Slot
 from tests.contract.catalog.conftest import Lake
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})
@@ -113,6 +116,146 @@ def test_a_table_from_birth_to_death(lake: Lake) -> None:
     assert second.scan().to_arrow().num_rows == 0
     client.drop_table("ns.t")
     client.drop_namespace("ns")
+
+
+def test_a_table_is_renamed_and_stays_the_same_table(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    client.create_namespace("other")
+    table = client.create_table("ns.t", ROWS.schema)
+    table.append(ROWS)
+    client.create_table("other.taken", ROWS.schema)
+    renamed = client.rename_table("ns.t", "other.u")
+    assert renamed.name() == ("other", "u")
+    assert renamed.metadata == table.metadata
+    assert renamed.metadata_location == table.metadata_location
+    assert (client.list_tables("ns"), client.list_tables("other")) == (
+        [],
+        [("other", "taken"), ("other", "u")],
+    )
+    renamed.append(ROWS)
+    assert lake.open().load_table("other.u").scan().to_arrow().num_rows == 6
+    with pytest.raises(NoSuchTableError if lake.running is None else RESTError, match="Table does not exist"):
+        table.append(ROWS)
+    with pytest.raises(NoSuchTableError, match=re.escape("Table does not exist: ns.t")):
+        client.rename_table("ns.t", "ns.u")
+    with pytest.raises(TableAlreadyExistsError, match=re.escape("Table already exists: other.taken")):
+        client.rename_table("other.u", "other.taken")
+    # pyiceberg asks for the namespace first and words that itself.
+    with pytest.raises(NoSuchNamespaceError, match="amespace does not exist: .*nope"):
+        client.rename_table("other.u", "nope.u")
+    # The old name is free, the new one may be given back, and a name in between keeps its own table.
+    second = client.create_table("ns.t", ROWS.schema)
+    client.rename_table("ns.t", "ns.s")
+    client.rename_table("other.u", "ns.t")
+    assert client.load_table("ns.t").metadata.table_uuid == table.metadata.table_uuid
+    assert client.load_table("ns.s").metadata.table_uuid == second.metadata.table_uuid
+    assert client.load_table("ns.t").scan().to_arrow().num_rows == 6
+
+
+def test_a_dropped_table_is_registered_again(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    table = client.create_table("ns.t", ROWS.schema, properties={"owner": "me"})
+    table.append(ROWS)
+    first = table.metadata_location
+    table.append(ROWS)
+    newest = table.metadata_location
+    with pytest.raises(TableAlreadyExistsError, match=re.escape("Table already exists: ns.t")):
+        client.register_table("ns.t", newest)
+    with pytest.raises(TableAlreadyExistsError, match=re.escape("is ns.t, and a table has one name")):
+        client.register_table("ns.second", newest)
+    client.drop_table("ns.t")
+    again = client.register_table("ns.back", newest)
+    assert again.metadata == table.metadata
+    assert again.metadata_location == newest
+    again.append(ROWS)
+    assert lake.open().load_table("ns.back").scan().to_arrow().num_rows == 9
+    with pytest.raises(TableAlreadyExistsError, match=re.escape("is ns.back, and a table has one name")):
+        client.register_table("ns.t", first)
+    assert client.list_tables("ns") == [("ns", "back")]
+    client.rename_table("ns.back", "ns.t")
+    rolled = lake.core.names.register(Slot.of(("ns",), "t"), first, overwrite=True)
+    assert rolled.parsed["table-uuid"] == str(table.metadata.table_uuid)
+    assert client.load_table("ns.t").scan().to_arrow().num_rows == 3
+    client.load_table("ns.t").append(ROWS)
+    assert client.load_table("ns.t").scan().to_arrow().num_rows == 6
+
+
+def test_what_cannot_be_registered_is_named(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    table = client.create_table("ns.t", ROWS.schema)
+    good, location, table_uuid = table.metadata_location, table.location(), str(table.metadata.table_uuid)
+    client.drop_table("ns.t")
+    meta = orjson.loads(lake.store.get(lake.roots.key(good)).data)
+
+    def refused(change: dict[str, object], why: str, where: str = location) -> None:
+        at = f"{where}/metadata/00009-x.metadata.json"
+        lake.store.put(lake.roots.key(at), orjson.dumps({**meta, **change}))
+        with pytest.raises(BadRequestError, match=why):
+            client.register_table("ns.t", at)
+
+    for at, why in (
+        (f"{lake.roots.base}/catalog/v1/metadata/x.metadata.json", "is not under"),
+        ("s3://elsewhere/warehouse/t/metadata/x.metadata.json", "is not under"),
+        (f"{location}/metadata/../metadata/00000-{table_uuid}.metadata.json", "not allowed"),
+        (f"{location}/data/00000.parquet", "give the file that a load of the table answers"),
+        (f"{location}/metadata/00007-gone.metadata.json", "there is no such file"),
+    ):
+        with pytest.raises(BadRequestError, match=why):
+            client.register_table("ns.t", at)
+    refused({"format-version": 9}, "Unsupported format version")
+    refused({"table-uuid": "x"}, "table-uuid is missing or no UUID")
+    refused({"location": f"{lake.roots.warehouse}/plain"}, "was not handed out by this catalog")
+    other = f"{lake.roots.warehouse}/ns/other-{table_uuid}"
+    refused({}, "a table's files stay in its own location", where=other)
+    refused({"schemas": None}, "its field schemas is missing or no list")
+    refused({"current-schema-id": 7}, "current-schema-id 7 is not among its schemas")
+    refused({"current-snapshot-id": 7}, "current snapshot 7 is not among its snapshots")
+    refused({"refs": {"main": {"type": "branch", "snapshot-id": 7}}}, "branch main points at snapshot 7")
+    refused({"schemas": [{"type": "struct", "fields": [7]}]}, "Cannot|cannot|Invalid")
+    refused({"properties": {"write.data.path": lake.roots.warehouse}}, re.escape("Invalid write.data.path"))
+    assert client.list_tables("ns") == []
+    assert client.register_table("ns.t", good).metadata == table.metadata
+
+
+def test_a_purged_table_is_gone_and_its_files_are_marked(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    table = client.create_table("ns.t", ROWS.schema)
+    table.append(ROWS)
+    client.purge_table("ns.t")
+    assert not client.table_exists("ns.t")
+    with pytest.raises(NoSuchTableError, match=re.escape("Table does not exist: ns.t")):
+        client.purge_table("ns.t")
+    asked = orjson.loads(lake.store.get(claim_key(str(table.metadata.table_uuid))).data)["purge"]
+    assert (asked["location"], asked["metadata-location"]) == (table.location(), table.metadata_location)
+    assert lake.store.get(lake.roots.key(table.metadata_location)) is not None, "nothing is deleted here"
+    # pyiceberg takes every 409 here for a name in use.
+    with pytest.raises((CommitFailedException, TableAlreadyExistsError), match="dropped with purge"):
+        client.register_table("ns.t", table.metadata_location)
+    shared = client.create_table("ns.t", ROWS.schema, properties={"gc.enabled": "false"})
+    client.purge_table("ns.t")
+    assert lake.store.get(claim_key(str(shared.metadata.table_uuid))) is None, "dropped, not marked"
+    assert client.register_table("ns.t", shared.metadata_location).metadata == shared.metadata
+
+
+def test_properties_of_a_table_that_are_not_properties(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    table = client.create_table("ns.t", ROWS.schema, properties={"format-version": "1"})
+    with pytest.raises(BadRequestError, match="format-version is not set as a property"):
+        table.transaction().set_properties({"format-version": "3"}).commit_transaction()
+    with pytest.raises(BadRequestError, match="current-snapshot-id is not set as a property"):
+        table.transaction().set_properties({"current-snapshot-id": "3"}).commit_transaction()
+    table.transaction().upgrade_table_version(2).commit_transaction()
+    table.transaction().set_properties({"a": "1", "b": "2"}).commit_transaction()
+    table.transaction().remove_properties("b").commit_transaction()
+    found = lake.open().load_table("ns.t")
+    assert found.metadata.format_version == 2
+    assert found.properties["a"] == "1"
+    assert "b" not in found.properties
 
 
 def test_missing_namespaces_and_tables_are_named(lake: Lake) -> None:

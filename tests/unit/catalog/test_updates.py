@@ -613,8 +613,16 @@ def test_malformed_updates_are_refused_or_leave_what_readers_understand(data: st
         done = metadata.commit(with_snapshots(2), updates, now_ms=NOW_MS, previous_location="s3://x/p.json")
     except TarnError:
         return
-    if done is not None:
-        TableMetadataUtil.parse_obj(done)
+    if done is None:
+        return
+    read = TableMetadataUtil.parse_obj(done)
+    assert str(read.table_uuid) == done["table-uuid"]
+    assert [s.snapshot_id for s in read.snapshots] == [s["snapshot-id"] for s in done["snapshots"]]
+    assert {n: r.snapshot_id for n, r in read.refs.items()} == {
+        n: r["snapshot-id"] for n, r in done["refs"].items()
+    }
+    assert read.schema().schema_id == done["current-schema-id"]
+    assert read.properties == done["properties"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -655,7 +663,11 @@ def test_malformed_new_tables_are_refused_or_leave_what_readers_understand(data:
         done = table(**request)
     except TarnError:
         return
-    TableMetadataUtil.parse_obj(done)
+    read = TableMetadataUtil.parse_obj(done)
+    assert read.schema().highest_field_id == done["last-column-id"]
+    assert [f.name for f in read.schema().fields] == [f["name"] for f in done["schemas"][0]["fields"]]
+    assert [f.name for f in read.spec().fields] == [f["name"] for f in done["partition-specs"][0]["fields"]]
+    assert read.sort_order().order_id == done["default-sort-order-id"]
 
 
 def test_lists_nested_without_end_are_refused() -> None:
