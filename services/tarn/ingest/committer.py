@@ -210,7 +210,7 @@ class Committer:
                 if isinstance(verdict, Unfit):
                     return NotDone(state=state, reason=verdict.reason)
                 if not is_current(layout, state):
-                    return NotDone(state=state, reason="the table's columns or partitioning changed meanwhile")
+                    return NotDone(state=state, reason="the table's columns or partitions changed meanwhile")
                 if sent is None or sent[2] != state.head_id:
                     if manifest is None:
                         manifest = self._manifests.write_manifest(

@@ -147,6 +147,7 @@ class Board:
 
 LOOK_AGE_S_MAX = 25.0
 BEAT_AGE_S_MAX = 60.0
+FOR_A_PERSON = ("NoSuchTopic",)
 
 
 PROGRESS_AGE_S_MAX = 120.0
@@ -155,8 +156,8 @@ PROGRESS_AGE_S_MAX = 120.0
 def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
     """Why the service cannot do its work now; empty if it can. The deep look also asks that lag shrinks.
 
-    A stopped or invalid ingestor is told on the status page and in the metrics: it waits for a person, and
-    restarting the service would not help.
+    A stopped or invalid ingestor, and one whose topic nobody made, is told on the status page and in the
+    metrics: it waits for a person, and restarting the service would not help.
     """
     found = []
     seen = board.dependencies()
@@ -168,6 +169,8 @@ def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
         elif now_s - look.looked_s > LOOK_AGE_S_MAX:
             found.append(f"{name}: no answer for {now_s - look.looked_s:.0f} s")
     for name, status in board.ingestors().items():
+        if status.state is State.WAITING and status.reason in FOR_A_PERSON:
+            continue
         if status.state in (State.STARTING, State.WAITING):
             found.append(f"ingestor {name}: {status.state.value}: {status.message or 'not ready yet'}")
         elif status.state is State.RUNNING and now_s - status.beat_s > BEAT_AGE_S_MAX:

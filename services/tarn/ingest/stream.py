@@ -197,12 +197,14 @@ class Ingestor:
         world = self._world
         started = world.clock()
         decoded = self._decoder.decode(batch)
+        decoded_s = world.clock()
         layout = self.target.layout
         files: tuple[WrittenFile, ...] = ()
         if decoded.rows.num_rows:
             files = write_rows(world.objects, layout, self.target.root, decoded.rows, new_name=world.new_id)
         at = datetime.fromtimestamp(world.ports.now_ms() / 1_000, tz=UTC)
         letters = self._letters.write(batch, decoded.bad, at=at)
+        written_s = world.clock()
         # Ids are never used twice: the same one before the first read and now means that all came from it.
         require_same_source(identity, source.identity())
         change = BatchChange(
@@ -251,6 +253,8 @@ class Ingestor:
             bad=len(decoded.bad),
             attempts=result.attempts,
             ms=round(took_ms, 1),
+            decode_ms=round((decoded_s - started) * 1_000, 1),
+            write_ms=round((written_s - decoded_s) * 1_000, 1),
         )
         if letters:
             log.warning(
@@ -278,7 +282,8 @@ class Ingestor:
         """Looks at topic and table while nothing comes; False if a new plan is due."""
         require_same_source(identity, source.identity())
         now = self._committer.load()
-        if now.uuid != state.uuid or offsets_in(now, self.name) != offsets_in(state, self.name):
+        moved = now.uuid != state.uuid or offsets_in(now, self.name) != offsets_in(state, self.name)
+        if moved or not self.target.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return False
         self._letters.register(now)

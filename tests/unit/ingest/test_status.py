@@ -45,6 +45,21 @@ def test_an_ingestor_that_cannot_work_is_a_fault(changes, told):
     assert fault == f"ingestor orders: {told}"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": State.STOPPED, "reason": "InvalidSpec", "message": "column id is long"},
+        {"state": State.INVALID, "reason": "InvalidSpec", "message": "unknown field"},
+        {"state": State.WAITING, "reason": "NoSuchTopic", "message": "topic orders does not exist"},
+    ],
+)
+def test_what_waits_for_a_person_is_told_and_is_no_fault_of_the_service(changes):
+    found = board(**changes)
+    assert faults(found, now_s=NOW, deep=True) == []
+    assert found.get("orders").to_json()["conditions"][0]["status"] is False
+    assert 'tarn_ingest_running{ingestor="orders",table="a.b"} 0' in to_metrics(found)
+
+
 def test_a_dependency_that_fails_or_does_not_answer_is_a_fault():
     found = board()
     found.saw("store", ok=False, message="may not read", looked_s=NOW)
