@@ -1,0 +1,47 @@
+"""Where a secret stands in a service of a running stack."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+
+from tests.support.stack import Stack, run
+
+
+def mounted_files(stack: Stack, service: str) -> dict[str, bytes]:
+    """Every file in the mounts of a service, as the engine can read them."""
+    found: dict[str, bytes] = {}
+    for mount in stack.inspect(service)["Mounts"]:
+        if mount["Destination"] == "/data":
+            continue
+        done = subprocess.run(
+            ["docker", "cp", f"{stack.container(service)}:{mount['Destination']}", "-"],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            for member in archive:
+                if member.isfile():
+                    file = archive.extractfile(member)
+                    assert file is not None
+                    found[f"{mount['Destination']}:{member.name}"] = file.read()
+    return found
+
+
+def holders(stack: Stack, service: str, secret: str) -> list[str]:
+    """Where in a service the secret stands: mounts, inspect output, environment, command lines, log."""
+    needle = secret.encode()
+    found = [name for name, body in mounted_files(stack, service).items() if needle in body]
+    if secret in json.dumps(stack.inspect(service)):
+        found.append("docker inspect")
+    if (
+        secret
+        in stack.inside(service, "sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null").text
+    ):
+        found.append("a process's environment or arguments")
+    if secret in run(["docker", "logs", stack.container(service)], timeout_s=60).text:
+        found.append("the log")
+    return found

@@ -1,0 +1,82 @@
+"""What the server is told: the token from its file, and no way around it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFIG = Path(__file__).resolve().parents[3] / "notebooks" / "jupyter_server_config.py"
+TOKEN = "t" * 43
+
+
+class Settings:
+    """Stands in for traitlets' config: `c.Class.name = value`."""
+
+    def __getattr__(self, name: str) -> Settings:
+        found = Settings()
+        setattr(self, name, found)
+        return found
+
+
+def load(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[Settings, dict[str, Any]]:
+    monkeypatch.setenv("TARN_SECRETS_DIR", str(folder))
+    found = Settings()
+    return found, runpy.run_path(str(CONFIG), init_globals={"get_config": lambda: found})
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    (tmp_path / "jupyter_token").write_text(TOKEN)
+    return tmp_path
+
+
+def test_the_token_is_the_one_of_the_file_and_every_guard_is_on(
+    monkeypatch: pytest.MonkeyPatch, secrets: Path
+) -> None:
+    c, _ = load(monkeypatch, secrets)
+    assert vars(c.IdentityProvider) == {"token": TOKEN}
+    server = vars(c.ServerApp)
+    assert server["allow_remote_access"] is False
+    assert server["local_hostnames"] == ["localhost"]
+    assert server["allow_origin"] == ""
+    assert "allow_origin_pat" not in server
+    assert server["allow_root"] is False
+    assert server["disable_check_xsrf"] is False
+    assert server["terminals_enabled"] is False
+    assert server["jpserver_extensions"]["jupyter_server_terminals"] is False
+
+
+@pytest.mark.parametrize("text", ["", "short", "t" * 31])
+def test_a_token_that_keeps_nobody_out_stops_the_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "jupyter_token").write_text(text)
+    with pytest.raises(ValueError, match=r"jupyter_token has \d+ characters, needed are 32"):
+        load(monkeypatch, tmp_path)
+
+
+def test_no_token_stops_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(monkeypatch, tmp_path)
+    text = (CONFIG.parent / "Dockerfile").read_text(encoding="utf-8")
+    assert "TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR=1" in text, "else the server would start without"
+
+
+def test_log_lines_are_json_and_a_stop_is_no_error(monkeypatch: pytest.MonkeyPatch, secrets: Path) -> None:
+    _, names = load(monkeypatch, secrets)
+    lines = names["JsonLines"]()
+
+    def line(level: int, text: str) -> dict[str, str]:
+        record = logging.LogRecord("ServerApp", level, "f", 1, text, None, None)
+        found: dict[str, str] = json.loads(lines.format(record))
+        return found
+
+    assert line(logging.ERROR, " boom\nbang ")["event"] == "boom\nbang"
+    assert line(logging.ERROR, "boom")["level"] == "error"
+    assert line(logging.CRITICAL, "received signal 15, stopping")["level"] == "info"
+    assert line(logging.CRITICAL, "anything else")["level"] == "critical"
