@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import time
@@ -11,9 +12,13 @@ import pytest
 from tarn_host import checks
 
 from tests.support.containers import LogKeeper, artifacts
-from tests.support.stack import Stack, read_timings, run
+from tests.support.stack import Stack, eventually, read_timings, run
 
 ENGINES = ("pyiceberg", "trino", "spark")
+
+
+LAYER_ROW = re.compile(r"^((?:bronze|silver|gold)\.\w+) .*? ([\d,]+) .*? \d[\d,]* s ago", re.MULTILINE)
+GOLD = {f"gold.delays_by_{name}" for name in ("carrier", "route", "hour", "weather")}
 
 
 def canary_rows(stack: Stack) -> int:
@@ -72,16 +77,49 @@ def test_up_works_offline(stack: Stack) -> None:
     assert "nothing changed" in answer.text
 
 
-def test_down_keeps_the_data_and_up_finds_it(stack: Stack, log_keeper: LogKeeper) -> None:
+def bronze_rows(stack: Stack) -> int:
+    [(rows,)] = stack.query("SELECT count(*) FROM bronze.flight_events") or [[0]]
+    return int(rows)
+
+
+def replayed(stack: Stack) -> int:
+    """How many messages of the year the replay had handed over when it first told."""
+    told = eventually(
+        lambda: re.findall(r"([\d,]+) of [\d,]+ messages", stack.compose("logs", "replay").text),
+        timeout_s=60,
+        what="the replay tells where it is",
+    )
+    return int(told[0].replace(",", ""))
+
+
+def test_down_keeps_the_data_and_up_finds_it_and_goes_on_with_the_demo(
+    stack: Stack, log_keeper: LogKeeper
+) -> None:
     rows = canary_rows(stack)
+    own = ("tarn", "demo", "replay", "--again", "--rate", "2000", "--messages", "100")
+    assert stack.script(*own, timeout_s=120).code == 0
+    started = stack.compose("--profile", "demo", "up", "--detach", "--no-deps", "--no-build", "replay")
+    assert started.code == 0, started.text
+    played, flights = replayed(stack), bronze_rows(stack)
     stack.keep_logs(log_keeper)
     for _ in range(2):
         answer = stack.script("down", timeout_s=300)
         assert answer.code == 0, answer.text
     assert not [item for item in leftovers(stack.name) if not item.startswith("volume")]
-    answer = stack.script("up")
+    answer = stack.script("up", env={"TARN_DEMO": "on"})
     assert answer.code == 0, answer.text
     assert canary_rows(stack) == rows + 1
+    held = {name: int(n.replace(",", "")) for name, n in LAYER_ROW.findall(answer.text)}
+    assert set(held) == {"bronze.flight_events", "silver.flights", *GOLD}
+    assert held["bronze.flight_events"] >= flights
+    assert min(held.values()) > 0
+    told = answer.text.partition("The three airlines that leave latest")[2].partition("Tarn is up")[0]
+    assert len(re.findall(r"^\w.*\d+\.\d\s*$", told, re.MULTILINE)) == 3, told
+    assert replayed(stack) > played, "it goes on where the topic ends"
+    answer = stack.script(*own, timeout_s=120)
+    assert answer.code == 0, answer.text
+    assert "The replay of scripts/up is stopped" in answer.text
+    assert stack.inspect("replay")["State"]["Status"] == "exited"
 
 
 @pytest.fixture

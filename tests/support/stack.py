@@ -149,6 +149,28 @@ class Stack:
         """Run a program inside a running service's container, as the service's user."""
         return run(["docker", "exec", self.container(service), *words], timeout_s=timeout_s)
 
+    def query(self, sql: str) -> list[list[Any]]:
+        """The rows that Trino answers with; none while a table does not exist."""
+        import trino
+        from trino.exceptions import TrinoUserError
+
+        connection = trino.dbapi.connect(
+            host="127.0.0.1",
+            port=int(self.ports["TARN_PORT_TRINO"]),
+            user="test",
+            catalog="tarn",
+            request_timeout=60,
+            timezone="UTC",
+        )
+        try:
+            return list(connection.cursor().execute(sql).fetchall())
+        except TrinoUserError as error:
+            if error.error_name not in ("TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND"):
+                raise
+            return []
+        finally:
+            connection.close()
+
     def one_shot(self, service: str, code: str, timeout_s: float = 120) -> Answer:
         """Run Python in a fresh container of a service, with that service's secrets."""
         return self.compose(

@@ -1,0 +1,55 @@
+"""Flights flow: what a paced replay sends becomes rows of silver and gold, by the pipeline service alone."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from tarn.flights import dataset
+from tarn.flights.events import Shares, Stream
+from tests.support.stack import Stack, eventually
+
+MESSAGES, RATE = 3_000, 500
+FLOWED_S = 150
+
+
+def scheduled(messages: int) -> set[str]:
+    """The flights whose schedule is among the first messages of the stream, by their keys."""
+    shares = Shares(duplicates=0.02, late=0.05, broken=0.001)
+    stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=shares, seed=1)
+    found = stream.messages(0, messages, now=datetime.now(UTC))
+    return {m.key.decode() for m in found if b'"event":"scheduled"' in m.value}
+
+
+def in_silver(stack: Stack) -> set[str]:
+    rows = stack.query(
+        "SELECT date_format(time_hour, '%Y-%m-%dT%H:%i:%sZ') || '/' || carrier || '/' || "
+        "cast(flight AS varchar) FROM silver.flights WHERE scheduled_at IS NOT NULL",
+    )
+    assert len({key for (key,) in rows}) == len(rows), "one row per flight"
+    return {key for (key,) in rows}
+
+
+@pytest.mark.timeout(FLOWED_S + 150)
+def test_a_paced_replay_becomes_flights_and_answers(stack: Stack) -> None:
+    begun = time.monotonic()
+    words = ("--again", "--rate", str(RATE), "--messages", str(MESSAGES))
+    answer = stack.script("tarn", "demo", "replay", *words, timeout_s=120)
+    assert answer.code == 0, answer.text
+    assert "Sent 3,000 messages" in answer.text
+    assert time.monotonic() - begun >= MESSAGES / RATE
+    wanted = scheduled(MESSAGES)
+    assert len(wanted) > 800
+    eventually(
+        lambda: wanted <= in_silver(stack), timeout_s=FLOWED_S, what=f"{len(wanted)} flights in silver"
+    )
+    tables = ("gold.delays_by_carrier", "gold.delays_by_hour")
+    grouped = " UNION ALL ".join(f"SELECT sum(flights) FROM {name}" for name in tables)
+    eventually(
+        lambda: all(n == len(in_silver(stack)) for (n,) in stack.query(grouped) or [(None,)]),
+        timeout_s=60,
+        what="every flight of silver in gold once",
+    )
+    assert stack.health()["pipeline"] == "healthy"
