@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tarn_host import base, engine, project, shell, stack
+from tarn_host import base, engine, keeper, project, shell, stack
 from tarn_host.say import StopError, stopped
 
 PLAYS = (["demo", "load"], ["demo", "replay"])
@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 else f"no container engine answers: {now.error}"
             )
             raise StopError(what, "run scripts/up first")
+        work = keeper.on_host(words)
+        if work is not None:
+            return work(here, words)
         if is_play(words) and stack.stop_replay(here):
             print(
                 "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StopError as error:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    command = ["docker", "compose", "run", "--rm", "--no-deps", *([] if terminal else ["-T"]), "cli", *words]
+    command = ["docker", "compose", "run", "--rm", "--no-deps", *([] if terminal else ["-T"]), keeper.service_of(words), *words]
     os.chdir(project.ROOT)
     return os.execvpe(command[0], command, shell.environment(here.env()))
 

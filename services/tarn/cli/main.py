@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from tarn.cli import demo, pipeline, wiring
+from tarn.cli import demo, keeper, pipeline, wiring
 from tarn.cli.answers import as_csv, as_json, as_table
 from tarn.cli.canary import Limits, fly
 from tarn.cli.hostenv import exports, host_env
@@ -43,6 +43,7 @@ app = typer.Typer(
 PIPE_COLUMNS = 160
 app.add_typer(demo.app)
 app.add_typer(pipeline.app)
+app.add_typer(keeper.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 
@@ -74,15 +75,8 @@ def canary(
 
 @app.command()
 def status(as_json_: Json = False) -> None:
-    """Show services, tables, freshness and what ingest is doing."""
-    settings = load_settings()
-    seen = gather(
-        wiring.looks(settings),
-        wiring.lake(settings, timeout_s=2 * wiring.LOOK_S),
-        wiring.ingest_status(settings),
-        clock=Clock(),
-        at=datetime.now(UTC),
-    )
+    """Show services, layers and how fresh they are, ingestors with their lag, and tables."""
+    seen = gather(wiring.sources(load_settings()), clock=Clock(), at=datetime.now(UTC))
     if as_json_:
         print(json.dumps(as_data(seen)))  # noqa: T201
     else:

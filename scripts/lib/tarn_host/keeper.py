@@ -1,0 +1,236 @@
+"""scripts/tarn fsck, backup and restore: files of the host become streams of a one-shot container.
+
+No folder of the host is mounted: the container's user has no rights there, and needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tarn_host import project, shell, stack
+from tarn_host.project import ROOT, Project
+from tarn_host.say import StopError, line
+
+SERVICE_OF = {"fsck": "keeper", "backup": "keeper", "restore": "bootstrap"}
+END_NAME = b"tarn-backup-end.json"
+BLOCK = 512
+CHUNK_BYTES = 1 << 20
+TAIL_BYTES_MAX = 64 << 20
+START_TIMEOUT_S = 180
+PREPARE_TIMEOUT_S = 180
+MIB = 1 << 20
+CLEAN, DAMAGED = 0, 1
+LOG = project.LOG_DIR / "restore.log"
+ALONE = ("minio", "init", "bootstrap", "keeper")
+
+
+def service_of(words: Sequence[str]) -> str:
+    """The service that runs a command of scripts/tarn. Pure."""
+    return "cli" if "--help" in words else SERVICE_OF.get("".join(_plain(words)[:1]), "cli")
+
+
+def on_host(words: Sequence[str]) -> Callable[[Project, Sequence[str]], int] | None:
+    """What runs a command here on the host, where a service alone does not do it. Pure."""
+    if "--help" in words:
+        return None
+    return {"backup": backup, "restore": restore}.get("".join(_plain(words)[:1]))
+
+
+def _plain(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word != "--debug"]
+
+
+def compose_run(service: str, *words: str, entrypoint: str = "") -> list[str]:
+    """The command that runs one service once, without a terminal. Pure."""
+    named = ["--entrypoint", entrypoint] if entrypoint else []
+    return ["docker", "compose", "run", "--rm", "--no-deps", "-T", *named, service, *words]
+
+
+def backup(here: Project, words: Sequence[str]) -> int:
+    """Take a backup into a file; the file shows under its name when it is whole.
+
+    Raises:
+        StopError: it could not be taken; nothing is left behind.
+    """
+    target = _file(words, "backup")
+    if target is None:
+        return _pass(here, compose_run("keeper", "backup"))
+    if target.exists():
+        raise StopError(f"{target} exists, and a backup overwrites nothing", "choose another name")
+    if not target.parent.is_dir():
+        raise StopError(f"the folder {target.parent} does not exist", "make it, or choose another")
+    part = target.with_name(target.name + ".part")
+    begin = time.monotonic()
+    try:
+        code, written = _take(here, part)
+        end = closing_record(part)
+        if end is None:
+            raise StopError(
+                f"the backup was cut short after {written / MIB:.1f} MiB (exit code {code}), and is removed",
+                "see what it said above; the lake was not touched. Take it again",
+                code=code or 1,
+            )
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    seconds = time.monotonic() - begin
+    line(f"{target}: {end['objects']} objects, {written / MIB:.1f} MiB, {seconds:.1f} s in all")
+    return code
+
+
+def _take(here: Project, part: Path) -> tuple[int, int]:
+    """Stream a backup into a file; the container's exit code and the bytes written."""
+    written = 0
+    process = subprocess.Popen(
+        compose_run("keeper", "backup"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=shell.environment(here.env()),
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    try:
+        with part.open("wb") as file:
+            os.chmod(part, 0o600)
+            while True:
+                chunk = process.stdout.read(CHUNK_BYTES)
+                if not chunk:
+                    break
+                file.write(chunk)
+                written += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StopError(
+            f"could not write {part} after {written / MIB:.1f} MiB: {error.strerror or error}; it is removed",
+            "free some space or name a file on another disk; the lake was not touched",
+        ) from None
+    finally:
+        process.stdout.close()
+        _end(process)
+    return process.returncode, written
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=shell.TERMINATE_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def restore(here: Project, words: Sequence[str]) -> int:
+    """Start the store alone, put a backup into it, and look at the result.
+
+    Raises:
+        StopError: it was refused or failed.
+    """
+    source = _file(words, "restore")
+    if source is not None:
+        if not source.is_file():
+            raise StopError(f"there is no file {source}", "name a backup, as scripts/tarn backup made it")
+        if closing_record(source) is None:
+            raise StopError(
+                f"{source} ({source.stat().st_size} bytes) is cut short, or no backup: its closing record is "
+                "not at its end. Nothing was changed",
+                "use a whole copy of it, or take another backup",
+                code=2,
+            )
+    running = [s.name for s in stack.services(here) if s.state == "running" and s.name not in ALONE]
+    if running:
+        raise StopError(
+            f"{', '.join(running)} run here, and a restore needs an empty lake that nobody uses. Nothing was "
+            "changed",
+            "for a fresh lake: scripts/down --purge (it removes the tables, log and secrets of this clone), "
+            "then this again; to keep this lake, restore in another clone",
+        )
+    begin = time.monotonic()
+    line("starting the store alone")
+    up = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
+    up += ["--wait", "--wait-timeout", str(START_TIMEOUT_S), "minio"]
+    _prepare(here, up, "starting the store", START_TIMEOUT_S + 60)
+    _prepare(here, compose_run("bootstrap"), "preparing the store", PREPARE_TIMEOUT_S)
+    command = compose_run("bootstrap", "restore", entrypoint="tarn")
+    if source is None:
+        code = _pass(here, command)
+    else:
+        with source.open("rb") as file:
+            code = subprocess.run(
+                command, stdin=file, env=shell.environment(here.env()), cwd=ROOT, check=False
+            ).returncode
+    if code != 0:
+        return code
+    line(f"restored in {time.monotonic() - begin:.1f} s; looking at the copy")
+    code = _pass(here, compose_run("keeper", "fsck"), stdin=subprocess.DEVNULL)
+    line(f"done in {time.monotonic() - begin:.1f} s; scripts/up starts everything else")
+    return code
+
+
+def _prepare(here: Project, command: list[str], what: str, timeout_s: float) -> None:
+    shell.logged(
+        command,
+        LOG,
+        timeout_s=timeout_s,
+        what=what,
+        fix="see docker compose logs minio bootstrap",
+        env=here.env(),
+        cwd=ROOT,
+    )
+
+
+def _pass(here: Project, command: list[str], stdin: int | None = None) -> int:
+    """Run with this process's own streams."""
+    return subprocess.run(
+        command, stdin=stdin, env=shell.environment(here.env()), cwd=ROOT, check=False
+    ).returncode
+
+
+def _file(words: Sequence[str], command: str) -> Path | None:
+    """The file that is named; None for `-`, the standard streams."""
+    plain = _plain(words)[1:]
+    if len(plain) != 1 or (plain[0].startswith("-") and plain[0] != "-"):
+        raise StopError(
+            f"scripts/tarn {command} takes one file, not {' '.join(plain) or 'none'}",
+            f"scripts/tarn {command} lake.tar, or - for {'stdout' if command == 'backup' else 'stdin'}",
+            code=2,
+        )
+    if plain[0] == "-":
+        stream = sys.stdout if command == "backup" else sys.stdin
+        if stream is not None and stream.isatty():
+            raise StopError("a backup is no text for a terminal", "name a file, or use a pipe", code=2)
+        return None
+    return Path(plain[0]).absolute()
+
+
+def closing_record(path: Path) -> dict[str, Any] | None:
+    """The closing record at the very end of a backup; None where there is none, so that it is cut short."""
+    size = path.stat().st_size
+    length = 64 << 10
+    with path.open("rb") as file:
+        while True:
+            start = max(0, size - length)
+            file.seek(start)
+            tail = file.read(length)
+            at = tail.rfind(END_NAME.ljust(100, b"\0"))
+            if at >= 0 or start == 0 or length >= TAIL_BYTES_MAX:
+                break
+            length *= 16
+    if at < 0:
+        return None
+    body = tail[at + BLOCK :]
+    text, newline, rest = body.partition(b"\n")
+    padding = -(len(text) + 1) % BLOCK
+    if not newline or rest != bytes(padding + 2 * BLOCK):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "objects" in found else None

@@ -1,0 +1,175 @@
+"""`tarn fsck`, `backup` and `restore`: the lake as a whole. They run in `keeper`, the last in `bootstrap`.
+
+A backup is a stream: it leaves by stdout and comes back by stdin, so that no container needs a folder of the
+host. `scripts/tarn` turns files into these streams.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version as package_version
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tarn.cli.settings import Settings, load_settings
+from tarn.core.credentials import ACCESS_KEY_FILE, ROOT_FILES, SECRET_KEY_FILE
+from tarn.core.errors import InvalidError, TarnError, UnavailableError
+
+if TYPE_CHECKING:
+    from tarn.adapters.bulk import S3Bulk
+    from tarn.keeper.fsck import Report
+
+CLEAN, DAMAGED, BLIND = 0, 1, 2
+PIPE_COLUMNS = 160
+MIB = 1024 * 1024
+
+app = typer.Typer()
+
+KAFKA_NOTICE = (
+    "Kafka's log is no part of a backup. If this stack still has its log (only the store was lost), ingest "
+    "goes on by itself and brings in what came after the backup. If its Kafka is new, each of these streams "
+    "stops with SourceChanged, and nothing is lost or doubled: rename its table, and ingest makes a new one "
+    "beside it (docs/operations.md, Backup and restore)"
+)
+
+
+@app.command()
+def fsck(
+    as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
+) -> None:
+    """Look at the whole lake and say what is damaged. 0: clean; 1: damage; 2: could not look."""
+    from tarn.keeper.fsck import fsck as look
+
+    try:
+        settings = load_settings()
+        report = look(_store(settings), bucket=settings.bucket, tell=_tell)
+    except TarnError as error:
+        print(f"tarn fsck: could not look: {error.message}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(BLIND) from error
+    if as_json_:
+        print(json.dumps(report.data()))  # noqa: T201
+    else:
+        _print(report, Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS))
+    raise typer.Exit(DAMAGED if report.damage else CLEAN)
+
+
+@app.command()
+def backup() -> None:
+    """Write a backup of the lake to stdout. Use it as: scripts/tarn backup lake.tar."""
+    from tarn.keeper.archive import Begin
+    from tarn.keeper.backup import backup as copy
+
+    if sys.stdout.isatty():
+        raise InvalidError("a backup is no text: name a file, as in scripts/tarn backup lake.tar")
+    settings = load_settings()
+    begin = Begin(
+        id=uuid.uuid4().hex,
+        bucket=settings.bucket,
+        warehouse=settings.warehouse,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=package_version("tarn"),
+    )
+    try:
+        done = copy(_store(settings), sys.stdout.buffer, begin, tell=_tell)
+    except OSError as error:
+        raise UnavailableError(
+            f"the backup could not be written: {error.strerror or error}; what is there of it is cut short, "
+            "and no restore takes it. Free some space and take it again"
+        ) from error
+    end = done.end
+    _tell(
+        f"{end.tables} tables, {end.objects} objects, {end.bytes / MIB:.1f} MiB in {done.seconds:.1f} s "
+        f"({done.mib_per_s:.0f} MiB/s)"
+    )
+    if done.whole:
+        return
+    for location in end.missing[:20]:
+        _tell(f"not in the backup, as the lake does not have it: {location}")
+    for finding in done.findings:
+        _tell(f"{finding.where}: {finding.kind.value}: {finding.what}")
+    _tell(
+        f"The backup holds everything that can be read; {len(end.missing)} files and {len(done.findings)} "
+        "other things are damaged in the lake itself: scripts/tarn fsck tells more."
+    )
+    raise typer.Exit(DAMAGED)
+
+
+@app.command()
+def restore() -> None:
+    """Put a backup from stdin into an empty lake. Use it as: scripts/tarn restore lake.tar."""
+    from tarn.keeper.restore import restore as put
+
+    if sys.stdin.isatty():
+        raise InvalidError("no backup on stdin: name a file, as in scripts/tarn restore lake.tar")
+    settings = load_settings()
+    store = _store(settings, names=ROOT_FILES)
+    done = put(store, sys.stdin.buffer, bucket=settings.bucket, warehouse=settings.warehouse, tell=_tell)
+    end = done.end
+    again = f", {done.present} of them were there already" if done.present else ""
+    _tell(
+        f"{end.tables} tables, {end.objects} objects{again}, {end.bytes / MIB:.1f} MiB "
+        f"in {done.seconds:.1f} s ({done.mib_per_s:.0f} MiB/s)"
+    )
+    if end.missing:
+        _tell(f"{len(end.missing)} files were missing in the lake that was backed up, first {end.missing[0]}")
+    for line in stream_lines(end.streams):
+        _tell(line)
+    if end.streams:
+        _tell(KAFKA_NOTICE + ".")
+
+
+def stream_lines(streams: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where each stream stood, a line each."""
+    return [
+        f"stream {s['stream']} -> {s['table']}: topic {s['topic']} ({s['topic_id']}), next offsets "
+        + ", ".join(f"{partition}: {offset}" for partition, offset in s["next"].items())
+        for s in streams
+    ]
+
+
+def _store(settings: Settings, names: tuple[str, str] = (ACCESS_KEY_FILE, SECRET_KEY_FILE)) -> S3Bulk:
+    from tarn.adapters.bulk import S3Bulk
+    from tarn.bootstrap.volumes import load_secrets
+
+    secrets = load_secrets(settings.secrets_dir, names)
+    return S3Bulk(
+        bucket=settings.bucket,
+        endpoint=settings.s3_endpoint,
+        region=settings.region,
+        access_key_id=secrets[names[0]].strip(),
+        secret_access_key=secrets[names[1]].strip(),
+    )
+
+
+def _print(report: Report, out: Console) -> None:
+    """The findings, then what was looked at."""
+    if report.findings:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("", "where", "finding", "what to do"):
+            table.add_column(column, overflow="fold")
+        for found in (*report.damage, *report.notes):
+            what = f"{found.kind.value}: {found.what}"
+            table.add_row("DAMAGE" if found.damage else "note", found.where, what, found.fix)
+        out.print(table)
+        out.print()
+    out.print(
+        f"{report.tables} tables in {report.namespaces} namespaces, {report.tombstones} dropped names, "
+        f"{report.snapshots} snapshots, {report.files} files of {report.bytes / MIB:.1f} MiB; "
+        f"{report.orphans} objects of {report.orphan_bytes / MIB:.1f} MiB that nothing names "
+        f"(commits that lost a race, expired snapshots, dropped tables)."
+    )
+    for line in stream_lines(report.data()["streams"]):
+        out.print(line)
+    verdict = "The lake is whole" if not report.damage else f"{len(report.damage)} kinds of damage were found"
+    out.print(f"{verdict} ({report.seconds:.1f} s).")
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

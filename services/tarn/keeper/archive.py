@@ -1,0 +1,322 @@
+"""The form of a backup: one tar, written and read as a stream.
+
+    tarn-backup.json            what it is: format, id, bucket, warehouse, when
+    objects/<key> …             table files first, then what the catalog's prefix held
+    manifest/000001.jsonl …     after every thousand objects: key, size and SHA-256 of each
+    tarn-backup-end.json        the closing record: totals; a backup without it is cut short
+
+Any tar shows and unpacks it. It is not compressed: what it holds is, nearly all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any
+
+import orjson
+
+from tarn.core.errors import InvalidError, TarnError
+
+FORMAT = 1
+BEGIN_NAME = "tarn-backup.json"
+END_NAME = "tarn-backup-end.json"
+OBJECTS = "objects/"
+MANIFESTS = "manifest/"
+MANIFEST_EVERY = 1_000
+BLOCK = 512
+CHUNK_BYTES = 1024 * 1024
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+
+
+class BackupError(InvalidError):
+    """A backup that cannot be used: cut short, damaged, or of another kind."""
+
+
+class ChangedError(TarnError):
+    """An object changed its size while it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """The first record.
+
+    Attributes:
+        id: of this backup.
+        bucket, warehouse: what the locations in it were written for.
+        at: when, UTC, ISO 8601.
+        version: of Tarn.
+        format: of the archive.
+    """
+
+    id: str
+    bucket: str
+    warehouse: str
+    at: str
+    version: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The closing record.
+
+    Attributes:
+        id: of this backup.
+        objects, bytes: totals.
+        tables: how many.
+        sha256: over all manifests.
+        missing: locations that the lake named and did not have.
+        streams: where every ingested stream stood.
+    """
+
+    id: str
+    objects: int
+    bytes: int
+    tables: int
+    sha256: str
+    missing: list[str] = field(default_factory=list)
+    streams: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Writer:
+    """Writes an archive to a stream that need not be seekable.
+
+    Args:
+        out: where to.
+        begin: the first record.
+    """
+
+    def __init__(self, out: IO[bytes], begin: Begin) -> None:
+        self._out = out
+        self._begin = begin
+        self._lines: list[bytes] = []
+        self._manifests = 0
+        self._digest = hashlib.sha256()
+        self.objects = 0
+        self.bytes = 0
+        self.written = 0
+        self._record(BEGIN_NAME, _dump(asdict(begin)))
+
+    def add(self, key: str, size: int, parts: Iterator[bytes]) -> None:
+        """Write an object.
+
+        Raises:
+            ChangedError: its parts are not of that size together; the archive cannot be used.
+            OSError: the stream cannot be written.
+        """
+        self._header(OBJECTS + key, size)
+        digest = hashlib.sha256()
+        seen = 0
+        for part in parts:
+            digest.update(part)
+            seen += len(part)
+            self._write(part)
+        if seen != size:
+            raise ChangedError(f"{key} has {seen} bytes and had {size} a moment ago; try the backup again")
+        self._pad(size)
+        self._lines.append(_dump({"key": key, "bytes": size, "sha256": digest.hexdigest()}))
+        self.objects += 1
+        self.bytes += size
+        if len(self._lines) >= MANIFEST_EVERY:
+            self._manifest()
+
+    def close(self, *, tables: int, missing: list[str], streams: list[dict[str, Any]]) -> End:
+        """Write what is left and the closing record; the stream stays open."""
+        if self._lines:
+            self._manifest()
+        end = End(
+            id=self._begin.id,
+            objects=self.objects,
+            bytes=self.bytes,
+            tables=tables,
+            sha256=self._digest.hexdigest(),
+            missing=missing,
+            streams=streams,
+        )
+        self._record(END_NAME, _dump(asdict(end)))
+        self._write(bytes(2 * BLOCK))
+        self._out.flush()
+        return end
+
+    def _manifest(self) -> None:
+        self._manifests += 1
+        data = b"".join(self._lines)
+        self._lines.clear()
+        self._digest.update(data)
+        self._record(f"{MANIFESTS}{self._manifests:06}.jsonl", data)
+
+    def _record(self, name: str, data: bytes) -> None:
+        self._header(name, len(data))
+        self._write(data)
+        self._pad(len(data))
+
+    def _header(self, name: str, size: int) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size, 0o600
+        self._write(info.tobuf(format=tarfile.PAX_FORMAT))
+
+    def _pad(self, size: int) -> None:
+        self._write(bytes(-size % BLOCK))
+
+    def _write(self, data: bytes) -> None:
+        self._out.write(data)
+        self.written += len(data)
+
+
+Sink = Callable[[str, int, Iterator[bytes]], None]
+"""Takes an object: key, size, parts. It reads all parts."""
+
+
+def read(source: IO[bytes], *, on_begin: Callable[[Begin], None], on_object: Sink) -> End:
+    """Read an archive, giving each object to a sink, and return the closing record.
+
+    What was given is proven by the closing record only: a sink must be able to leave what it got without
+    use.
+
+    Args:
+        source: a stream.
+        on_begin: called with the first record; may raise.
+        on_object: called with each object.
+
+    Raises:
+        BackupError: it is no backup, is cut short, or does not hold what its manifests say.
+    """
+    state = _Reading()
+    try:
+        with tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK_BYTES) as tar:
+            for member in tar:
+                # A tar remembers all its members; of a backup that is too much.
+                tar.members = []  # type: ignore[attr-defined]
+                end = state.take(tar, member, on_begin, on_object)
+                if end is not None:
+                    return end
+    except (tarfile.TarError, EOFError) as error:
+        raise state.cut_short(str(error)) from error
+    raise state.cut_short("it ends")
+
+
+class _Reading:
+    """How far an archive has been read."""
+
+    def __init__(self) -> None:
+        self.begin: Begin | None = None
+        self.last = ""
+        self.objects = 0
+        self.bytes = 0
+        self._seen: list[bytes] = []
+        self._digest = hashlib.sha256()
+
+    def take(
+        self,
+        tar: tarfile.TarFile,
+        member: tarfile.TarInfo,
+        on_begin: Callable[[Begin], None],
+        on_object: Sink,
+    ) -> End | None:
+        name = member.name
+        if self.begin is None:
+            if name != BEGIN_NAME:
+                raise BackupError(f"this is no backup of Tarn: it begins with {name[:100]!r}")
+            self.begin = _begin(self._whole(tar, member))
+            on_begin(self.begin)
+        elif name.startswith(OBJECTS):
+            self._object(tar, member, name.removeprefix(OBJECTS), on_object)
+        elif name.startswith(MANIFESTS):
+            self._manifest(self._whole(tar, member), name)
+        elif name == END_NAME:
+            return self._end(self._whole(tar, member))
+        else:
+            raise BackupError(f"the backup holds {name[:100]!r}, which this version of Tarn does not know")
+        self.last = name
+        return None
+
+    def cut_short(self, why: str) -> BackupError:
+        if self.begin is None:
+            return BackupError(f"this is no backup of Tarn: {why or 'it is empty'}")
+        return BackupError(
+            f"the backup {self.begin.id} of {self.begin.at} is cut short: {self.objects} objects and "
+            f"{self.bytes} bytes, then it ends after {self.last[-120:]!r} without its closing record. "
+            "Take another one",
+            objects=self.objects,
+            bytes=self.bytes,
+        )
+
+    def _object(self, tar: tarfile.TarFile, member: tarfile.TarInfo, key: str, sink: Sink) -> None:
+        digest = hashlib.sha256()
+        seen = 0
+
+        def parts() -> Iterator[bytes]:
+            nonlocal seen
+            file = tar.extractfile(member)
+            while file is not None and seen < member.size:
+                part = file.read(min(CHUNK_BYTES, member.size - seen))
+                if not part:
+                    raise self.cut_short(f"in {key}")
+                digest.update(part)
+                seen += len(part)
+                yield part
+
+        sink(key, member.size, parts())
+        if seen != member.size:
+            raise AssertionError(f"the sink left {member.size - seen} bytes of {key} unread")
+        self._seen.append(_dump({"key": key, "bytes": member.size, "sha256": digest.hexdigest()}))
+        self.objects += 1
+        self.bytes += member.size
+
+    def _manifest(self, data: bytes, name: str) -> None:
+        found = b"".join(self._seen)
+        if found != data:
+            stated = data.splitlines(keepends=True)
+            odd = next(
+                (n for n, (a, b) in enumerate(zip(self._seen, stated, strict=False)) if a != b),
+                min(len(self._seen), len(stated)),
+            )
+            here = self._seen[odd].decode().strip() if odd < len(self._seen) else "nothing"
+            there = stated[odd].decode("utf-8", "replace").strip() if odd < len(stated) else "nothing"
+            raise BackupError(
+                f"the backup is damaged: {name} states {there[:300]}, and it holds {here[:300]}; "
+                "use another copy of the file, or take another backup"
+            )
+        self._digest.update(data)
+        self._seen.clear()
+
+    def _end(self, data: bytes) -> End:
+        try:
+            end = End(**orjson.loads(data))
+        except (orjson.JSONDecodeError, TypeError) as error:
+            raise BackupError(f"the closing record of the backup cannot be read: {error}") from error
+        found = (self.objects, self.bytes, self._digest.hexdigest())
+        if self._seen or found != (end.objects, end.bytes, end.sha256):
+            raise BackupError(
+                f"the backup is damaged: its closing record states {end.objects} objects and {end.bytes} "
+                f"bytes ({end.sha256[:12]}), it holds {self.objects} and {self.bytes} ({found[2][:12]})"
+            )
+        return end
+
+    def _whole(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+        if member.size > RECORD_BYTES_MAX:
+            raise BackupError(f"the backup is damaged: its record {member.name} has {member.size} bytes")
+        file = tar.extractfile(member)
+        data = file.read() if file is not None else b""
+        if len(data) != member.size:
+            raise self.cut_short(f"in {member.name}")
+        return data
+
+
+def _begin(data: bytes) -> Begin:
+    try:
+        value = orjson.loads(data)
+        if value["format"] != FORMAT:
+            raise BackupError(
+                f"the backup has format {value['format']}, this version of Tarn knows {FORMAT}: upgrade Tarn"
+            )
+        return Begin(**value)
+    except (orjson.JSONDecodeError, TypeError, KeyError) as error:
+        raise BackupError(f"the first record of the backup cannot be read: {error!r}") from error
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) + b"\n"

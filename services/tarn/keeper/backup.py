@@ -1,0 +1,205 @@
+"""`tarn backup`: the catalog's state as of one moment, and everything that it names, as one stream.
+
+What is committed after the pointers were read is not in it, and does not disturb it: every other object is
+written once and never changed. Pointers are read first, so what they name was there before; they are written
+last, so a copy of which they are part is whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+from tarn.adapters.bulk import PART_BYTES, BulkStore, Opened
+from tarn.core.audit.model import Finding, Kind, Table, locations
+from tarn.core.audit.names import keys_to_copy
+from tarn.core.audit.offsets import stands
+from tarn.core.errors import TarnError
+from tarn.core.registered import PointerValue
+from tarn.keeper.archive import Begin, End, Writer
+from tarn.keeper.fsck import Tell, stand_data
+from tarn.keeper.register import read_register
+from tarn.keeper.walk import READERS, Places, Walker, in_order
+
+TELL_EVERY_S = 5.0
+MIB = 1024 * 1024
+PARTS_AHEAD = 4
+LEFT_OUT = "what it names is not in the backup; scripts/tarn fsck tells more"
+
+
+class Reaper(Protocol):
+    """Who deletes files. It must not while a backup runs: what the pointers name must stay."""
+
+    def hold(self) -> str:
+        """Have it pause; a sentence about it."""
+
+    def release(self) -> None:
+        """Let it go on."""
+
+
+class NoReaper:
+    """This version has none: nothing deletes a table's files."""
+
+    def hold(self) -> str:
+        """See `Reaper`."""
+        return "no reaper to pause: nothing deletes files in this version"
+
+    def release(self) -> None:
+        """See `Reaper`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a backup did.
+
+    Attributes:
+        end: its closing record.
+        findings: tables of which nothing could be copied.
+        seconds: how long it took.
+    """
+
+    end: End
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything that the lake names is in it."""
+        return not self.end.missing and not self.findings
+
+    @property
+    def mib_per_s(self) -> float:
+        """How fast it was."""
+        return self.end.bytes / MIB / max(self.seconds, 1e-3)
+
+
+def backup(
+    store: BulkStore,
+    out: IO[bytes],
+    begin: Begin,
+    *,
+    tell: Tell,
+    reaper: Reaper | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    on_register: Callable[[], None] = lambda: None,
+) -> Done:
+    """Write everything that the lake names to a stream; bounded memory, many reads at a time.
+
+    Args:
+        store: the lake.
+        out: where to.
+        begin: the first record of the archive.
+        tell: shows progress.
+        reaper: who deletes files.
+        sleep: waits.
+        on_register: called when the pointers have been read; for tests.
+
+    Raises:
+        UnavailableError: the store does not answer.
+        OSError: the stream cannot be written.
+    """
+    began_s = time.monotonic()
+    reaper = reaper or NoReaper()
+    tell(reaper.hold())
+    try:
+        with ThreadPoolExecutor(max_workers=READERS) as pool:
+            register = read_register(store, pool, sleep=sleep)
+            on_register()
+            places = Places(begin.bucket)
+            copy = _Copy(store, Writer(out, begin), pool, tell, began_s)
+            walker = Walker(store, places, pool)
+            findings = list(register.findings)
+            streams: list[dict[str, Any]] = []
+            tables = 0
+            for number, pointer in enumerate(register.live, start=1):
+                copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
+                found = _read(walker, pointer)
+                if isinstance(found, Finding):
+                    findings.append(found)
+                    continue
+                tables += 1
+                findings += [
+                    Finding(kind=Kind.UNREADABLE, where=pointer.text, what=f"{at}: {why}", fix=LEFT_OUT)
+                    for at, why in found.unreadable.items()
+                ]
+                streams += [stand_data(stand) for stand in stands(found)]
+                copy.objects(locations(found), places)
+            copy.at = "catalog"
+            for key in keys_to_copy(list(register.objects)):
+                copy.data(key, register.objects[key])
+            end = copy.writer.close(tables=tables, missing=copy.missing, streams=streams)
+    finally:
+        reaper.release()
+    return Done(end=end, findings=tuple(findings), seconds=time.monotonic() - began_s)
+
+
+def _read(walker: Walker, pointer: PointerValue) -> Table | Finding:
+    """The table, or why nothing of it can be copied; metadata of any shape must not end the backup."""
+    try:
+        return walker.read(pointer)
+    except TarnError:
+        raise
+    except Exception as error:  # noqa: BLE001 - told, and the next table is copied
+        return Finding(
+            kind=Kind.METADATA_UNREADABLE,
+            where=pointer.text,
+            what=f"{pointer.metadata}: {type(error).__name__}: {error}",
+            fix=LEFT_OUT,
+        )
+
+
+class _Copy:
+    """Copies objects into the archive, in order, while the next ones are being read."""
+
+    def __init__(
+        self, store: BulkStore, writer: Writer, pool: ThreadPoolExecutor, tell: Tell, began_s: float
+    ) -> None:
+        self._store = store
+        self.writer = writer
+        self._pool = pool
+        self._tell = tell
+        self._began_s = self._told_s = began_s
+        self.at = ""
+        self.missing: list[str] = []
+
+    def objects(self, wanted: Iterable[str], places: Places) -> None:
+        def read(location: str) -> Opened | None:
+            key = places.key(location)
+            return self._store.open(key) if key is not None else None
+
+        # So many objects of up to one part each are held at once.
+        for location, opened in in_order(self._pool, wanted, read, ahead=2 * READERS):
+            key = places.key(location)
+            if opened is None or key is None:
+                self.missing.append(location)
+                continue
+            parts = iter((opened.data,)) if opened.data is not None else self._parts(key, opened.size_bytes)
+            self.writer.add(key, opened.size_bytes, parts)
+            self._progress()
+
+    def data(self, key: str, data: bytes) -> None:
+        self.writer.add(key, len(data), iter((data,)))
+        self._progress()
+
+    def _parts(self, key: str, size: int) -> Iterator[bytes]:
+        """A large object in order, a few parts ahead."""
+        waiting: list[Future[bytes]] = []
+        for start in range(0, size, PART_BYTES):
+            waiting.append(self._pool.submit(self._store.part, key, start, min(start + PART_BYTES, size)))
+            if len(waiting) > PARTS_AHEAD:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
+
+    def _progress(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TELL_EVERY_S:
+            self._told_s = now_s
+            rate = self.writer.bytes / MIB / (now_s - self._began_s)
+            self._tell(
+                f"{self.at}: {self.writer.objects} objects, {self.writer.bytes / MIB:.0f} MiB, "
+                f"{rate:.0f} MiB/s"
+            )
