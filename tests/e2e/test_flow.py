@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 
@@ -38,7 +39,9 @@ def test_a_paced_replay_becomes_flights_and_answers(stack: Stack) -> None:
     words = ("--again", "--rate", str(RATE), "--messages", str(MESSAGES))
     answer = stack.script("tarn", "demo", "replay", *words, timeout_s=120)
     assert answer.code == 0, answer.text
-    assert "Sent 3,000 messages" in answer.text
+    assert re.search(r"Sent (2,9\d\d|3,000) messages", answer.text), (
+        "what the topic holds already is not sent again"
+    )
     assert time.monotonic() - begun >= MESSAGES / RATE
     wanted = scheduled(MESSAGES)
     assert len(wanted) > 800
