@@ -1,14 +1,15 @@
 """scripts/tarn: run a command in the `cli` container; its exit code is this script's.
 
 A play of one's own (`demo load`, `demo replay`) first ends the one that scripts/up started: two at a time
-would send the same events.
+would send the same events. `status` is told what the engine says of the containers.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tarn_host import base, engine, keeper, project, shell, stack
 from tarn_host.say import StopError, stopped
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StopError as error:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    command = ["docker", "compose", "run", "--rm", "--no-deps", *([] if terminal else ["-T"]), keeper.service_of(words), *words]
+    told = ["--env", f"TARN_CONTAINERS={containers(stack.services(here))}"] if is_status(words) else []
+    options = ["--rm", "--no-deps", *([] if terminal else ["-T"]), *told]
+    command = ["docker", "compose", "run", *options, keeper.service_of(words), *words]
     os.chdir(project.ROOT)
     return os.execvpe(command[0], command, shell.environment(here.env()))
 
@@ -51,6 +54,25 @@ def is_play(words: Sequence[str]) -> bool:
     """Whether the command sends the events of the flights. Pure."""
     plain = [word for word in words if word != "--debug"]
     return plain[:2] in PLAYS and "--help" not in plain
+
+
+def is_status(words: Sequence[str]) -> bool:
+    """Whether the command shows the state of the lake. Pure."""
+    return [word for word in words if word != "--debug"][:1] == ["status"]
+
+
+def containers(services: Iterable[stack.Service]) -> str:
+    """The state of each service's container, in the form that the command reads. Pure."""
+    return json.dumps(
+        {
+            service.name: {
+                "running": service.state == "running",
+                "good": service.good,
+                "words": service.words(),
+            }
+            for service in services
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tarn.cli.canary import Report
-from tarn.cli.status import Status, freshness_s, ingestors
+from tarn.cli.layers import Progress
+from tarn.cli.status import Status, age_s
 
 
 def report_data(report: Report) -> dict[str, object]:
@@ -42,38 +43,86 @@ def print_report(report: Report, out: Console, err: Console) -> None:
 
 
 def print_status(seen: Status, out: Console, err: Console) -> None:
-    """Print the status: services, ingestors, tables, then what is wrong."""
-    services = _table("service", "", "address", "ms>", "seen")
+    """Print the status: services, layers, ingestors, tables, then what is wrong."""
+    out.print(_services(seen))
+    if seen.layers:
+        out.print()
+        out.print(_layers(seen))
+    if seen.ingestors:
+        out.print()
+        out.print(_ingestors(seen))
+    out.print()
+    out.print(_tables(seen) if seen.tables else "no tables")
+    told: set[str] = set()
+    services = {s.service: f"{s.service}: {s.detail}" for s in seen.services if not s.ok}
+    faults = {name: f"{name}: {fault}" for name, fault in seen.faults.items()}
+    for name, line in (*services.items(), *faults.items()):
+        reason = line.removeprefix(f"{name}: ")
+        if reason not in told:
+            err.print(Text(line, style="red"))
+        told |= {reason, f"{name} {reason}"}
+
+
+def _services(seen: Status) -> Table:
+    table = _table("service", "", "container", "address", "ms>", "seen")
     for state in seen.services:
         detail = state.detail if state.ok else "see below"
+        milliseconds = str(state.milliseconds) if state.address else ""
         word = "ok" if state.ok else "DOWN"
-        _add(services, state.service, word, state.address, str(state.milliseconds), detail)
-    out.print(services)
-    if found := ingestors(seen.ingest):
-        table = _table("ingestor", "state", "from", "to", "lag>", "rows>", "bad>", "commits>")
-        for each in found:
-            counts = (f"{n:,}" for n in (each.lag, each.rows, each.bad_records, each.commits))
-            _add(table, each.name, each.state, each.topic, each.table, *counts)
-        out.print()
-        out.print(table)
-    tables = _table("table", "rows>", "files>", "deletes>", "snapshots>", "last commit", "age>")
-    for facts in seen.tables:
-        age_s = freshness_s(facts, seen.at)
+        _add(table, state.service, word, state.container, state.address, milliseconds, detail)
+    return table
+
+
+def _layers(seen: Status) -> Table:
+    table = _table("layer", "rows>", "offsets>", "behind>", "newest event", "age>", "")
+    for layer in seen.layers:
         _add(
-            tables,
+            table,
+            layer.layer,
+            _number(layer.rows),
+            f"{layer.offsets:,}",
+            _number(layer.behind),
+            "" if layer.newest is None else f"{layer.newest:%Y-%m-%d %H:%M:%S}Z",
+            "" if layer.freshness_s is None else _age(layer.freshness_s),
+            PROGRESS[layer.progress].format(bronze=layer.behind_bronze),
+        )
+    return table
+
+
+PROGRESS = {
+    Progress.EMPTY: "holds nothing yet",
+    Progress.BEHIND: "catching up",
+    Progress.CURRENT: "up to date",
+    Progress.IDLE: "up to date; nothing new was produced",
+    Progress.UNKNOWN: "Kafka does not tell how far the topic is; {bronze:,} behind bronze",
+}
+
+
+def _ingestors(seen: Status) -> Table:
+    table = _table("ingestor", "state", "from", "to", "lag>", "rows>", "bad>", "commits>")
+    for each in seen.ingestors:
+        counts = (_number(n) for n in (each.lag, each.rows, each.bad_records, each.commits))
+        _add(table, each.name, each.state, each.topic, each.table, *counts)
+    return table
+
+
+def _tables(seen: Status) -> Table:
+    table = _table("table", "rows>", "files>", "deletes>", "snapshots>", "last commit", "age>")
+    for facts in seen.tables:
+        age = age_s(facts, seen.at)
+        _add(
+            table,
             facts.name,
-            *("?" if n is None else f"{n:,}" for n in (facts.rows, facts.data_files, facts.delete_files)),
+            *(_number(n) for n in (facts.rows, facts.data_files, facts.delete_files)),
             f"{facts.snapshots:,}",
             "never" if facts.last_commit is None else f"{facts.last_commit:%Y-%m-%d %H:%M:%S}Z",
-            "" if age_s is None else _age(age_s),
+            "" if age is None else _age(age),
         )
-    out.print()
-    out.print(tables if seen.tables else "no tables")
-    for state in seen.services:
-        if not state.ok:
-            err.print(Text(f"{state.service}: {state.detail}", style="red"))
-    for name, fault in seen.faults.items():
-        err.print(Text(f"{name}: {fault}", style="red"))
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
 
 
 def _age(seconds: float) -> str:

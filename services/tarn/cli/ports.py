@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from tarn.core.offsets import OffsetMap
+
+Bounds = Mapping[int, tuple[int, int]]
+"""Per partition of a topic the first offset that it still holds, and the one that the next message gets."""
+
 Tell = Callable[[str], None]
 """Shows progress to a person."""
 
@@ -53,6 +58,9 @@ class TableFacts:
         rows, data_files, delete_files: live ones.
         snapshots: how many the metadata keeps.
         last_commit: time of the current snapshot; None if there is none.
+        streams: of an ingested table, per stream how far it is.
+        position: of a table that a job derives, per partition the next offset that is not in it; None if it
+            states none.
     """
 
     name: str
@@ -62,6 +70,8 @@ class TableFacts:
     delete_files: int | None
     snapshots: int
     last_commit: datetime | None
+    streams: Mapping[str, OffsetMap] = field(default_factory=dict)
+    position: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +104,31 @@ class MessageLog(Protocol):
 
         Raises:
             UnavailableError: no answer within the time.
+        """
+
+
+class LogEnds(Protocol):
+    """How far the topics reach."""
+
+    def bounds(self) -> Mapping[str, Bounds]:
+        """Return the bounds of every topic.
+
+        Raises:
+            UnavailableError: no answer in time.
+        """
+
+    def newest(
+        self, topic: str, bounds: Bounds, places: Sequence[Mapping[int, int]]
+    ) -> tuple[datetime | None, ...]:
+        """Return when the newest message before each place was written; None where it is not there any more.
+
+        Args:
+            topic: the topic's name.
+            bounds: of that topic.
+            places: partition -> offset.
+
+        Raises:
+            UnavailableError: no answer in time.
         """
 
 

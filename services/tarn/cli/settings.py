@@ -32,6 +32,7 @@ class Settings(BaseSettings):
     ingest_uri: str = Field(default="http://ingest:8091", pattern=_HTTP)
     secrets_dir: Path = Path("/run/tarn/secrets")
     log_level: str = "info"
+    containers: str = ""
     profile: str = Field(default="full", pattern=r"^(full|small)$")
 
     port_s3: int = Field(default=9000, ge=1, le=65535)

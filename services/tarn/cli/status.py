@@ -1,19 +1,41 @@
-"""What the lake looks like right now: who answers, which tables there are, how fresh they are."""
+"""What the lake looks like right now: who answers, which tables there are, how fresh they are, what is late.
+
+Everything comes from metadata: counts from snapshot summaries, progress from the offset maps in them, ends
+from Kafka. Whatever cannot be asked is a fault of its own part, and the others are still answered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from tarn.cli.ports import Clock, Lake, TableFacts
-from tarn.core.errors import TarnError
+from tarn.cli.layers import LAYERS, LayerState, judged, lag, places, topic_of
+from tarn.cli.ports import Bounds, Clock, Lake, LogEnds, TableFacts
+from tarn.core.errors import TarnError, UnavailableError
 
-AT_ONCE_MAX = 8
+AT_ONCE_MAX = 12
 STUCK = frozenset({"Stopped", "Invalid", "Waiting"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A service's container, as the engine on the host sees it.
+
+    Attributes:
+        running: whether it runs at all.
+        good: healthy, running where it has no health check, or ended with 0.
+        words: its state as one phrase.
+    """
+
+    running: bool
+    good: bool
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,29 +54,70 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the status comes from.
+
+    Attributes:
+        looks: how to look at services over the network.
+        lake: the tables.
+        log: the topics.
+        ingest: asks ingest for its status page.
+        containers: what the engine says of each service; None if it was not asked, as where the command was
+            not started by scripts/tarn.
+        one_shots: services that end when they are done; shown only if they failed.
+    """
+
+    looks: Sequence[Look]
+    lake: Lake
+    log: LogEnds
+    ingest: Callable[[], Any]
+    containers: Mapping[str, Container] | None = None
+    one_shots: frozenset[str] = frozenset({"init", "bootstrap"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceState:
-    """What a look at a service saw."""
+    """What a look at a service saw.
+
+    Attributes:
+        service: its name.
+        address: where it was looked for; empty for one without an address.
+        ok: it can be used, as far as can be seen.
+        detail: what was seen, or what is wrong and what to do.
+        milliseconds: how long the look took.
+        container: the container's state as one phrase; empty if the engine was not asked.
+    """
 
     service: str
     address: str
     ok: bool
     detail: str
     milliseconds: int
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestorFacts:
-    """What ingest says about one ingestor, in words for people."""
+    """One ingestor, in words for people.
+
+    Attributes:
+        name: of the ingestor.
+        state: what ingest says, or `?` if it does not answer.
+        topic, table: what it reads and writes.
+        lag: offsets that the topic holds and the table does not; None if neither Kafka nor ingest tell.
+        rows, bad_records, commits: since ingest started; None if it does not answer.
+        message: why it is not running.
+    """
 
     name: str
     state: str
     topic: str
     table: str
-    lag: int
-    rows: int
-    bad_records: int
-    commits: int
-    message: str
+    lag: int | None
+    rows: int | None = None
+    bad_records: int | None = None
+    commits: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +128,22 @@ class Status:
         at: when.
         services: one state per service.
         tables: the tables, or empty if the catalog cannot be asked.
-        faults: what is wrong besides, by name: a table that cannot be read, `catalog` if none could be
-            listed, an `ingestor <name>` that does not run.
+        layers: bronze, silver and gold, as far as they exist.
+        ingestors: one per stream.
+        faults: what is wrong besides, by name: `tables`, `offsets` or `ingest` for a part that could not be
+            asked, a table that cannot be read, an `ingestor <name>` that does not run.
         ingest: what ingest says about itself; None if it does not answer.
+        seconds: how long looking took.
     """
 
     at: datetime
     services: tuple[ServiceState, ...]
     tables: tuple[TableFacts, ...]
-    faults: Mapping[str, str]
-    ingest: Any
+    layers: tuple[LayerState, ...] = ()
+    ingestors: tuple[IngestorFacts, ...] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
+    ingest: Any = None
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -82,36 +151,63 @@ class Status:
         return all(service.ok for service in self.services) and not self.faults
 
 
-def gather(
-    looks: Sequence[Look], lake: Lake, ingest: Callable[[], Any], *, clock: Clock, at: datetime
-) -> Status:
+def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
     """Look at everything at once and return what was seen; a fault is part of it, never an exception."""
+    start_s = clock.now_s()
     with ThreadPoolExecutor(max_workers=AT_ONCE_MAX) as pool:
-        seen = [pool.submit(_look, look, clock) for look in looks]
-        listed = pool.submit(_or_fault, lake.tables)
-        said = pool.submit(_or_fault, ingest)
-        names, fault = listed.result()
-        described = {name: pool.submit(_or_fault, partial(lake.facts, name)) for name in names or ()}
+        looked = [pool.submit(_look, look, sources.containers, clock) for look in sources.looks]
+        reached = pool.submit(_asked, sources, "kafka", sources.log.bounds)
+        said = pool.submit(_asked, sources, "ingest", sources.ingest)
+        names, no_tables = pool.submit(_asked, sources, "catalog", sources.lake.tables).result()
+        described = {n: pool.submit(_or_fault, partial(sources.lake.facts, n)) for n in names or ()}
         facts = {name: future.result() for name, future in described.items()}
+        bounds, no_bounds = reached.result()
+        page, no_page = said.result()
+        services = tuple(future.result() for future in looked) + _unlooked(sources)
+    tables = tuple(fact for fact, _ in facts.values() if fact is not None)
+    layers, no_times = _layers(sources.log, tables, bounds, at)
+    ingestors = joined(page, tables, bounds)
     faults = {name: fault for name, (_, fault) in facts.items() if fault is not None}
-    if fault is not None:
-        faults["catalog"] = fault
-    ingest_says = said.result()[0]
-    for ingestor in ingestors(ingest_says):
-        if ingestor.state in STUCK:
-            faults[f"ingestor {ingestor.name}"] = f"{ingestor.state}: {ingestor.message}"
+    parts = {"tables": no_tables, "offsets": no_bounds or no_times, "ingest": no_page}
+    faults |= {part: fault for part, fault in parts.items() if fault is not None}
+    faults |= {f"ingestor {i.name}": f"{i.state}: {i.message}" for i in ingestors if i.state in STUCK}
     return Status(
         at=at,
-        services=tuple(future.result() for future in seen),
-        tables=tuple(fact for fact, _ in facts.values() if fact is not None),
+        services=services,
+        tables=tables,
+        layers=layers,
+        ingestors=ingestors,
         faults=faults,
-        ingest=ingest_says,
+        ingest=page,
+        seconds=clock.now_s() - start_s,
     )
 
 
-def ingestors(ingest: Any) -> tuple[IngestorFacts, ...]:
+def joined(
+    page: Any, tables: Sequence[TableFacts], bounds: Mapping[str, Bounds] | None
+) -> tuple[IngestorFacts, ...]:
+    """Return one entry per ingestor: what ingest says of it, and its lag as tables and topics tell.
+
+    A stream that a table knows is shown even if ingest does not answer; where Kafka does not, the lag is the
+    one that ingest saw last.
+    """
+    found = {entry.name: entry for entry in ingestors(page)}
+    for facts in tables:
+        for stream, held in facts.streams.items():
+            if page is None:
+                found[stream] = IngestorFacts(
+                    name=stream, state="?", topic=held.source.topic, table=facts.name, lag=None
+                )
+            entry = found.get(stream)
+            reach = (bounds or {}).get(held.source.topic)
+            if entry is not None and entry.table == facts.name and reach is not None:
+                found[stream] = replace(entry, lag=lag(held.next, reach))
+    return tuple(entry for _, entry in sorted(found.items()))
+
+
+def ingestors(page: Any) -> tuple[IngestorFacts, ...]:
     """Return what the status page of ingest says, one entry per ingestor; empty if it is another page."""
-    listed = ingest.get("ingestors") if isinstance(ingest, dict) else None
+    listed = page.get("ingestors") if isinstance(page, dict) else None
     if not isinstance(listed, dict):
         return ()
     return tuple(
@@ -131,8 +227,8 @@ def ingestors(ingest: Any) -> tuple[IngestorFacts, ...]:
     )
 
 
-def freshness_s(facts: TableFacts, at: datetime) -> float | None:
-    """Return the seconds since the last commit; None if there was none."""
+def age_s(facts: TableFacts, at: datetime) -> float | None:
+    """Return the seconds since a table's last commit; None if there was none."""
     return None if facts.last_commit is None else max(0.0, (at - facts.last_commit).total_seconds())
 
 
@@ -141,33 +237,122 @@ def as_data(status: Status) -> dict[str, Any]:
     return {
         "ok": status.ok,
         "at": status.at.isoformat(),
+        "seconds": round(status.seconds, 3),
         "services": [asdict(service) for service in status.services],
-        "tables": [
+        "layers": [
             {
-                **asdict(facts),
-                "last_commit": facts.last_commit.isoformat() if facts.last_commit else None,
-                "freshness_s": freshness_s(facts, status.at),
+                **asdict(layer),
+                "progress": layer.progress.value,
+                "newest": layer.newest.isoformat() if layer.newest else None,
             }
-            for facts in status.tables
+            for layer in status.layers
         ],
+        "ingestors": [asdict(entry) for entry in status.ingestors],
+        "tables": [_table_data(facts, status.at) for facts in status.tables],
         "faults": dict(status.faults),
         "ingest": status.ingest,
     }
 
 
-def _look(look: Look, clock: Clock) -> ServiceState:
+def _table_data(facts: TableFacts, at: datetime) -> dict[str, Any]:
+    return {
+        "name": facts.name,
+        "format_version": facts.format_version,
+        "rows": facts.rows,
+        "data_files": facts.data_files,
+        "delete_files": facts.delete_files,
+        "snapshots": facts.snapshots,
+        "last_commit": facts.last_commit.isoformat() if facts.last_commit else None,
+        "age_s": age_s(facts, at),
+        "streams": {
+            stream: {"topic": held.source.topic, "next": _offsets(held.next)}
+            for stream, held in facts.streams.items()
+        },
+        "position": None if facts.position is None else _offsets(facts.position),
+    }
+
+
+def _offsets(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _layers(
+    log: LogEnds, tables: Sequence[TableFacts], bounds: Mapping[str, Bounds] | None, at: datetime
+) -> tuple[tuple[LayerState, ...], str | None]:
+    held = places(tables)
+    topic = topic_of(tables)
+    reach = bounds.get(topic) if bounds is not None and topic is not None else None
+    newest: Sequence[datetime | None] | None = None
+    fault: str | None = None
+    if topic is not None and reach is not None:
+        newest, fault = _or_fault(partial(log.newest, topic, reach, [place.next for place in held]))
+    bronze = next((place.next for place in held if place.layer == LAYERS[0]), {})
+    states = tuple(
+        judged(place, bronze, reach, time, at=at)
+        for place, time in zip(held, newest or [None] * len(held), strict=True)
+    )
+    return states, fault
+
+
+def _look(look: Look, containers: Mapping[str, Container] | None, clock: Clock) -> ServiceState:
     start_s = clock.now_s()
-    detail, fault = _or_fault(look.look)
+    container = (containers or {}).get(look.service)
+    fault = _not_there(containers, look.service)
+    detail: str | None = None
+    if fault is None:
+        detail, fault = _or_fault(look.look)
+    if fault is None and container is not None and not container.good and container.words != "starting":
+        fault = f"{detail}, but its container is {container.words}; see docker compose logs {look.service}"
     return ServiceState(
         service=look.service,
         address=look.address,
         ok=fault is None,
-        detail=detail if fault is None and detail is not None else str(fault),
+        detail=str(detail if fault is None else fault),
         milliseconds=round((clock.now_s() - start_s) * 1000),
+        container=container.words if container is not None else "",
     )
 
 
-def _or_fault(work: Callable[[], Any]) -> tuple[Any, str | None]:
+def _unlooked(sources: Sources) -> tuple[ServiceState, ...]:
+    """The services that listen nowhere, as their containers tell."""
+    known = {look.service for look in sources.looks}
+    return tuple(
+        ServiceState(
+            service=service,
+            address="",
+            ok=container.good,
+            detail="" if container.good else f"{container.words}; see docker compose logs {service}",
+            milliseconds=0,
+            container=container.words,
+        )
+        for service, container in sorted((sources.containers or {}).items())
+        if service not in known and not (service in sources.one_shots and container.good)
+    )
+
+
+def _not_there(containers: Mapping[str, Container] | None, service: str) -> str | None:
+    """Why a service cannot answer, if the engine knows it: nobody has to wait for it then."""
+    if containers is None:
+        return None
+    container = containers.get(service)
+    if container is None:
+        return "has no container; scripts/up starts it"
+    if not container.running:
+        return f"its container is not running ({container.words}); see docker compose logs {service}"
+    return None
+
+
+def _asked(sources: Sources, service: str, work: Callable[[], T]) -> tuple[T | None, str | None]:
+    def ask() -> T:
+        reason = _not_there(sources.containers, service)
+        if reason is not None:
+            raise UnavailableError(f"{service} {reason}")
+        return work()
+
+    return _or_fault(ask)
+
+
+def _or_fault(work: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return work(), None
     except TarnError as error:

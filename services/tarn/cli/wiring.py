@@ -5,19 +5,19 @@ Adapters are imported when they are needed: `tarn version` must not pay for Spar
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 from tarn.cli.canary import CanaryRow, Flight, Limits
 from tarn.cli.ports import Clock, Engine, Lake, Reader, Tell
 from tarn.cli.settings import Settings, load_secrets
-from tarn.cli.status import Look
-from tarn.core.errors import InvalidError, UnavailableError
+from tarn.cli.status import Container, Look, Sources
+from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
-LOOK_S = 5.0
+LOOK_S = 4.0
 ENGINES = ("trino", "spark", "duckdb")
 NOT_IN_SMALL = frozenset({"trino", "spark"})
 
@@ -132,11 +132,42 @@ def looks(settings: Settings) -> tuple[Look, ...]:
     )
 
 
-def ingest_status(settings: Settings) -> Callable[[], Any]:
-    """Return a function that asks ingest for its status."""
-    from tarn.cli.clients.http import get_json
+def sources(settings: Settings) -> Sources:
+    """Return where the status comes from.
 
-    return lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S)
+    Raises:
+        UnavailableError: a secret is missing.
+        InvalidSettingError: TARN_CONTAINERS is not what scripts/tarn writes.
+    """
+    from tarn.cli.clients.http import get_json
+    from tarn.cli.clients.kafka_offsets import KafkaOffsets
+
+    return Sources(
+        looks=looks(settings),
+        lake=lake(settings, timeout_s=2 * LOOK_S),
+        log=KafkaOffsets(settings.kafka_bootstrap, timeout_s=LOOK_S),
+        ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
+        containers=containers(settings.containers),
+    )
+
+
+def containers(text: str) -> Mapping[str, Container] | None:
+    """Return what scripts/tarn tells of the containers; None if it was not asked.
+
+    Raises:
+        InvalidSettingError: it is not what scripts/tarn writes.
+    """
+    if not text:
+        return None
+    try:
+        return {
+            service: Container(running=bool(c["running"]), good=bool(c["good"]), words=str(c["words"]))
+            for service, c in json.loads(text).items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidSettingError(
+            f"TARN_CONTAINERS is {text[:100]!r} ({error!r}); leave it to scripts/tarn status"
+        ) from error
 
 
 def _base(url: str) -> str:

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from tarn.cli.canary import CanaryRow, Report, Stage
+from tarn.cli.layers import LayerState, Progress
 from tarn.cli.pages import _age, print_report, print_status
 from tarn.cli.ports import TableFacts
-from tarn.cli.status import ServiceState, Status
+from tarn.cli.status import IngestorFacts, ServiceState, Status
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -25,12 +26,18 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_the_status_shows_a_row_per_service_and_table_and_faults_apart():
+def test_the_status_shows_a_row_per_service_layer_ingestor_and_table_and_faults_apart():
     services = (
         ServiceState(service="minio", address="http://minio:9000", ok=True, detail="answers", milliseconds=4),
         ServiceState(
-            service="kafka", address="kafka:9092", ok=False, detail="[red]away[/red]", milliseconds=5000
+            service="kafka",
+            address="kafka:9092",
+            ok=False,
+            detail="[red]away[/red]",
+            milliseconds=5000,
+            container="unhealthy",
         ),
+        ServiceState(service="pipeline", address="", ok=True, detail="", milliseconds=0, container="healthy"),
     )
     table = TableFacts(
         name="ops.canary",
@@ -41,17 +48,45 @@ def test_the_status_shows_a_row_per_service_and_table_and_faults_apart():
         snapshots=3,
         last_commit=AT - timedelta(minutes=10),
     )
-    out, err = consoles()
-    print_status(
-        Status(at=AT, services=services, tables=(table,), faults={"a.b": "broken"}, ingest=None), out, err
+    layers = (
+        layer("bronze", Progress.IDLE, behind=0, freshness_s=600.0),
+        layer("silver", Progress.UNKNOWN, behind=None, freshness_s=None),
     )
-    lines = text(out).splitlines()
-    assert any("minio" in line and "ok" in line and "answers" in line for line in lines)
-    assert any("kafka" in line and "DOWN" in line and "see below" in line for line in lines)
-    row = next(line for line in lines if "ops.canary" in line)
-    for part in ("1,234,567", "?", "3", "2026-03-01 11:50:00Z", "10 min"):
-        assert part in row
+    entry = IngestorFacts(name="flights", state="?", topic="flights.events", table="bronze.x", lag=7)
+    out, err = consoles()
+    faults = {"a.b": "broken", "offsets": "[red]away[/red]"}
+    print_status(
+        Status(at=AT, services=services, layers=layers, ingestors=(entry,), tables=(table,), faults=faults),
+        out,
+        err,
+    )
+    shown = text(out)
+    for first, parts in (
+        ("minio", ("ok", "answers")),
+        ("kafka", ("DOWN", "see below", "unhealthy")),
+        ("pipeline", ("ok", "healthy")),
+        ("bronze ", ("1,200", "nothing new was produced", "10 min")),
+        ("silver", ("? ", "300 behind bronze")),
+        ("flights", ("flights.events", "bronze.x", "7", "?")),
+        ("ops.canary", ("1,234,567", "?", "3", "2026-03-01 11:50:00Z", "10 min")),
+    ):
+        (row,) = [line for line in shown.splitlines() if line.startswith(first)]
+        for part in parts:
+            assert part in row, (first, part)
     assert text(err).splitlines() == ["kafka: [red]away[/red]", "a.b: broken"]
+
+
+def layer(name: str, progress: Progress, *, behind: int | None, freshness_s: float | None) -> LayerState:
+    return LayerState(
+        layer=name,
+        progress=progress,
+        rows=1200,
+        offsets=1300,
+        behind=behind,
+        behind_bronze=300,
+        newest=None,
+        freshness_s=freshness_s,
+    )
 
 
 def test_the_report_shows_a_row_per_part_and_what_went_wrong_apart():

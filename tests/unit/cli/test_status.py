@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
-from tarn.cli.status import Look, as_data, freshness_s, gather, ingestors
+from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
 from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.offsets import OffsetMap, SourceId
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -42,16 +44,42 @@ class MemoryLake:
         return found
 
 
+@dataclass
+class MemoryLog:
+    held: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    down: bool = False
+    written: datetime | None = AT - timedelta(seconds=4)
+    asked: int = 0
+
+    def bounds(self):
+        self.asked += 1
+        if self.down:
+            raise UnavailableError("kafka is away")
+        return self.held
+
+    def newest(self, topic, bounds, places):
+        assert bounds == self.held[topic]
+        return tuple(self.written for _ in places)
+
+
 def away() -> str:
     raise UnavailableError("nobody listens")
 
 
 UP = Look(service="trino", address="http://trino:8080", look=lambda: "version 483")
 DOWN = Look(service="kafka", address="kafka:9092", look=away)
+RUNS = Container(running=True, good=True, words="healthy")
+KILLED = Container(running=False, good=False, words="ended with exit code 137")
 
 
-def status(looks, lake, ingest=lambda: {"ingestors": []}):
-    return gather(looks, lake, ingest, clock=Clock(), at=AT)
+def status(looks, lake, ingest=lambda: {"ingestors": {}}, log=None, containers=None):
+    sources = Sources(looks=looks, lake=lake, log=log or MemoryLog(), ingest=ingest, containers=containers)
+    return gather(sources, clock=Clock(), at=AT)
+
+
+def offsets(topic: str, **next_: int) -> OffsetMap:
+    source = SourceId(cluster="c", topic=topic, topic_id="t")
+    return OffsetMap(source=source, next={int(p[1:]): o for p, o in next_.items()})
 
 
 def test_all_well():
@@ -59,7 +87,8 @@ def test_all_well():
     assert seen.ok
     assert [(s.service, s.ok, s.detail) for s in seen.services] == [("trino", True, "version 483")]
     assert [t.name for t in seen.tables] == ["a.b", "ops.canary"]
-    assert seen.ingest == {"ingestors": []}
+    assert seen.ingest == {"ingestors": {}}
+    assert (seen.layers, seen.ingestors, seen.faults) == ((), (), {})
 
 
 def test_one_service_down_is_shown_among_the_others():
@@ -71,12 +100,17 @@ def test_one_service_down_is_shown_among_the_others():
     ]
 
 
-def test_a_catalog_that_is_away_and_an_ingest_that_is_away_are_told():
-    seen = status([UP], MemoryLake(down=True), away)
+def test_every_part_that_cannot_be_asked_is_told_with_its_reason_and_the_others_are_there():
+    seen = status([UP], MemoryLake(down=True), away, MemoryLog(down=True))
     assert not seen.ok
     assert seen.tables == ()
-    assert seen.faults == {"catalog": "the catalog is away"}
+    assert seen.faults == {
+        "tables": "the catalog is away",
+        "offsets": "kafka is away",
+        "ingest": "nobody listens",
+    }
     assert seen.ingest is None
+    assert seen.services[0].ok
 
 
 def test_one_table_that_cannot_be_read_does_not_hide_the_others():
@@ -86,31 +120,138 @@ def test_one_table_that_cannot_be_read_does_not_hide_the_others():
     assert not seen.ok
 
 
-def test_freshness_is_the_age_of_the_last_commit_and_never_negative():
-    assert freshness_s(facts("t"), AT) == 90
-    assert freshness_s(facts("t", last_commit=None), AT) is None
-    assert freshness_s(facts("t", last_commit=AT + timedelta(seconds=3)), AT) == 0
+def test_nobody_waits_for_a_service_whose_container_does_not_run():
+    def never() -> str:
+        raise AssertionError("looked at a service that cannot answer")
+
+    log = MemoryLog()
+    looks = [Look(service=name, address="x", look=never) for name in ("minio", "trino")]
+    seen = status(looks, MemoryLake(down=True), never, log, {"minio": KILLED})
+    assert [(s.service, s.ok) for s in seen.services] == [("minio", False), ("trino", False)]
+    assert seen.services[0].detail == (
+        "its container is not running (ended with exit code 137); see docker compose logs minio"
+    )
+    assert seen.services[1].detail == "has no container; scripts/up starts it"
+    assert seen.faults == {
+        name: f"{service} has no container; scripts/up starts it"
+        for name, service in (("tables", "catalog"), ("offsets", "kafka"), ("ingest", "ingest"))
+    }
+    assert log.asked == 0
+
+
+def test_services_that_listen_nowhere_are_told_by_their_containers():
+    done = Container(running=False, good=True, words="done")
+    containers = {
+        **dict.fromkeys(("trino", "catalog", "kafka", "ingest", "pipeline"), RUNS),
+        "init": done,
+        "bootstrap": KILLED,
+        "replay": done,
+    }
+    seen = status([UP], MemoryLake(), containers=containers)
+    told = {s.service: (s.ok, s.container) for s in seen.services}
+    assert told["trino"] == (True, "healthy")
+    assert told["pipeline"] == (True, "healthy")
+    assert told["replay"] == (True, "done")
+    assert told["bootstrap"] == (False, "ended with exit code 137")
+    assert "init" not in told
+
+
+def test_a_service_that_answers_while_its_health_check_fails_is_not_well():
+    all_up = dict.fromkeys(("catalog", "kafka", "ingest"), RUNS)
+    sick = Container(running=True, good=False, words="unhealthy")
+    (found,) = status([UP], MemoryLake(), containers={**all_up, "trino": sick}).services[:1]
+    assert not found.ok
+    assert found.detail == "version 483, but its container is unhealthy; see docker compose logs trino"
+    starting = Container(running=True, good=False, words="starting")
+    assert status([UP], MemoryLake(), containers={**all_up, "trino": starting}).services[0].ok
+
+
+def test_age_is_that_of_the_last_commit_and_never_negative():
+    assert age_s(facts("t"), AT) == 90
+    assert age_s(facts("t", last_commit=None), AT) is None
+    assert age_s(facts("t", last_commit=AT + timedelta(seconds=3)), AT) == 0
+
+
+def flights() -> MemoryLake:
+    return MemoryLake(
+        {
+            "bronze.flight_events": facts(
+                "bronze.flight_events", streams={"flights": offsets("flights.events", p0=90, p1=40)}
+            ),
+            "silver.flights": facts("silver.flights", position={0: 50, 1: 40}),
+        }
+    )
+
+
+LOG = {"flights.events": {0: (0, 100), 1: (0, 40)}, "tarn.canary": {0: (0, 7)}}
+
+
+def test_layers_are_compared_with_the_ends_of_their_topic():
+    bronze, silver = status([UP], flights(), log=MemoryLog(LOG)).layers
+    assert (bronze.layer, bronze.progress, bronze.behind) == ("bronze", Progress.BEHIND, 10)
+    assert (silver.layer, silver.behind, silver.behind_bronze) == ("silver", 50, 40)
+    assert bronze.freshness_s == silver.freshness_s == 4
+
+
+def test_layers_without_kafka_are_still_compared_with_bronze():
+    seen = status([UP], flights(), log=MemoryLog(down=True))
+    assert [(layer.progress, layer.behind_bronze) for layer in seen.layers] == [
+        (Progress.UNKNOWN, 0),
+        (Progress.UNKNOWN, 40),
+    ]
+    assert seen.faults == {"offsets": "kafka is away"}
+
+
+def test_the_lag_of_an_ingestor_is_what_topic_and_table_tell_not_what_ingest_saw_last():
+    lake = MemoryLake({"ops.canary": facts("ops.canary", streams={"canary": offsets("tarn.canary", p0=5)})})
+    (entry,) = status([UP], lake, lambda: page("Running"), MemoryLog(LOG)).ingestors
+    assert (entry.name, entry.state, entry.lag, entry.rows) == ("canary", "Running", 2, 4)
+    (entry,) = status([UP], lake, lambda: page("Running"), MemoryLog(down=True)).ingestors
+    assert entry.lag == 3
+
+
+def test_without_ingest_the_streams_are_known_by_their_tables():
+    seen = status([UP], flights(), away, MemoryLog(LOG))
+    (entry,) = seen.ingestors
+    assert (entry.name, entry.state, entry.topic, entry.table, entry.lag, entry.rows) == (
+        *("flights", "?", "flights.events", "bronze.flight_events"),
+        *(10, None),
+    )
+    assert set(seen.faults) == {"ingest"}
 
 
 def test_the_data_form_is_json_and_keeps_every_fact():
-    seen = status(
-        [UP, DOWN], MemoryLake({"a.b": facts("a.b"), "e.f": facts("e.f", rows=None, last_commit=None)})
-    )
-    data = json.loads(json.dumps(as_data(seen)))
+    lake = flights()
+    lake.held["e.f"] = facts("e.f", rows=None, last_commit=None)
+    data = json.loads(json.dumps(as_data(status([UP, DOWN], lake, log=MemoryLog(LOG)))))
     assert data["ok"] is False
     assert data["services"][1]["detail"] == "nobody listens"
     assert data["tables"][0] == {
-        "name": "a.b",
+        "name": "bronze.flight_events",
         "format_version": 2,
         "rows": 5,
         "data_files": 2,
         "delete_files": 0,
         "snapshots": 3,
         "last_commit": "2026-03-01T11:58:30+00:00",
-        "freshness_s": 90.0,
+        "age_s": 90.0,
+        "streams": {"flights": {"topic": "flights.events", "next": {"0": 90, "1": 40}}},
+        "position": None,
     }
     assert data["tables"][1]["rows"] is None
-    assert data["tables"][1]["freshness_s"] is None
+    assert data["tables"][1]["age_s"] is None
+    assert data["tables"][2]["position"] == {"0": 50, "1": 40}
+    assert data["layers"][1] == {
+        "layer": "silver",
+        "progress": "behind",
+        "rows": 5,
+        "offsets": 90,
+        "behind": 50,
+        "behind_bronze": 40,
+        "newest": "2026-03-01T11:59:56+00:00",
+        "freshness_s": 4.0,
+    }
+    assert data["seconds"] >= 0
 
 
 def page(state: str, message: str = "") -> dict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from tarn.cli.ports import TableFacts, Traced
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.dead_letter import FIELDS as DEAD_LETTER_FIELDS
 from tarn.core.errors import (
+    CorruptStateError,
     ForbiddenError,
     NoSuchTableError,
     TarnError,
@@ -42,6 +43,8 @@ from tarn.core.errors import (
 )
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import TRACE_COLUMN, DeadLetters
+from tarn_jobs.position import PROPERTY as POSITION
+from tarn_jobs.position import Position, PositionError
 
 ANCESTORS_MAX = 10_000
 TIMEOUT_S = 30.0
@@ -141,6 +144,8 @@ class RestLake:
                 delete_files=_number(summary, "total-delete-files") if current else 0,
                 snapshots=len(loaded.metadata.snapshots),
                 last_commit=datetime.fromtimestamp(current.timestamp_ms / 1000, UTC) if current else None,
+                streams=newest_maps(loaded),
+                position=_position(loaded),
             )
 
         return self._call(work)
@@ -208,19 +213,46 @@ def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:
     Raises:
         CorruptStateError: the map cannot be read.
     """
-    snapshot = table.current_snapshot()
-    for _ in range(ANCESTORS_MAX):
-        if snapshot is None:
-            return None
-        text = (
-            snapshot.summary.additional_properties.get(f"{SUMMARY_PREFIX}{stream}")
-            if snapshot.summary
-            else None
-        )
+    for entries in summaries(table):
+        text = entries.get(f"{SUMMARY_PREFIX}{stream}")
         if text is not None:
             return OffsetMap.from_json(text).next
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
+    return None
+
+
+def newest_maps(table: Any) -> Mapping[str, OffsetMap]:
+    """Return the newest offset map of each stream that feeds a table.
+
+    Raises:
+        CorruptStateError: a map cannot be read.
+    """
+    found: dict[str, OffsetMap] = {}
+    for entries in summaries(table):
+        for key, text in entries.items():
+            stream = key.removeprefix(SUMMARY_PREFIX)
+            if stream != key and stream not in found:
+                found[stream] = OffsetMap.from_json(text)
+    return found
+
+
+def summaries(table: Any) -> Iterator[Mapping[str, str]]:
+    """The summary entries of the current snapshot and its ancestors, newest first."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    snapshot = by_id.get(table.metadata.current_snapshot_id)
+    for _ in range(ANCESTORS_MAX):
+        if snapshot is None:
+            return
+        yield snapshot.summary.additional_properties if snapshot.summary else {}
+        snapshot = by_id.get(snapshot.parent_snapshot_id)
+
+
+def _position(table: Any) -> Mapping[int, int] | None:
+    for entries in summaries(table):
+        if POSITION in entries:
+            try:
+                return dict(Position.from_json(entries[POSITION]).next)
+            except PositionError as error:
+                raise CorruptStateError(str(error)) from error
     return None
 
 

@@ -1,0 +1,126 @@
+"""How far topics reach, and when a message was written: asked of Kafka in a few small requests."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+with warnings.catch_warnings():
+    # The library reads its schemas by a way that Python 3.11 calls deprecated and 3.13 does not.
+    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
+    from kafka.consumer import KafkaConsumer
+    from kafka.errors import KafkaError
+    from kafka.structs import TopicPartition
+
+from tarn.cli.ports import Bounds
+from tarn.core.errors import UnavailableError
+
+LOOK_BACK = 8
+"""Offsets to read before an end: those right before it may be marks of a transaction, which nobody gets."""
+FETCH_BYTES_MAX = 64 * 1024
+POLL_MS = 200
+
+
+class KafkaOffsets:
+    """`ports.LogEnds` of one broker list, over one connection that is made when it is needed.
+
+    Args:
+        bootstrap: `host:port`, several joined by commas.
+        timeout_s: how long any question may take.
+        security: further settings of kafka-python (security_protocol, sasl_mechanism and so on).
+    """
+
+    def __init__(
+        self, bootstrap: str, *, timeout_s: float, security: Mapping[str, Any] | None = None
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_s
+        self._security = dict(security or {})
+
+    def bounds(self) -> Mapping[str, Bounds]:
+        """Return first and end offset of each partition of each topic; see `LogEnds`."""
+        try:
+            topics = sorted(self._consumer.topics())
+            parts = [
+                TopicPartition(topic, partition)
+                for topic in topics
+                for partition in sorted(self._consumer.partitions_for_topic(topic) or ())
+            ]
+            firsts = self._consumer.beginning_offsets(parts, timeout_ms=self._timeout_s * 1000)
+            ends = self._consumer.end_offsets(parts, timeout_ms=self._timeout_s * 1000)
+        except KafkaError as error:
+            raise self._unreachable(error) from error
+        found: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in topics}
+        for part in parts:
+            found[part.topic][part.partition] = (int(firsts[part]), int(ends[part]))
+        return found
+
+    def newest(
+        self, topic: str, bounds: Bounds, places: Sequence[Mapping[int, int]]
+    ) -> tuple[datetime | None, ...]:
+        """Return the time of the newest message before each place; see `LogEnds`."""
+        wanted = {
+            (partition, offset)
+            for place in places
+            for partition, offset in place.items()
+            if partition in bounds and bounds[partition][0] < offset <= bounds[partition][1]
+        }
+        try:
+            times = self._times(topic, bounds, wanted)
+        except KafkaError as error:
+            raise self._unreachable(error) from error
+        found = ([times[at] for at in place.items() if at in times] for place in places)
+        return tuple(datetime.fromtimestamp(max(ms) / 1000, UTC) if ms else None for ms in found)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if "_consumer" in self.__dict__:
+            self._consumer.close()
+
+    def _times(self, topic: str, bounds: Bounds, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Milliseconds of the newest message before each (partition, offset), one per partition at a time."""
+        found: dict[tuple[int, int], int] = {}
+        left = {p: sorted(offset for q, offset in wanted if q == p) for p, _ in wanted}
+        until = time.monotonic() + self._timeout_s
+        while left:
+            round_ = {TopicPartition(topic, p): offsets.pop() for p, offsets in left.items()}
+            left = {p: offsets for p, offsets in left.items() if offsets}
+            self._consumer.assign(list(round_))
+            for part, offset in round_.items():
+                self._consumer.seek(part, max(bounds[part.partition][0], offset - LOOK_BACK))
+            waiting = dict(round_)
+            while waiting and time.monotonic() < until:
+                for part, records in self._consumer.poll(timeout_ms=POLL_MS).items():
+                    for record in records:
+                        if record.offset < round_[part]:
+                            found[(part.partition, round_[part])] = record.timestamp
+                waiting = {p: o for p, o in waiting.items() if self._consumer.position(p) < o}
+        return found
+
+    @cached_property
+    def _consumer(self) -> Any:
+        timeout_ms = max(1, int(self._timeout_s * 1000))
+        try:
+            return KafkaConsumer(
+                bootstrap_servers=self._bootstrap.split(","),
+                bootstrap_timeout_ms=timeout_ms,
+                request_timeout_ms=timeout_ms,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                max_partition_fetch_bytes=FETCH_BYTES_MAX,
+                metrics_enabled=False,
+                **self._security,
+            )
+        except KafkaError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: KafkaError) -> UnavailableError:
+        return UnavailableError(
+            f"Kafka at {self._bootstrap} does not answer ({type(error).__name__}: {error}); "
+            "is the service kafka running and healthy? see docker compose logs kafka",
+            address=self._bootstrap,
+        )
