@@ -15,7 +15,7 @@ DOWN_S = 300
 
 @pytest.fixture
 def emptied(stack: Stack, log_keeper: LogKeeper) -> Callable[[], Stack]:
-    """Stops the stack, removes all that it holds, starts it again; nothing to do where no flight was played."""
+    """Stops the stack, removes all that it holds, starts it again, unless no flight was played."""
 
     def empty() -> Stack:
         if not sum(flights.end_offsets(stack).values()):
