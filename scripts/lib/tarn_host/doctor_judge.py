@@ -278,7 +278,7 @@ def _store(facts: Facts) -> list[Finding]:
         free, whole = one.inside.data_free_bytes or 0, one.inside.data_bytes
         if free < max(STORE_FREE_MIB_MIN * MIB, int(whole * STORE_FREE_SHARE_MIN)):
             what = (
-                f"the disk of {name} is nearly full: {free // MIB} MiB of {whole // MIB} are free; once "
+                f"the disk of {name} is nearly full: {free // MIB} of {whole // MIB} MiB are free; once "
                 "it is full the store refuses writes, and ingest waits with its place kept"
             )
             fix = (
