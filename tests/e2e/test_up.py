@@ -119,7 +119,10 @@ def test_down_keeps_the_data_and_up_finds_it_and_goes_on_with_the_demo(
     answer = stack.script(*own, timeout_s=120)
     assert answer.code == 0, answer.text
     assert "The replay of scripts/up is stopped" in answer.text
-    assert stack.inspect("replay")["State"]["Status"] == "exited"
+    state = stack.inspect("replay")["State"]
+    assert (state["Status"], state["ExitCode"]) == ("exited", 0), (
+        "a stopped replay ends well, and stays ended"
+    )
 
 
 @pytest.fixture
