@@ -7,6 +7,8 @@ CONFLICT    refused without anything in the way (S3's 409 ConditionalRequestConf
 BUSY        503, nothing done
 BUSY_DONE   503 from something on the way, although the write was done
 DENIED      403
+CRASH       the process dies before anything is done
+CRASH_DONE  the process dies right after it was done
 """
 
 from __future__ import annotations
@@ -38,6 +40,24 @@ class Fault(Enum):
     BUSY = auto()
     BUSY_DONE = auto()
     DENIED = auto()
+    CRASH = auto()
+    CRASH_DONE = auto()
+
+
+ANSWERS = (
+    Fault.LOST_REPLY,
+    Fault.RESET,
+    Fault.LATE,
+    Fault.CONFLICT,
+    Fault.BUSY,
+    Fault.BUSY_DONE,
+    Fault.DENIED,
+)
+"""What a living process can meet."""
+
+
+class Crash(BaseException):
+    """The process is dead: no code of it runs any more, not even what tidies up after errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +132,8 @@ class FaultyStore:
     def get(self, key: str) -> Stored | None:
         """See `ObjectStore.get`."""
         fault = self._next("get", key)
+        if fault in (Fault.CRASH, Fault.CRASH_DONE):
+            raise Crash(f"read {key}")
         if fault is Fault.DENIED:
             raise StoreDeniedError(f"may not read {key}: a fault on purpose")
         if fault is not None:
@@ -127,6 +149,10 @@ class FaultyStore:
         fault = self._next("put", key)
         if fault is None:
             return write()
+        if fault is Fault.CRASH_DONE:
+            self._arrive(write)
+        if fault in (Fault.CRASH, Fault.CRASH_DONE):
+            raise Crash(f"write {key}")
         text = f"write of {key}: a fault on purpose ({fault.name})"
         if fault is Fault.CONFLICT:
             raise StoreRefusedError(text)
@@ -145,12 +171,20 @@ class FaultyStore:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
-        if self._next("delete", key) is not None:
+        fault = self._next("delete", key)
+        if fault is Fault.CRASH_DONE:
+            self.inner.delete(key)
+        if fault in (Fault.CRASH, Fault.CRASH_DONE):
+            raise Crash(f"delete {key}")
+        if fault is not None:
             raise StoreAmbiguousError(f"delete of {key}: a fault on purpose")
         self.inner.delete(key)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""
-        if self._next("list", prefix) is not None:
+        fault = self._next("list", prefix)
+        if fault in (Fault.CRASH, Fault.CRASH_DONE):
+            raise Crash(f"list {prefix}")
+        if fault is not None:
             raise StoreUnavailableError(f"could not list {prefix}: a fault on purpose")
         return self.inner.list(prefix, after=after)

@@ -54,7 +54,7 @@ class Names:
                 before = self._tables.there(source, before)
                 self._namespaces.load(target.namespace)
                 after = self._transactions.read_to_write(target.key, Pointer.load)
-                if after is not None and after.value.live:
+                if source.key == target.key or (after is not None and after.value.live):
                     raise taken(target)
                 table_uuid, metadata = before.value.uuid, before.value.metadata
                 assert metadata is not None, source

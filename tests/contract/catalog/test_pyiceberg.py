@@ -142,7 +142,7 @@ def test_a_table_is_renamed_and_stays_the_same_table(lake: Lake) -> None:
     with pytest.raises(TableAlreadyExistsError, match=re.escape("Table already exists: other.taken")):
         client.rename_table("other.u", "other.taken")
     # pyiceberg asks for the namespace first and words that itself.
-    with pytest.raises(NoSuchNamespaceError, match="amespace does not exist: .*nope"):
+    with pytest.raises(NoSuchNamespaceError, match=r"amespace does not exist: .*nope"):
         client.rename_table("other.u", "nope.u")
     # The old name is free, the new one may be given back, and a name in between keeps its own table.
     second = client.create_table("ns.t", ROWS.schema)

@@ -1,0 +1,104 @@
+"""Actors on one store, one store operation at a time, in an order that a seed decides."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from tarn_catalog.faults import ANSWERS, Crash, Fault, Op
+
+STUCK_S = 30.0
+
+
+class Schedule:
+    """Threads take turns at every store operation and every wait; whose turn it is, chance decides.
+
+    Args:
+        seed: of all chance.
+        fault_share: which share of the operations fails somehow.
+    """
+
+    def __init__(self, seed: int, *, fault_share: float) -> None:
+        self.chance = random.Random(seed)
+        self.steps = 0
+        self.faults = 0
+        self.crashes = 0
+        self.problem: BaseException | None = None
+        self._fault_share = fault_share
+        self._seconds = 0.0
+        self._who = threading.local()
+        self._lock = threading.Lock()
+        self._ready: dict[str, threading.Semaphore] = {}
+        self._waiting: set[str] = set()
+        self._crash_at: dict[str, tuple[int, Fault]] = {}
+        self._taken: dict[str, int] = {}
+
+    def run(self, actors: dict[str, Callable[[], None]], *, crash_at: dict[str, tuple[int, Fault]]) -> None:
+        """Run all to their end, or to their death. Raises what one of them raised, but a death."""
+        self._ready = {name: threading.Semaphore(0) for name in actors}
+        self._crash_at, self._taken = crash_at, dict.fromkeys(actors, 0)
+        threads = [threading.Thread(target=self._live, args=pair, daemon=True) for pair in actors.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=STUCK_S)
+            assert not thread.is_alive(), "an actor is stuck"
+        if self.problem is not None:
+            raise self.problem
+
+    def _live(self, name: str, act: Callable[[], None]) -> None:
+        self._who.name = name
+        try:
+            self._turn()
+            act()
+        except Crash:
+            self.crashes += 1
+        except BaseException as error:  # noqa: BLE001 (raised by the thread that started it all)
+            self.problem = self.problem or error
+        finally:
+            with self._lock:
+                del self._ready[name]
+                self._next()
+
+    def _turn(self) -> None:
+        name = self._who.name
+        mine = self._ready[name]
+        with self._lock:
+            self._waiting.add(name)
+            self._next()
+        assert mine.acquire(timeout=STUCK_S), "its turn never came"
+
+    def _next(self) -> None:
+        """Let one go on, once all wait."""
+        if not self._ready or len(self._waiting) < len(self._ready):
+            return
+        self.steps += 1
+        name = self.chance.choice(sorted(self._waiting))
+        self._waiting.remove(name)
+        self._ready[name].release()
+
+    def plan(self, op: Op) -> Fault | None:
+        """For a `FaultyStore`: waits for the turn, then says what goes wrong."""
+        name = getattr(self._who, "name", None)
+        if name is None:
+            return None
+        self._turn()
+        self._taken[name] += 1
+        at, how = self._crash_at.get(name, (0, Fault.CRASH))
+        if self._taken[name] == at:
+            return how
+        if op.kind == "put" and "/warehouse/" not in op.key and self.chance.random() < self._fault_share:
+            self.faults += 1
+            return self.chance.choice(ANSWERS)
+        return None
+
+    def clock(self) -> float:
+        """Seconds that pass only while somebody waits."""
+        return self._seconds
+
+    def sleep(self, wait_s: float) -> None:
+        """Let others go on meanwhile."""
+        self._seconds += wait_s
+        if getattr(self._who, "name", None) is not None:
+            self._turn()

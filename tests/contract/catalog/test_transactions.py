@@ -1,0 +1,391 @@
+"""Changes of several objects are whole at every moment, whatever fails, dies or comes late (I2, I3, I7)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.errors import (
+    NoSuchTableError,
+    OutcomeUnknownError,
+    TarnError,
+)
+from tarn.core.naming import (
+    CLAIMS_PREFIX,
+    NAMESPACES_PREFIX,
+    POINTERS_PREFIX,
+    Roots,
+)
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.faults import Crash, Fault, FaultyStore, no_faults
+from tarn_catalog.register import Patience
+from tarn_catalog.slots import NewTable, Slot
+from tests.contract.catalog.schedule import Schedule
+from tests.contract.catalog.test_commits import World, append
+
+ROOTS = Roots(base="s3://tarn")
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+NEW = NewTable(schema=SCHEMA, properties={})
+A, B = Slot.of(("ns",), "a"), Slot.of(("two",), "b")
+SEEDS = int(os.environ.get("TARN_TEST_SEEDS", "300"))
+INTENT_WAIT_MS = 60
+
+
+def seen(store: MemoryStore) -> dict[str, str]:
+    """What a reader sees at this moment, name -> table uuid; told apart from the code under test."""
+    names: dict[str, str] = {}
+    for listed in store.list(POINTERS_PREFIX):
+        value = orjson.loads(store.get(listed.key).data)
+        fields = {**value, **value["intent"]["then"]} if committed(store, value) else value
+        if fields["state"] == "live":
+            names[".".join((*value["namespace"], value["name"]))] = fields["table-uuid"]
+    return names
+
+
+def committed(store: MemoryStore, value: dict[str, Any]) -> bool:
+    record = (value.get("intent") or {}).get("record")
+    stored = store.get(record) if record else None
+    return stored is not None and orjson.loads(stored.data)["state"] == "committed"
+
+
+def purged(store: MemoryStore) -> set[str]:
+    found = set()
+    for listed in store.list(CLAIMS_PREFIX):
+        value = orjson.loads(store.get(listed.key).data)
+        fields = {**value, **value["intent"]["then"]} if committed(store, value) else value
+        if fields["purge"] is not None:
+            found.add(value["table-uuid"])
+    return found
+
+
+def namespaces(store: MemoryStore) -> set[str]:
+    values = [orjson.loads(store.get(listed.key).data) for listed in store.list(NAMESPACES_PREFIX)]
+    return {".".join(value["namespace"]) for value in values if value["state"] != "dropped"}
+
+
+def check(store: MemoryStore) -> dict[str, str]:
+    """What holds at every moment of every run; the names."""
+    names = seen(store)
+    doubles = [uuid for uuid, count in Counter(names.values()).items() if count > 1]
+    assert not doubles, f"a table has two names: {names}"
+    gone = purged(store).intersection(names.values())
+    assert not gone, f"a table whose files are to go has a name: {gone}"
+    there = namespaces(store)
+    lost = [name for name in names if name.rsplit(".", 1)[0] not in there]
+    assert not lost, f"a table in a namespace that is gone: {lost}"
+    return names
+
+
+# -- a kill at every step
+
+
+def small_world() -> World:
+    world = World()
+    world.catalog.namespaces.create(("two",), {})
+    return world
+
+
+OPERATIONS: dict[str, Callable[[Catalog, str], object]] = {
+    "rename": lambda catalog, _: catalog.names.rename(A, B),
+    "purge": lambda catalog, _: catalog.names.purge(A),
+    "create": lambda catalog, _: catalog.tables.create(B, NEW),
+    "register": lambda catalog, location: catalog.names.register(B, location),
+}
+
+
+def place(name: str) -> Slot:
+    *levels, last = name.split(".")
+    return Slot.of(tuple(levels), last)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("how", [Fault.CRASH, Fault.CRASH_DONE])
+def test_killed_at_any_step_it_is_done_or_not_and_hinders_nobody(
+    operation: str, how: Fault, record_property
+) -> None:
+    outcomes: Counter[str] = Counter()
+    for at in itertools.count(1):
+        world = small_world()
+        first = world.catalog.tables.create(A, NEW)
+        uuid = first.parsed["table-uuid"]
+        if operation == "register":
+            world.catalog.tables.drop(A)
+        steps = itertools.count(1)
+        world.store.plan = lambda _, steps=steps, at=at: how if next(steps) == at else None
+        killed = False
+        try:
+            OPERATIONS[operation](world.another(), first.location)
+        except Crash:
+            killed = True
+        world.store.plan = no_faults
+        after = check(world.memory)
+        new = [found for found in after.values() if found != uuid]
+        allowed = {
+            "rename": [{"ns.a": uuid}, {"two.b": uuid}],
+            "purge": [{"ns.a": uuid}, {}],
+            "register": [{}, {"two.b": uuid}],
+            "create": [{"ns.a": uuid}, {"ns.a": uuid, "two.b": new[0] if new else None}],
+        }[operation]
+        assert after in allowed, f"{operation} killed at {at}"
+        assert killed or after == allowed[1]
+        outcomes["done" if after == allowed[1] else "not done"] += 1
+        healthy = world.healthy()
+        for name, found in after.items():
+            assert healthy.tables.load(place(name)).parsed["table-uuid"] == found
+            healthy.tables.commit(place(name), *append(1, None, 1))
+            assert world.pointer(place(name)).intent is None
+        for slot in (A, B):
+            if slot.text not in after:
+                with pytest.raises(NoSuchTableError):
+                    healthy.tables.load(slot)
+                healthy.tables.create(slot, NEW)
+        assert list(check(world.memory)) == ["ns.a", "two.b"]
+        for slot in (A, B):
+            assert list(healthy.namespaces.list_tables(slot.namespace, kind="table").names) == [
+                (*slot.namespace, slot.name)
+            ]
+            healthy.tables.drop(slot)
+            healthy.namespaces.drop(slot.namespace)
+        if not killed:
+            break
+    record_property("outcomes", dict(outcomes))
+    assert min(outcomes["done"], outcomes["not done"]) >= (1 if operation == "create" else 4), outcomes
+
+
+# -- many actors under faults
+
+
+class Watched(MemoryStore):
+    """Calls somebody after every change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: Callable[[], None] = lambda: None
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        etag = super().put(key, data, if_absent=if_absent, if_match=if_match)
+        self.changed()
+        return etag
+
+    def delete(self, key: str) -> None:
+        super().delete(key)
+        self.changed()
+
+
+class Told:
+    """How often something was answered as done, and how often it stayed open."""
+
+    def __init__(self) -> None:
+        self.sure: Counter[str] = Counter()
+        self.open: Counter[str] = Counter()
+
+    def run(self, what: str, operation: Callable[[], object]) -> None:
+        """Note what comes of an operation. What is refused, conflicted or unavailable did not happen."""
+        self.open[what] += 1
+        try:
+            operation()
+        except (Crash, OutcomeUnknownError):
+            raise
+        except TarnError:
+            self.open[what] -= 1
+            raise
+        self.open[what] -= 1
+        self.sure[what] += 1
+
+    def fits(self, seen: Counter[str]) -> None:
+        for what in {*self.sure, *self.open, *seen}:
+            least, most = self.sure[what], self.sure[what] + self.open[what]
+            assert least <= seen[what] <= most, f"{what}: told {least}, at most {most}, seen {seen[what]}"
+
+
+NAMES = ("ns.a", "ns.c", "two.b", "two.d")
+ACTIONS = {"rename": 6, "commit": 5, "read": 4, "create": 3, "drop": 1, "purge": 1, "register": 2, "ns": 1}
+
+
+class Play:
+    """Actors on replicas of their own, under one schedule."""
+
+    def __init__(self, seed: int) -> None:
+        self.store = Watched()
+        self.schedule = Schedule(seed, fault_share=(0.0, 0.05, 0.15)[seed % 3])
+        self.chance = self.schedule.chance
+        self.faulty = FaultyStore(self.store, late_ops=self.chance.randrange(1, 60))
+        self.told = Told()
+        self.seen: Counter[str] = Counter()
+        self.history: list[dict[str, str]] = [{}]
+        self.reads = 0
+        self.rolled: set[str] = set()
+        self.properties: dict[str, tuple[set[str], set[str]]] = {}
+        self.numbers = itertools.count(1)
+        healthy = self.healthy()
+        for ns in ("ns", "two"):
+            healthy.namespaces.create((ns,), {})
+        self.locations = [healthy.tables.create(place(name), NEW).location for name in ("ns.a", "two.b")]
+        self.history = [check(self.store)]
+        self.store.changed = self.look
+        self.faulty.plan = self.schedule.plan
+
+    def healthy(self) -> Catalog:
+        return Catalog(self.store, ROOTS, patience=self.patience(), intent_wait_ms=INTENT_WAIT_MS)
+
+    def patience(self) -> Patience:
+        return Patience(
+            attempts_max=3, clock=self.schedule.clock, sleep=self.schedule.sleep, chance=lambda: 0.5
+        )
+
+    def look(self) -> None:
+        """After every change of the store: what holds always, and what a reader would say has happened."""
+        before, after = self.history[-1], check(self.store)
+        if after == before:
+            return
+        self.history.append(after)
+        was, now = ({uuid: name for name, uuid in names.items()} for names in (before, after))
+        for uuid in {*was, *now}:
+            if was.get(uuid) == now.get(uuid):
+                continue
+            if uuid in was and uuid in now:
+                self.seen[f"rename {was[uuid]} {now[uuid]}"] += 1
+            else:
+                self.seen[f"drop {was[uuid]}" if uuid in was else f"create {now[uuid]}"] += 1
+
+    def actor(self) -> Callable[[], None]:
+        catalog = Catalog(self.faulty, ROOTS, patience=self.patience(), intent_wait_ms=INTENT_WAIT_MS)
+        actions = self.chance.choices(
+            list(ACTIONS), weights=list(ACTIONS.values()), k=self.chance.choice((1, 2, 3, 4))
+        )
+        steps = [(action, *self.chance.sample(NAMES, 2)) for action in actions]
+
+        def act() -> None:
+            for action, one, other in steps:
+                there = sorted(self.history[-1])
+                if action not in ("create", "register") and there and self.chance.random() < 0.8:
+                    one = self.chance.choice(there)
+                try:
+                    getattr(self, f"_{action}")(catalog, one, other)
+                except TarnError:
+                    continue
+
+        return act
+
+    def _rename(self, catalog: Catalog, one: str, other: str) -> None:
+        self.told.run(f"rename {one} {other}", lambda: catalog.names.rename(place(one), place(other)))
+
+    def _create(self, catalog: Catalog, one: str, _: str) -> None:
+        self.told.run(f"create {one}", lambda: catalog.tables.create(place(one), NEW))
+
+    def _drop(self, catalog: Catalog, one: str, _: str) -> None:
+        self.told.run(f"drop {one}", lambda: catalog.tables.drop(place(one)))
+
+    def _purge(self, catalog: Catalog, one: str, _: str) -> None:
+        self.told.run(f"drop {one}", lambda: catalog.names.purge(place(one)))
+
+    def _register(self, catalog: Catalog, one: str, _: str) -> None:
+        location = self.chance.choice(self.locations)
+        self.rolled.add(location.split("/00000-")[1].removesuffix(".metadata.json"))
+        self.told.run(f"create {one}", lambda: catalog.names.register(place(one), location))
+
+    def _ns(self, catalog: Catalog, one: str, _: str) -> None:
+        ns = place(one).namespace
+        try:
+            catalog.namespaces.drop(ns)
+        finally:
+            catalog.namespaces.create(ns, {})
+
+    def _commit(self, catalog: Catalog, one: str, _: str) -> None:
+        base = catalog.tables.load(place(one)).parsed
+        sure, maybe = self.properties.setdefault(base["table-uuid"], (set(), set()))
+        name = f"k{next(self.numbers)}"
+        maybe.add(name)
+        require = {"type": "assert-table-uuid", "uuid": base["table-uuid"]}
+        try:
+            catalog.tables.commit(
+                place(one), [require], [{"action": "set-properties", "updates": {name: "1"}}]
+            )
+        except OutcomeUnknownError:
+            raise
+        except TarnError:
+            maybe.remove(name)
+            raise
+        sure.add(name)
+
+    def _read(self, catalog: Catalog, one: str, _: str) -> None:
+        began = len(self.history) - 1
+        try:
+            found = catalog.tables.load(place(one)).parsed["table-uuid"]
+        except NoSuchTableError:
+            found = None
+        held = {names.get(one) for names in self.history[began:]}
+        assert found in held, f"a reader of {one} saw {found}, it held {held}"
+        self.reads += 1
+
+    def run(self, actors: int) -> None:
+        plays = {f"actor {number}": self.actor() for number in range(actors)}
+        crash_at = {
+            name: (self.chance.randrange(1, 30), self.chance.choice((Fault.CRASH, Fault.CRASH_DONE)))
+            for name in plays
+            if self.chance.random() < 0.4
+        }
+        self.schedule.run(plays, crash_at=crash_at)
+        self.faulty.settle()
+        self.told.fits(self.seen)
+
+    def end(self) -> None:
+        """Nobody is left behind: every table takes commits, every answered commit is in it."""
+        healthy = self.healthy()
+        for name, uuid in self.history[-1].items():
+            meta = healthy.tables.commit(
+                place(name),
+                [{"type": "assert-table-uuid", "uuid": uuid}],
+                [{"action": "set-properties", "updates": {"last": "1"}}],
+            ).parsed
+            found = set(meta["properties"])
+            sure, maybe = self.properties.get(uuid, (set(), set()))
+            if uuid not in self.rolled:
+                assert sure <= found, f"commits to {name} are lost: {sure - found}"
+            assert {one for one in found if one[0] == "k"} <= sure | maybe, "a refused commit is there"
+            assert orjson.loads(self.store.get(place(name).key).data)["intent"] is None
+        free = [name for name in NAMES if name not in self.history[-1]]
+        for name in free:
+            if not healthy.namespaces.exists(place(name).namespace):
+                healthy.namespaces.create(place(name).namespace, {})
+            healthy.tables.create(place(name), NEW)
+        assert set(self.history[-1]) == set(NAMES)
+
+
+def test_actors_under_faults_and_kills_leave_everything_whole(
+    record_property, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each seed is a play of its own; TARN_TEST_SEEDS asks for more of them."""
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        play = Play(seed)
+        try:
+            play.run(actors=2 + seed % 3)
+            play.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}: told {play.told.sure} open {play.told.open} seen {play.seen}")
+            raise
+        counts.update({what.split()[0]: count for what, count in Counter(play.seen).items()})
+        counts.update(
+            {
+                "steps": play.schedule.steps,
+                "faults": play.schedule.faults,
+                "kills": play.schedule.crashes,
+                "reads": play.reads,
+                "open": sum(play.told.open.values()),
+            }
+        )
+    record_property("counts", {"seeds": SEEDS, **counts})
+    with capsys.disabled():
+        sys.stdout.write(f" {SEEDS} seeds: {dict(counts)} ")
+    assert (
+        min(counts[what] for what in ("rename", "drop", "create", "kills", "faults", "reads")) > SEEDS // 20
+    )
