@@ -9,6 +9,8 @@ from tarn_host.doctor_words import SERVICE_FAULTS, known, reason, seconds
 
 STARTING_S_MAX = 180.0
 RESTARTS_MAX = 3
+STOPPED = (0, 130, 143)
+"""How a service ends that was asked to: by itself, or by the signal."""
 
 
 def services(facts: Facts) -> list[Finding]:
@@ -79,10 +81,10 @@ def _service(facts: Facts, service: Wanted) -> Finding | None:
             f"{name} is still starting after {seconds(age)}: {one.health_output or why or 'it says nothing'}"
         )
         return Finding("service-starting", what, again, service=name)
-    if one.state == "exited" and one.exit_code == 0:
-        if service.one_shot:
-            return None
-        what = f"{name} was stopped (exit code 0)"
+    if one.state == "exited" and one.exit_code == 0 and service.one_shot:
+        return None
+    if one.state == "exited" and one.exit_code in STOPPED and not service.one_shot:
+        what = f"{name} was stopped (exit code {one.exit_code})"
         return Finding("service-stopped", what, "run scripts/up: it starts it again", service=name)
     if one.state == "paused":
         fix = f"docker compose unpause {name}"

@@ -57,9 +57,11 @@ def make_credentials(
 
 
 def check_credentials(volumes: SecretVolumes) -> tuple[tuple[str, ...], TarnError | None]:
-    """What a run would write, as `consumer/file`, or why it would refuse; nothing is changed."""
+    """Which files are missing, as `consumer/file`, or why a run would refuse; nothing is changed."""
     try:
-        return tuple(f"{w.consumer}/{w.name}" for w in plan(volumes.read(), random_bytes=bytes)), None
+        there = volumes.read()
+        writes = plan(there, random_bytes=bytes)
+        return tuple(f"{w.consumer}/{w.name}" for w in writes if w.name not in there[w.consumer]), None
     except TarnError as error:
         return (), error
 

@@ -247,6 +247,12 @@ BROKEN: dict[str, tuple[Facts, str, tuple[str, ...], str]] = {
         ("trino",),
         "scripts/up",
     ),
+    "a service that was stopped and ended by the signal": (
+        but("trino", state="exited", health="", exit_code=143, inside=None),
+        "service-stopped",
+        ("exit code 143",),
+        "scripts/up",
+    ),
     "a paused service": (
         but("trino", state="paused", inside=None),
         "service-paused",
