@@ -1,4 +1,4 @@
-"""scripts/bench: measure `scripts/up` from nothing and from built images, and write docs/benchmarks.md."""
+"""scripts/bench: measure starting up and ingestion, keep the raw numbers, and write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarn_host import engine, shell
+from tarn_host import bench_ingest, bench_ingest_page, engine, shell
 from tarn_host.project import ROOT
 from tarn_host.say import StopError, agree, line, stopped
 
@@ -39,6 +39,7 @@ ABOUT = {
         "`scripts/up` with everything built",
         "Images and data are there, all containers were removed by `scripts/down`.",
     ),
+    "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
 }
 
 
@@ -54,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind.add_argument("--warm", action="store_true", help="everything built, containers removed")
     up.add_argument("--rounds", type=int, default=3, help="how often to measure --warm (default 3)")
     up.add_argument("--yes", action="store_true", help="do not ask")
+    ingest = verbs.add_parser("ingest", help="rows and freshness of ingestion, on a small stack of its own")
+    ingest.add_argument("--events", type=int, default=500_000, help="per measurement (default 500000)")
+    ingest.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
+    ingest.add_argument("--rate", type=float, default=1_000, help="messages a second for freshness (1000)")
+    ingest.add_argument("--seconds", type=float, default=60, help="how long to send at that rate (60)")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -62,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep("up-cold", "scripts/bench up --cold", [cold(options.yes)])
         elif options.verb == "up":
             _keep("up-warm", f"scripts/bench up --warm --rounds {options.rounds}", warm(options.rounds))
+        elif options.verb == "ingest":
+            _ingest(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
         line(f"wrote {REPORT.relative_to(ROOT)}")
     except StopError as error:
@@ -69,6 +77,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return stopped(StopError("stopped before the end; nothing was kept", "run it again", 130))
     return 0
+
+
+def _ingest(options: argparse.Namespace) -> None:
+    """Measure ingestion and keep it.
+
+    Raises:
+        StopError: a number makes no sense, or the benchmark failed.
+    """
+    numbers = bench_ingest.Options(
+        events=options.events, rounds=options.rounds, rate=options.rate, seconds=options.seconds
+    )
+    if not (
+        1_000 <= numbers.events <= 1_000_000 and numbers.rounds > 0 and numbers.rate * numbers.seconds >= 1
+    ):
+        raise StopError(
+            f"--events {numbers.events} --rounds {numbers.rounds} --rate {numbers.rate:g} "
+            f"--seconds {numbers.seconds:g}: no such benchmark",
+            "give 1,000 to 1,000,000 events, at least one round, and a rate and time of at least one message",
+            2,
+        )
+    runs = bench_ingest.measure(numbers)
+    command = f"scripts/bench ingest --events {numbers.events} --rounds {numbers.rounds}"
+    _keep("ingest", f"{command} --rate {numbers.rate:g} --seconds {numbers.seconds:g}", runs)
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -214,6 +245,9 @@ def _keep(kind: str, command: str, runs: list[dict[str, Any]]) -> None:
 
 def _engine_of(runs: Sequence[Mapping[str, Any]]) -> str:
     """The engine that the runs themselves used; afterwards another one may run, or none."""
+    if "phases" not in runs[0]:
+        now = engine.look()
+        return f"{now.server}, Compose {now.compose}"
     notes = [phase["note"] for phase in runs[0]["phases"] if phase["name"] == "engine"]
     return notes[0].removeprefix("engine ") if notes and notes[0].startswith("engine ") else "not told"
 
@@ -223,7 +257,9 @@ def _memory_gib() -> int:
 
 
 def _raw_files() -> list[dict[str, Any]]:
-    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RAW.glob("up-*.json"))]
+    return [
+        json.loads(file.read_text(encoding="utf-8")) for name in ABOUT for file in RAW.glob(f"{name}.json")
+    ]
 
 
 def report(raws: Sequence[Mapping[str, Any]]) -> str:
@@ -240,6 +276,9 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             f"\n`{raw['command']}` on {raw['date']}, commit {raw['commit']}: "
             f"{raw['machine']}; engine {raw['engine']}.\n"
         )
+        if raw["bench"] == "ingest":
+            parts.append(f"\n{bench_ingest_page.section(runs)}")
+            continue
         parts.append("\n| phase | seconds |\n|---|---|\n")
         for place, phase in enumerate(runs[0]["phases"]):
             parts.append(

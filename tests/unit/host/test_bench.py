@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from tarn_host import bench
+import pytest
+from tarn_host import bench, bench_ingest, bench_ingest_page
+from tarn_host.say import StopError
 
 
 def raw(kind: str, totals: list[float]) -> dict[str, Any]:
@@ -39,14 +40,83 @@ def test_several_runs_show_median_and_ends() -> None:
 
 
 def test_the_page_is_what_the_raw_files_say() -> None:
-    files = sorted(bench.RAW.glob("up-*.json"))
-    if not files:
-        assert not bench.REPORT.exists(), "a page without raw numbers behind it"
-        return
-    assert bench.REPORT.read_text() == bench.report([json.loads(file.read_text()) for file in files])
+    raws = bench._raw_files()
+    assert {raw["bench"] for raw in raws} == {file.stem for file in bench.RAW.glob("*.json")}
+    assert bench.REPORT.read_text() == bench.report(raws)
 
 
 def test_the_engine_told_is_the_one_that_the_run_used() -> None:
     phases = [{"name": "checks", "note": "all well"}, {"name": "engine", "note": "engine 1.2, Compose 3.4"}]
     assert bench._engine_of([{"phases": phases}]) == "1.2, Compose 3.4"
     assert bench._engine_of([{"phases": [{"name": "engine", "note": ""}]}]) == "not told"
+
+
+COMMIT = (
+    '{"ingestor": "%s", "rows": 9, "ms": %s, "decode_ms": 4.0, "write_ms": 1.0, "event": "batch committed", '
+    '"timestamp": "2026-01-02T03:04:%sZ"}'
+)
+
+
+def test_commits_are_those_of_flights_since_a_time() -> None:
+    log = "\n".join(
+        [
+            COMMIT % ("flights", 10.0, "05.250000"),
+            "\x1b[2K" + COMMIT % ("flights", 20.0, "06.500000"),
+            COMMIT % ("canary", 30.0, "07.000000"),
+            '{"event": "ingestor runs", "timestamp": "2026-01-02T03:04:08.000000Z"}',
+            "no JSON at all",
+        ]
+    )
+    found = bench_ingest.parse_commits(log, 1767323046.0)
+    assert [(c["ms"], c["at_unix"]) for c in found] == [(20.0, 1767323046.5)]
+    assert len(bench_ingest.parse_commits(log, 0.0)) == 2
+
+
+def test_processor_time_is_read_from_both_kinds_of_cgroup() -> None:
+    assert bench_ingest.parse_cpu("usage_usec 2500000\nuser_usec 9\n") == 2.5
+    assert bench_ingest.parse_cpu("2690629524\n") == 2.690629524
+    with pytest.raises(StopError, match="cannot be read: 'cat: no"):
+        bench_ingest.parse_cpu("cat: no such file")
+
+
+def test_a_share_of_ordered_values_is_one_of_them() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert [bench_ingest.at_share(values, s) for s in (0.5, 0.95, 1.0)] == [50.0, 95.0, 100.0]
+    assert bench_ingest.at_share([7.0], 0.5) == bench_ingest.at_share([7.0], 0.95) == 7.0
+
+
+def test_a_lost_or_doubled_row_ends_the_benchmark() -> None:
+    bench_ingest.require_exact({"offsets": 10, "rows": 8, "dead_letters": 2})
+    for rows in (7, 9):
+        with pytest.raises(StopError, match=f"{rows} rows and 2 dead letters of 10 offsets"):
+            bench_ingest.require_exact({"offsets": 10, "rows": rows, "dead_letters": 2})
+
+
+def test_the_section_about_ingestion_shows_medians_and_ends() -> None:
+    def run(scale: float) -> dict[str, Any]:
+        paths = [
+            path
+            for rows in (
+                bench_ingest_page.AS_THEY_COME,
+                bench_ingest_page.CATCHING_UP,
+                bench_ingest_page.SIDE_BY_SIDE,
+                bench_ingest_page.FRESHNESS,
+            )
+            for _, path, _ in rows
+            if "." in path
+        ]
+        made: dict[str, Any] = {"events": 500_000, "count": {"offsets": 12, "rows": 10, "dead_letters": 2}}
+        for path in paths:
+            part, _, name = path.partition(".")
+            made.setdefault(part, {})[name] = 1_000.0 * scale
+        made["reading_only"]["rows_per_cpu_s"] = 4_000.0 * scale
+        made["freshness"].update(rate=1_000.0, seconds=60.0, look_ms=50.0)
+        return made
+
+    text = bench_ingest_page.section([run(1.0), run(3.0), run(2.0)])
+    assert "500,000 messages per measurement, rounds: 3." in text
+    assert "| rows in bronze, per second | 2,000 (1,000 to 3,000) |" in text
+    assert "| ingest's share of that, by processor time, % | 25 (25 to 25) |" in text
+    assert "| freshness at 1,000 messages a second for 60 s | |" in text
+    assert "12 offsets in the topic = 10 rows + 2 dead letters." in text
+    assert "it looks every 50 ms" in text
