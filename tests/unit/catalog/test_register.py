@@ -10,7 +10,7 @@ import pytest
 from tarn.adapters.store import MemoryStore, StoreDeniedError, StoreUnavailableError
 from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.faults import Fault, FaultyStore, Op
+from tarn_catalog.faults import ANSWERS, Fault, FaultyStore, Op
 from tarn_catalog.register import Patience, Register, Superseded, write_once
 
 KEY = "catalog/v1/pointers/ns/t.json"
@@ -206,7 +206,7 @@ def test_no_attempt_starts_after_the_deadline() -> None:
     assert len([op for op in store.seen if op.kind == "put"]) < 8
 
 
-FAULTS = [None, *Fault]
+FAULTS = [None, *ANSWERS]
 
 
 @pytest.mark.parametrize("late_ops", [None, 1, 2, 4])
