@@ -23,8 +23,8 @@ def layers(stack: Stack) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def flights(stack: Stack) -> Stack:
-    """The stack once gold holds flights: of an earlier tier, of its own replay, or played now."""
-    if layers(stack)["topic"] < MESSAGES:
+    """The stack once gold holds flights: of an earlier tier, of the replay that `up` began, or played now."""
+    if layers(stack)["topic"] == 0:
         answer = stack.script(
             *("tarn", "demo", "replay", "--rate", "1000", "--messages", str(MESSAGES)), timeout_s=180
         )

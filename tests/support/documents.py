@@ -1,0 +1,69 @@
+"""The code blocks of a Markdown file, and which of them its author keeps from being run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FENCE = re.compile(r"^```(\w*)\s*$")
+MARKER = re.compile(r"^<!-- test: (?P<word>\S+)(?: (?P<reason>.*\S))? -->$")
+REASON_WORDS_MIN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One fenced block.
+
+    Attributes:
+        language: what stands behind the fence; empty for none.
+        text: what is inside, with a newline at its end.
+        line: where the fence stands, from 1.
+        kept_back: why it is not run; None: it is.
+    """
+
+    language: str
+    text: str
+    line: int
+    kept_back: str | None
+
+
+def blocks(markdown: str) -> Iterator[Block]:
+    """All fenced blocks in order; `<!-- test: skip <reason> -->` on the line above keeps one from being run.
+
+    Raises:
+        ValueError: a fence without an end, or a marker that is none, has no reason, or stands above no block.
+    """
+    lines = markdown.splitlines()
+    at = 0
+    marked: str | None = None
+    while at < len(lines):
+        line = lines[at]
+        fence = FENCE.match(line)
+        if fence is None:
+            if marked is not None:
+                raise ValueError(f"line {at}: the marker stands above no block")
+            marked = _reason(line, at + 1)
+            at += 1
+            continue
+        try:
+            end = lines.index("```", at + 1)
+        except ValueError:
+            raise ValueError(f"line {at + 1}: the block does not end") from None
+        text = "".join(f"{raw}\n" for raw in lines[at + 1 : end])
+        yield Block(language=fence[1], text=text, line=at + 1, kept_back=marked)
+        marked = None
+        at = end + 1
+    if marked is not None:
+        raise ValueError(f"line {at}: the marker stands above no block")
+
+
+def _reason(line: str, number: int) -> str | None:
+    if not line.startswith("<!-- test"):
+        return None
+    marker = MARKER.match(line)
+    if marker is None or marker["word"] != "skip" or len((marker["reason"] or "").split()) < REASON_WORDS_MIN:
+        raise ValueError(
+            f"line {number}: write <!-- test: skip <why, in three words or more> -->, not {line}"
+        )
+    return marker["reason"]
