@@ -17,9 +17,9 @@ _PATTERNS = (
     re.compile(r"()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@\"']*:)[^\s/@\"']+(?=@)"),
     re.compile(r"(?i)(X-Amz-(?:Signature|Credential|Security-Token)=)[^\s&\"']+"),
-    re.compile(rf"(?i)([\"']?{_NAME}[\"']?\s*[:=]\s*\")(?!/run/|\")[^\"]+(?=\")"),
+    re.compile(rf"(?i)([\"']?{_NAME}[\"']?\s*[:=]\s*[\"'])(?!/run/)[^\"'\n]+(?=[\"'])"),
     re.compile(rf"(?i)(\b{_NAME}\s*=\s*)(?!/run/|\[secret\]|\$\{{)[^\s,;\"'&}}\]]+"),
-    re.compile(rf"(?i)(^\s*{_NAME}:[ \t]+)(?!/run/|\[secret\]|\"|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
+    re.compile(rf"(?i)(^\s*{_NAME}:[ \t]+)(?!/run/|\[secret\]|[\"{{]|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
 )
 
 

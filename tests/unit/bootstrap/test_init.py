@@ -206,3 +206,28 @@ def test_a_missing_secret_names_the_file_and_the_service_that_makes_it(tmp_path:
     with pytest.raises(UnavailableError, match="scripts/up") as caught:
         load_secrets(tmp_path, ("root_user",))
     assert str(tmp_path / "root_user") in caught.value.message
+
+
+def test_a_check_names_what_is_missing_and_changes_nothing(root: Path, capsys: pytest.CaptureFixture[str]):
+    make_credentials(SecretVolumes(root=root, own=Owners()))
+    assert main(["--root", str(root), "--check"]) == 0
+    (root / "spark").chmod(0o700)
+    (root / "spark" / "catalog_credential").unlink()
+    before = contents(root)
+    capsys.readouterr()
+    assert main(["--root", str(root), "--check"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"missing": ["spark/catalog_credential"], "fault": ""}
+    assert contents(root) == before
+
+
+def test_a_check_tells_why_init_would_refuse(root: Path, capsys: pytest.CaptureFixture[str]):
+    make_credentials(SecretVolumes(root=root, own=Owners()))
+    (root / "trino").chmod(0o700)
+    (root / "trino" / "s3_secret_access_key").unlink()
+    (root / "trino" / "s3_secret_access_key").write_text("the secret of another copy of Tarn")
+    capsys.readouterr()
+    assert main(["--root", str(root), "--check"]) == 5
+    said = json.loads(capsys.readouterr().out)
+    assert said["missing"] == []
+    assert "secrets-trino" in said["fault"]
+    assert "contradict" in said["fault"]

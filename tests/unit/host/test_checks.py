@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from tarn_host import checks
+from tarn_host import checks, shell
 
 
 @pytest.fixture
@@ -81,3 +81,35 @@ def test_two_variables_with_one_port_are_refused() -> None:
         free = probe.getsockname()[1]
     problems = checks.ports({"TARN_PORT_A": str(free), "TARN_PORT_B": str(free)}, frozenset(), {})
     assert [p.what for p in problems] == [f"TARN_PORT_B and TARN_PORT_A are both {free}"]
+
+
+def test_the_small_profile_needs_less_memory_and_is_proposed() -> None:
+    between = (checks.MEMORY_MIB_SMALL + checks.MEMORY_MIB) // 2
+    assert checks.memory(between, running=False, small=True) == []
+    [problem] = checks.memory(between, running=False)
+    assert "scripts/up --small" in problem.fix
+
+
+def test_a_free_block_leaves_out_every_block_with_a_taken_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["TARN_PORT_S3", "TARN_PORT_TRINO"]
+    monkeypatch.setattr(checks, "is_taken", lambda port: port in (20_003, 20_100))
+    assert checks.free_block(names) == {"TARN_PORT_S3": "20200", "TARN_PORT_TRINO": "20203"}
+    monkeypatch.setattr(checks, "is_taken", lambda port: True)
+    assert checks.free_block(names) == {}
+
+
+def test_published_ports_are_parted_into_own_other_copies_and_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        "tarn-1\t/a/tarn\ttarn-1-minio-1\ttarn/minio:tarn-1\t127.0.0.1:9000->9000/tcp",
+        "tarn-2\t/b/tarn\ttarn-2-minio-1\ttarn/minio:tarn-2\t127.0.0.1:9100->9000/tcp",
+        "\t\tweb\tnginx\t0.0.0.0:8080-8081->80-81/tcp, :::8080-8081->80-81/tcp",
+    ]
+    monkeypatch.setattr(checks.shell, "capture", lambda *a, **k: shell.Result(0, "\n".join(rows), ""))
+    found = checks.published("tarn-1")
+    assert found.own == {9000}
+    assert found.tarns == {9100: "/b/tarn"}
+    assert found.holders == {
+        9100: "container tarn-2-minio-1 of the copy of Tarn in /b/tarn",
+        8080: "container web",
+        8081: "container web",
+    }

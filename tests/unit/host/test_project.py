@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
 from tarn_host import project
+from tarn_host.say import StopError
 
 
 def test_default_name_is_six_hex_digits_of_the_real_path(tmp_path: Path) -> None:
@@ -70,3 +72,56 @@ def test_every_published_port_of_the_compose_file_comes_from_a_variable() -> Non
     published = [raw for raw in text.splitlines() if '"127.0.0.1:' in raw]
     assert len(published) >= 6
     assert all("${TARN_PORT_" in raw for raw in published)
+
+
+@pytest.fixture
+def env_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(project, "ENV_FILE", tmp_path / ".env")
+    return tmp_path / ".env"
+
+
+def test_choices_are_remembered_below_the_users_own_lines_until_forgotten(env_file: Path) -> None:
+    env_file.write_text("TARN_PORT_TRINO=7\n")
+    told = {"TARN_PORT_S3": "20000", "TARN_PORT_TRINO": "20003", "TARN_PROFILE": "small"}
+    here = project.load({}, told)
+    assert project.write_env(here)
+    again = project.load({})
+    assert again.settings["TARN_PORT_S3"] == "20000"
+    assert again.settings["TARN_PORT_TRINO"] == "7", "what the user wrote himself wins"
+    assert "TARN_PORT_TRINO" in again.fixed
+    assert "TARN_PORT_S3" not in again.fixed
+    assert again.profile == "small"
+    assert again.env()["TARN_PORT_S3"] == "20000"
+    assert "TARN_PORT_TRINO" not in again.env()
+    assert not project.write_env(again), "stable"
+    forgotten = project.load({}, {"TARN_PORT_S3": "", "TARN_PROFILE": ""})
+    project.write_env(forgotten)
+    assert project.load({}).profile == "full"
+    assert "TARN_PORT_S3" not in project.load({}).settings
+
+
+def test_a_run_under_another_name_remembers_nothing(env_file: Path) -> None:
+    project.write_env(project.load({}, {"TARN_PROFILE": "small"}))
+    other = project.load({"COMPOSE_PROJECT_NAME": "tarn-x-test"}, {"TARN_PROFILE": "", "TARN_PORT_S3": "1"})
+    assert (other.profile, other.env()["TARN_PORT_S3"]) == ("full", "1")
+    project.write_env(other)
+    assert project.load({}).profile == "small"
+    assert "TARN_PORT_S3" not in project.load({}).settings
+
+
+def test_an_unknown_profile_is_refused(env_file: Path) -> None:
+    with pytest.raises(StopError) as caught:
+        project.load({"TARN_PROFILE": "tiny"})
+    assert "TARN_PROFILE=tiny" in caught.value.what
+    assert "full small" in caught.value.fix
+
+
+def test_a_block_of_ports_is_stable_and_holds_every_port_of_the_compose_file() -> None:
+    names = list(project.ports({}, project.COMPOSE_FILE.read_text()))
+    block = project.port_block(20_000, names)
+    assert set(block) == set(names)
+    assert len(set(block.values())) == len(names)
+    assert (block["TARN_PORT_S3"], block["TARN_PORT_CATALOG"]) == ("20000", "20001")
+    fewer = project.port_block(20_000, names[1:])
+    assert fewer == {name: block[name] for name in names[1:]}
+    assert project.port_block(5, ["TARN_PORT_Z", "TARN_PORT_A"]) == {"TARN_PORT_A": "14", "TARN_PORT_Z": "15"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tarn_host.stack import Service, addresses, parse_ps
+import yaml
+from tarn_host import project
+from tarn_host.stack import FULL_ONLY, Service, addresses, of_profile, parse_ps, secrets_written, to_start
 
 ROWS = [
     {"Service": "trino", "ID": "b2", "State": "running", "Health": "starting", "ExitCode": 0},
@@ -59,3 +61,42 @@ def test_addresses_name_the_protocol() -> None:
         "spark sc://127.0.0.1:15002",
         "spark http://127.0.0.1:4040",
     ]
+
+
+CONFIG = {
+    "services": {
+        "init": {},
+        "minio": {"depends_on": {"init": {"condition": "service_completed_successfully"}}},
+        "trino": {"depends_on": {"init": {"condition": "service_completed_successfully"}}},
+        "pipeline": {"depends_on": {"trino": {"condition": "service_healthy"}}},
+        "cli": {"profiles": ["tools"]},
+    },
+    "volumes": {},
+}
+
+
+def test_the_small_profile_leaves_out_the_engines_and_what_needs_them() -> None:
+    assert to_start(of_profile(CONFIG, "full")) == ["minio", "pipeline", "trino"]
+    small = of_profile(CONFIG, "small")
+    assert to_start(small) == ["minio"]
+    assert small["volumes"] == {}
+
+
+def test_what_the_small_profile_leaves_out_is_needed_by_nothing_that_stays() -> None:
+    text = project.COMPOSE_FILE.read_text(encoding="utf-8")
+    services = yaml.safe_load(text.replace("<<: [*hardened, *services-image]", "<<: *services-image"))[
+        "services"
+    ]
+    for name, service in services.items():
+        if name not in FULL_ONLY:
+            assert not set(service.get("depends_on") or {}) & set(FULL_ONLY), name
+
+
+def test_written_secrets_are_read_from_inits_log() -> None:
+    log = [
+        '{"event": "secret written", "consumer": "trino", "file": "catalog_credential", "why": "made"}',
+        '{"event": "secret written", "consumer": "trino", "file": "x", "why": "copied from bootstrap"}',
+        "not json",
+        '{"event": "credentials complete", "written": 2}',
+    ]
+    assert secrets_written(log) == {"trino": ["catalog_credential (made)", "x (copied from bootstrap)"]}

@@ -1,0 +1,140 @@
+"""The support bundle: what looks like a secret goes, and what could not be looked through stays out."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tarn_host import doctor_bundle
+from tarn_host.doctor_bundle import clean
+from tarn_host.doctor_facts import Facts
+from tarn_host.doctor_redact import redacted
+from tarn_host.engine import Engine, Machine
+from tarn_host.project import Project
+from tarn_host.say import StopError
+
+CANARY = "c4n4ry-0f-t4rn-5ecret"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"TARN_KAFKA_PASSWORD={CANARY}",
+        f"export AWS_SECRET_ACCESS_KEY='{CANARY}'",
+        f"AWS_SECRET_ACCESS_KEY={CANARY} command",
+        f'{{"client_secret": "{CANARY}", "x": 1}}',
+        f'{{"level": "info", "password":"{CANARY}"}}',
+        f"    TARN_TOKEN: {CANARY}",
+        f"Authorization: Bearer {CANARY}",
+        f'"Authorization": "Basic {CANARY}"',
+        f"http://user:{CANARY}@host/path",
+        f"http://x/?X-Amz-Signature={CANARY}&y=1",
+        f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----",
+        f"login with bearer {CANARY}",
+        f"spark.sql.catalog.tarn.s3.secret-access-key = {CANARY}",
+    ],
+)
+def test_what_looks_like_a_secret_goes(text: str) -> None:
+    out, count = redacted(text)
+    assert CANARY not in out
+    assert "[secret]" in out
+    assert count >= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TARN_SECRETS_DIR=/run/tarn/secrets",
+        "secret written consumer spark",
+        "http://127.0.0.1:9000/bucket",
+        "2026-11-21 INFO token of 12 characters",
+        '"Source": "/var/lib/docker/volumes/x_secrets-minio/_data"',
+        "secrets-spark: {}",
+    ],
+)
+def test_what_is_none_stays(text: str) -> None:
+    assert redacted(text) == (text, 0)
+
+
+def test_jwt_and_access_keys_go_wherever_they_stand() -> None:
+    jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
+    out, count = redacted(f"got {jwt} and AKIAIOSFODNN7EXAMPLE")
+    assert (out, count) == ("got [secret] and [secret]", 2)
+
+
+TEXTS = {
+    "logs/x.log": f"bare {CANARY} in a line",
+    "inspect.json": f'["{CANARY}"]',
+    "disk.txt": "10 GiB",
+    "env.txt": f"MY_PASSWORD={CANARY}",
+}
+
+
+def test_values_are_looked_for_first_and_counted() -> None:
+    def by_value(texts: Mapping[str, str]) -> tuple[dict[str, str], int]:
+        return {name: text.replace(CANARY, "[secret]") for name, text in texts.items()}, 3
+
+    cleaned = clean(TEXTS, by_value)
+    assert (cleaned.by_value, cleaned.replaced, cleaned.left_out) == (True, 3, ())
+    assert CANARY not in json.dumps(dict(cleaned.texts))
+
+
+def failing(texts: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    raise StopError("secrets could not be looked for: x")
+
+
+@pytest.mark.parametrize("by_value", ["no engine answers", failing])
+def test_what_may_hold_a_secret_is_left_out_where_values_could_not_be_looked_for(by_value: object) -> None:
+    cleaned = clean(TEXTS, by_value)  # type: ignore[arg-type]
+    assert cleaned.by_value is False
+    assert cleaned.left_out == ("inspect.json", "logs/x.log")
+    assert sorted(cleaned.texts) == ["disk.txt", "env.txt"]
+    assert cleaned.why
+    assert CANARY not in json.dumps(dict(cleaned.texts))
+
+
+FACTS = Facts(
+    root="/x",
+    project="tarn-1",
+    now_unix=0.0,
+    engine=Engine(server=None, error="no", compose=None, data_root="/d", memory_bytes=None),
+    machine=Machine(linux=True, root=False, debian=False, has_dockerd=False, systemd=False, docker_host=""),
+)
+HERE = Project(name="tarn-1", base="b", own_base=True, settings={})
+
+
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_bundle, "gather", lambda here, facts: dict(TEXTS))
+
+
+def test_the_archive_holds_the_cleaned_texts_and_says_what_was_left_out(
+    gathered: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "b.tar.gz"
+    doctor_bundle.write(HERE, FACTS, '{"ok": true}', path)
+    assert path.stat().st_mode & 0o077 == 0
+    with tarfile.open(path) as archive:
+        bodies = {m.name: archive.extractfile(m).read().decode() for m in archive}  # type: ignore[union-attr]
+    assert sorted(bodies) == [
+        f"tarn-support/{n}" for n in ("disk.txt", "doctor.json", "env.txt", "manifest.json")
+    ]
+    manifest = json.loads(bodies["tarn-support/manifest.json"])
+    assert manifest["left_out"] == ["inspect.json", "logs/x.log"]
+    assert manifest["why_left_out"] == "no engine answers"
+    assert CANARY not in "".join(bodies.values())
+
+
+def test_nothing_is_overwritten_and_only_archives_are_written(gathered: None, tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.gz"
+    path.write_text("mine")
+    with pytest.raises(StopError, match="is there already"):
+        doctor_bundle.write(HERE, FACTS, "{}", path)
+    assert path.read_text() == "mine"
+    with pytest.raises(StopError, match=r"a bundle is a \.tar\.gz"):
+        doctor_bundle.write(HERE, FACTS, "{}", tmp_path / "b.zip")
+    with pytest.raises(StopError, match="cannot be written"):
+        doctor_bundle.write(HERE, FACTS, "{}", tmp_path / "none" / "b.tar.gz")
