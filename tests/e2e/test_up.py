@@ -48,7 +48,7 @@ def test_the_first_up_shows_a_row_read_by_three_engines_and_the_addresses(stack:
     for port in stack.ports.values():
         assert f"127.0.0.1:{port}" in text
     times = read_timings(artifacts() / "up.json")
-    assert set(times) == {"checks", "engine", "base", "build", "start", "canary"}
+    assert set(times) == {"checks", "engine", "base", "build", "start", "canary", "pipeline"}
     assert all(seconds >= 0 for seconds in times.values())
 
 

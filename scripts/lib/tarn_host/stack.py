@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ REPLAY_TIMEOUT_S = 60
 INIT_TIMEOUT_S = 120
 FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
 """What the profile `small` leaves out: the engines, and what cannot work without them."""
+LAST = ("pipeline",)
+"""What starts after the canary: it only asks the others, and would take the cores from their start."""
 
 
 @dataclass(frozen=True)
@@ -106,25 +108,48 @@ def to_start(config: Mapping[str, Any]) -> list[str]:
 
 
 def start(here: Project, config: Mapping[str, Any]) -> str:
-    """Start everything and wait until all is healthy; give a sentence about it.
+    """Start everything but what comes last, and wait until all is healthy; give a sentence about it.
 
     Raises:
         StopError: a service does not become healthy; the message shows which, its health check and its log.
     """
-    timeout_s = wait_timeout_s()
+    LOG.unlink(missing_ok=True)
     running = {s.name for s in services(here) if s.state == "running"}
     if running:
         complete_secrets(here, running)
-    command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never", "--remove-orphans"]
-    command += ["--wait", "--wait-timeout", str(timeout_s)]
     if here.profile == "small":
         extra = sorted(s.name for s in services(here) if s.name in FULL_ONLY)
         if extra:
             line(f"    the small profile stops {', '.join(extra)}")
             _compose(here, ["rm", "--stop", "--force", *extra], STOP_TIMEOUT_S)
-        command += to_start(of_profile(config, here.profile))
+    names = [name for name in to_start(of_profile(config, here.profile)) if name not in LAST]
+    _up(here, ["--remove-orphans", *names], hidden=LAST)
+    up = sum(1 for s in services(here) if s.state == "running")
+    return f"{up} services are up"
+
+
+def start_last(here: Project) -> str:
+    """Start what only needs the others, and wait until it is healthy; give a sentence about it.
+
+    Raises:
+        StopError: it does not become healthy; the message shows its health check and its log.
+    """
+    _up(here, ["--no-deps", *LAST], hidden=[s.name for s in services(here) if s.name not in LAST])
+    return f"{' and '.join(LAST)} healthy"
+
+
+def _up(here: Project, words: Sequence[str], *, hidden: Sequence[str]) -> None:
+    """Run `docker compose up` on images that are there, until what it starts is healthy.
+
+    Raises:
+        StopError: it does not become healthy.
+    """
+    timeout_s = wait_timeout_s()
+    command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
+    command += ["--wait", "--wait-timeout", str(timeout_s), *words]
     LOG.parent.mkdir(parents=True, exist_ok=True)
-    with LOG.open("w", encoding="utf-8") as sink:
+    with LOG.open("a", encoding="utf-8") as sink:
+        sink.write(f"$ {' '.join(command)}\n")
 
         def write(text: str) -> None:
             sink.write(text + "\n")
@@ -132,14 +157,11 @@ def start(here: Project, config: Mapping[str, Any]) -> str:
 
         compose = shell.Running(command, on_line=write, env=here.env(), cwd=ROOT)
         try:
-            code = _watch(here, compose, timeout_s + 60)
+            code = _watch(here, compose, timeout_s + 60, hidden)
         finally:
             compose.stop()
-    found = services(here)
     if code != 0:
-        raise _failure(here, found, list(compose.tail))
-    up = sum(1 for s in found if s.state == "running")
-    return f"{up} services are up"
+        raise _failure(here, services(here), list(compose.tail))
 
 
 def _compose(here: Project, words: list[str], timeout_s: float) -> shell.Result:
@@ -174,12 +196,15 @@ def secrets_written(log: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def _watch(here: Project, running: shell.Running, timeout_s: float) -> int:
+def _watch(here: Project, running: shell.Running, timeout_s: float, hidden: Sequence[str]) -> int:
+    """Tell each change of a service that is not hidden, until the program ends; give its exit code."""
     begin = time.monotonic()
     last: dict[str, str] = {}
     while True:
         code = running.poll()
         for service in services(here):
+            if service.name in hidden:
+                continue
             words = service.words()
             if last.get(service.name) != words and (service.name in last or words != "created"):
                 line(f"    {service.name}: {words} ({time.monotonic() - begin:.0f} s)")

@@ -86,7 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.canary:
                 with phases.phase("canary"):
                     canary(here)
-            if options.demo and is_demo_on(here.settings) and here.profile != "small":
+            plays = options.demo and is_demo_on(here.settings) and here.profile != "small"
+            if here.profile != "small":
+                with phases.phase("pipeline") as notes:
+                    if plays:
+                        stack.start_replay(here)
+                    notes.append(stack.start_last(here))
+            if plays:
                 with phases.phase("demo"):
                     demo(here)
             elif stack.stop_replay(here):
@@ -270,12 +276,11 @@ def is_demo_on(settings: Mapping[str, str]) -> bool:
 
 
 def demo(here: Project) -> None:
-    """Start the replay, wait for the first answers, and show what is there.
+    """Wait for the first answers of the flights, and show what is there.
 
     Raises:
         StopError: no answers came; the exit code is the command's own.
     """
-    stack.start_replay(here)
     words = ["demo", "show", "--wait", str(DEMO_WAIT_S)]
     fix = "Tarn itself is up, and the lines above say what is missing; `scripts/up --no-demo` goes without"
     in_cli(here, words, what="the demo", timeout_s=DEMO_TIMEOUT_S, fix=fix)
