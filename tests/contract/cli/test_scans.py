@@ -1,0 +1,193 @@
+"""Tables of a real catalog, read by DuckDB and told by status; catalog and store in this process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from tarn.cli.clients import scans
+from tarn.cli.clients.duck import Duck
+from tarn.cli.clients.scans import LakeScans
+from tarn.cli.settings import Secrets, Settings
+from tarn.core.errors import InvalidError, NoSuchTableError
+from tarn.core.offsets import OffsetMap, SourceId
+from tarn_jobs.position import PROPERTY, Position
+from tests.contract.catalog.conftest import open_lake
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", None]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A catalog that is served, a client that writes, and the command line's own client."""
+
+    client: Catalog
+    lake: LakeScans
+
+    def query(self, sql: str) -> tuple[tuple[object, ...], ...]:
+        return Duck(self.lake).query(sql).rows
+
+    def table(self, name: str, rows: pa.Table = ROWS) -> Table:
+        path = tuple(name.split("."))
+        for depth in range(1, len(path)):
+            self.client.create_namespace_if_not_exists(path[:depth])
+        return self.client.create_table(path, schema=rows.schema)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        lake = open_lake("rest-file", tmp_path / "lake", stack)
+        assert lake.running is not None
+        settings = Settings(catalog_uri=lake.running.published)
+        values = dict.fromkeys(Secrets.__dataclass_fields__, "x")
+        secrets = Secrets(**{**values, "credential": lake.running.credential})
+        yield World(client=lake.client, lake=LakeScans(settings, secrets))
+
+
+def test_rows_of_several_commits_come_back_and_deleted_ones_do_not(world: World) -> None:
+    table = world.table("a.rows")
+    for _ in range(scans.GROUP_FILES_MAX + 2):
+        table.append(ROWS)
+    table.delete("id = 2")
+    assert world.query("SELECT count(*), count(who), min(id), max(id) FROM a.rows") == ((36, 18, 1, 3),)
+    assert world.query("SELECT DISTINCT id FROM a.rows WHERE id = 2") == ()
+
+
+def test_an_empty_table_has_its_columns(world: World) -> None:
+    world.table("a.nothing")
+    assert world.query("SELECT count(*) FROM a.nothing") == ((0,),)
+    assert [row[0] for row in world.query("DESCRIBE a.nothing")] == ["id", "who"]
+
+
+def test_a_table_that_changed_its_columns_is_read_as_it_is_now(world: World) -> None:
+    table = world.table("a.rows", ROWS.set_column(0, "id", ROWS["id"].cast(pa.int32())))
+    table.append(ROWS.set_column(0, "id", ROWS["id"].cast(pa.int32())))
+    with table.update_schema() as update:
+        update.update_column("id", LongType())
+        update.rename_column("who", "name")
+        update.add_column("late", DoubleType())
+    table.append(pa.table({"id": pa.array([2**40], pa.int64()), "name": ["z"], "late": [0.5]}))
+    assert world.query("SELECT id, name, late FROM a.rows ORDER BY id") == (
+        (1, "a", None),
+        (2, "b", None),
+        (3, None, None),
+        (2**40, "z", 0.5),
+    )
+
+
+def test_every_type_comes_through(world: World) -> None:
+    schema = Schema(
+        NestedField(1, "i", IntegerType()),
+        NestedField(2, "dec", DecimalType(10, 2)),
+        NestedField(3, "day", DateType()),
+        NestedField(4, "tz", TimestamptzType()),
+        NestedField(5, "local", TimestampType()),
+        NestedField(6, "raw", BinaryType()),
+        NestedField(7, "u", UUIDType()),
+        NestedField(8, "tags", ListType(9, StringType(), element_required=False)),
+        NestedField(10, "by_name", MapType(11, StringType(), 12, LongType(), value_required=False)),
+        NestedField(13, "inner", StructType(NestedField(14, "x", LongType()))),
+    )
+    world.client.create_namespace("a")
+    table = world.client.create_table("a.types", schema=schema)
+    key = uuid.UUID(int=7)
+    values = {
+        "i": 1,
+        "dec": Decimal("1.50"),
+        "day": date(2026, 3, 1),
+        "tz": datetime(2026, 3, 1, 1, tzinfo=UTC),
+        "local": datetime(2026, 3, 1, 2),
+        "raw": b"\x00\xff",
+        "u": key.bytes,
+        "tags": ["a", None],
+        "by_name": [("k", 5)],
+        "inner": {"x": 9},
+    }
+    table.append(pa.Table.from_pylist([values, {}], schema=table.schema().as_arrow()))
+    first, second = world.query("SELECT * FROM a.types ORDER BY i NULLS LAST")
+    assert first[:6] == tuple(values.values())[:6]
+    assert uuid.UUID(str(first[6])) == key
+    assert first[7:] == (["a", None], [("k", 5)], {"x": 9})
+    assert set(second) == {None}
+
+
+def test_tables_of_deeper_namespaces_are_joined(world: World) -> None:
+    world.table("a.b.left").append(ROWS)
+    world.table("c.right").append(ROWS.slice(1))
+    assert world.query("SELECT count(*) FROM a.b.left JOIN c.right USING (id)") == ((2,),)
+
+
+def test_a_table_that_does_not_exist_is_named(world: World) -> None:
+    with pytest.raises(NoSuchTableError, match=r"a\.nothing.*scripts/tarn status lists"):
+        world.query("SELECT * FROM a.nothing")
+
+
+def test_more_than_fits_is_refused_by_the_columns_that_are_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = pa.table({"id": pa.array(range(5_000), pa.int64()), "text": [uuid.uuid4().hex] * 5_000})
+    table = world.table("a.wide", wide)
+    table.append(wide)
+    sizes = next(iter(table.scan().plan_files())).file.column_sizes
+    monkeypatch.setattr(scans, "FILE_BYTES_MAX", sizes[1] + 10)
+    monkeypatch.setattr(scans, "READ_BYTES_MAX", sizes[1] + 10)
+    assert world.query("SELECT sum(id) FROM a.wide") == ((12_497_500,),)
+    with pytest.raises(InvalidError, match=r"one file of a\.wide holds.*--engine trino"):
+        world.query("SELECT max(text), max(id) FROM a.wide")
+    monkeypatch.setattr(scans, "FILE_BYTES_MAX", 10**9)
+    with pytest.raises(InvalidError, match=r"^a\.wide holds"):
+        world.query("SELECT max(text), max(id) FROM a.wide")
+
+
+def test_facts_tell_how_far_streams_and_jobs_are_whoever_committed_last(world: World) -> None:
+    source = SourceId(cluster="c", topic="t", topic_id="i")
+    first = OffsetMap(source=source, next={0: 3})
+    second = OffsetMap(source=source, next={0: 5, 1: 2})
+    other = OffsetMap(source=SourceId(cluster="c", topic="u", topic_id="j"), next={0: 1})
+    table = world.table("a.fed")
+    for summary in (
+        {"tarn.offsets.s": first.to_json()},
+        {"tarn.offsets.o": other.to_json()},
+        {"tarn.offsets.s": second.to_json()},
+        {},
+    ):
+        table.append(ROWS, snapshot_properties=summary)
+    facts = world.lake.facts("a.fed")
+    assert facts.streams == {"s": second, "o": other}
+    assert (facts.position, facts.rows, facts.snapshots) == (None, 12, 4)
+    derived = world.table("a.derived")
+    position = Position(source=(("topic", "t"),), next=((0, 4), (1, 2)))
+    derived.append(ROWS, snapshot_properties={PROPERTY: position.to_json()})
+    derived.append(ROWS)
+    assert world.lake.facts("a.derived").position == {0: 4, 1: 2}
+    assert world.lake.facts("a.derived").streams == {}
+    world.table("a.empty")
+    assert world.lake.facts("a.empty").last_commit is None
