@@ -162,11 +162,12 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def _wanted(
         self,
         schema: Schema | pa.Schema,
-        location: str | None,
-        partition_spec: PartitionSpec,
-        sort_order: SortOrder,
-        properties: Properties,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
     ) -> NewTable:
+        """What `Catalog.create_table` of pyiceberg takes behind the identifier."""
         version = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
         converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
         return NewTable(
@@ -178,33 +179,18 @@ class EmbeddedCatalog(PyIcebergCatalog):
         )
 
     @_table_errors
-    def create_table(
-        self,
-        identifier: str | Identifier,
-        schema: Schema | pa.Schema,
-        location: str | None = None,
-        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
-        sort_order: SortOrder = UNSORTED_SORT_ORDER,
-        properties: Properties = EMPTY_DICT,
-    ) -> Table:
+    def create_table(self, identifier: str | Identifier, *what: Any, **more: Any) -> Table:
         """See `pyiceberg.catalog.Catalog.create_table`."""
         slot = self._slot(identifier)
-        wanted = self._wanted(schema, location, partition_spec, sort_order, properties)
-        return self._table(slot, self.core.tables.create(slot, wanted))
+        return self._table(slot, self.core.tables.create(slot, self._wanted(*what, **more)))
 
     @_table_errors
     def create_table_transaction(
-        self,
-        identifier: str | Identifier,
-        schema: Schema | pa.Schema,
-        location: str | None = None,
-        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
-        sort_order: SortOrder = UNSORTED_SORT_ORDER,
-        properties: Properties = EMPTY_DICT,
+        self, identifier: str | Identifier, *what: Any, **more: Any
     ) -> CreateTableTransaction:
         """See `pyiceberg.catalog.Catalog.create_table_transaction`."""
         slot = self._slot(identifier)
-        wanted = self._wanted(schema, location, partition_spec, sort_order, properties)
+        wanted = self._wanted(*what, **more)
         staged: TableMetadata = TableMetadataUtil.parse_obj(self.core.tables.stage(slot, wanted))
         return CreateTableTransaction(
             StagedTable(
