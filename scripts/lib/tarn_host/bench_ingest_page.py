@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ABOUT = """Flight events as `scripts/tarn demo load` sends them (2 % doubled, 5 % late, 0.1 % broken); one
-topic of 4 partitions, one ingest process. A stack of its own without Spark and Trino, made for this and removed
-afterwards; everything, the producer too, shares the machine's cores. Median of the rounds, then the smallest
+topic of 4 partitions, one ingest process. A stack of its own without Spark and Trino, made for this and then
+removed; everything, the producer too, shares the machine's cores. Median of the rounds, then the smallest
 and the largest.
 
 - *As they come*: producer and ingest at once, from the first message sent to the last offset committed.
