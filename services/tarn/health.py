@@ -1,6 +1,6 @@
 """Runs a service's health check: one file, stdlib only, the same in every image.
 
-    HEALTHCHECK --interval=2s --timeout=120s --start-period=30s --retries=1 \
+    HEALTHCHECK --interval=2s --timeout=120s --start-period=120s --retries=1 \
       CMD ["python3", "-I", "/opt/tarn/health.py"]
 
 An image adds a check in two steps:
