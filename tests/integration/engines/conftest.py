@@ -29,11 +29,18 @@ class Lake:
         network: where they are called `minio` and `catalog`.
         folder: one folder of secrets per consumer.
         secrets: consumer -> file name -> content.
+        store: the store's container.
     """
 
     network: Network
     folder: Path
     secrets: dict[str, dict[str, str]]
+    store: DockerContainer
+
+    def holds(self, location: str) -> bool:
+        """Whether the store holds an object, as its own disk tells."""
+        code, _ = self.store.exec(["test", "-e", f"/data/{location.removeprefix('s3://')}"])
+        return bool(code == 0)
 
     def engine(self, name: str) -> DockerContainer:
         """An engine as the stack runs it, not yet started."""
@@ -106,7 +113,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
             .with_network_aliases("catalog") as catalog
         ):
             await_healthy(catalog, "catalog")
-            yield Lake(network=network, folder=folder, secrets=held)
+            yield Lake(network=network, folder=folder, secrets=held, store=store)
 
 
 def health_is_over(container: DockerContainer) -> bool:
