@@ -79,7 +79,7 @@ def test_without_the_token_nobody_comes_in(stack: Stack, token: str, path: str) 
 
 def test_pages_lead_to_the_login(stack: Stack, token: str) -> None:
     del token
-    for path in ("/", "/lab", "/tree", "/lab/tree/tarn/00_tour.ipynb"):
+    for path in ("/", "/lab", "/files/tarn", "/lab/tree/tarn/00_tour.ipynb"):
         page = ask(stack, path)
         assert page.status == 302
         while page.status == 302 and not page.headers["location"].startswith("/login"):
