@@ -22,7 +22,7 @@ from tests.support.stack import Stack, run
 
 README = project.ROOT / "README.md"
 BLOCK_S = 600
-RUN, KEPT_BACK = 7, 1
+RUN, KEPT_BACK = 10, 1
 DOCS = {"docs/catalog.md": 1, "docs/ingestion.md": 1}
 RUNNABLE = ("sh", "python", "sql")
 
