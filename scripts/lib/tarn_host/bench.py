@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarn_host import bench_ingest, bench_ingest_page, engine, shell
+from tarn_host import bench_ingest, bench_ingest_page, bench_memory, engine, shell
 from tarn_host.project import ROOT
 from tarn_host.say import StopError, agree, line, stopped
 
@@ -39,6 +39,17 @@ ABOUT = {
         "`scripts/up` with everything built",
         "Images and data are there, all containers were removed by `scripts/down`.",
     ),
+    "up-small": (
+        "`scripts/up --small` with everything built",
+        "The same without Spark, Trino, the pipeline and notebooks.",
+    ),
+    "memory": (
+        "Memory",
+        "What the control group of each container holds without file cache that can be dropped "
+        "(`memory.current` less `inactive_file`, as `docker stats` shows it), every two seconds: idle a minute "
+        "after the start, with the replay of flights running, and while `scripts/tarn demo load` sends the "
+        "whole year.",
+    ),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
 }
 
@@ -53,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--cold", action="store_true", help="fresh clone, empty engine, new HOME; root on Linux"
     )
     kind.add_argument("--warm", action="store_true", help="everything built, containers removed")
+    kind.add_argument("--small", action="store_true", help="the same, of the small profile")
     up.add_argument("--rounds", type=int, default=3, help="how often to measure --warm (default 3)")
     up.add_argument("--yes", action="store_true", help="do not ask")
     ingest = verbs.add_parser("ingest", help="rows and freshness of ingestion, on a small stack of its own")
@@ -60,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ingest.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     ingest.add_argument("--rate", type=float, default=1_000, help="messages a second for freshness (1000)")
     ingest.add_argument("--seconds", type=float, default=60, help="how long to send at that rate (60)")
+    verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -67,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.verb == "up" and options.cold:
             _keep("up-cold", "scripts/bench up --cold", [cold(options.yes)])
         elif options.verb == "up":
-            _keep("up-warm", f"scripts/bench up --warm --rounds {options.rounds}", warm(options.rounds))
+            which = "small" if options.small else "warm"
+            runs = warm(options.rounds, small=options.small)
+            _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", runs)
+        elif options.verb == "memory":
+            _keep("memory", "scripts/bench memory", bench_memory.measure())
         elif options.verb == "ingest":
             _ingest(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
@@ -106,18 +123,19 @@ def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def warm(rounds: int) -> list[dict[str, Any]]:
+def warm(rounds: int, *, small: bool = False) -> list[dict[str, Any]]:
     """Time `scripts/up` after `scripts/down`, a number of times.
 
     Raises:
         StopError: a script failed.
     """
     found = []
-    _script(ROOT, "up", ["--yes"], {})
+    env = {"TARN_PROFILE": "small"} if small else {}
+    _script(ROOT, "up", ["--yes"], env)
     for turn in range(1, rounds + 1):
         _script(ROOT, "down", [], {})
         line(f"round {turn} of {rounds}")
-        found.append(_timed_up(ROOT, {}))
+        found.append(_timed_up(ROOT, env))
     return found
 
 
@@ -276,6 +294,9 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             f"\n`{raw['command']}` on {raw['date']}, commit {raw['commit']}: "
             f"{raw['machine']}; engine {raw['engine']}.\n"
         )
+        if raw["bench"] == "memory":
+            parts.append(f"\n{bench_memory.section(runs)}")
+            continue
         if raw["bench"] == "ingest":
             parts.append(f"\n{bench_ingest_page.section(runs)}")
             continue
