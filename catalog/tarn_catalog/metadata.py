@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog import retention
 from tarn_catalog.draft import Draft, check_format_version
 from tarn_catalog.schemas import (
     FIRST_PARTITION_ID,
@@ -56,6 +57,7 @@ def new_table(
     fields = spec_fields(spec or {"fields": []}, fresh, last_id=FIRST_PARTITION_ID - 1, new_ids=new_ids)
     sorting = order_fields(order or {"fields": []}, fresh, new_ids=new_ids)
     order_id = 1 if sorting else 0
+    retention.kept(properties)
     meta = {
         **empty(table_uuid=table_uuid, format_version=format_version),
         "location": location,
@@ -130,7 +132,7 @@ def commit(
         draft = apply(draft, update)
     if draft.meta is base:
         return None
-    meta = finish(draft)
+    meta = finish(retention.trimmed(draft))
     if previous_location is not None:
         meta["metadata-log"] = _metadata_log(meta, base, previous_location)
     return with_v1_fields(meta)
