@@ -48,14 +48,19 @@ class Lake:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.name(name)}")
 
     def ensure_table(self, table: Table) -> None:
-        """Makes the table if it is missing.
+        """Makes the table if it is missing; gives one of an earlier version the properties that it lacks.
 
         Raises:
             TableMismatchError: there is one with other columns.
         """
+        name = self.name(table.name)
         if not self.exists(table.name):
-            self.spark.sql(statements.create_table(table, self.name(table.name)))
+            self.spark.sql(statements.create_table(table, name))
         self.require_columns(table.name, {c.name: c.type for c in table.columns})
+        found = {row.key: row.value for row in self.spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+        change = statements.missing_properties(name, found)
+        if change is not None:
+            self.spark.sql(change)
 
     def require_columns(self, table: str, columns: Mapping[str, str]) -> None:
         """Returns if the table has these columns with these types (and perhaps others).

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FORMAT_VERSION = 2
+PROPERTIES = {
+    "format-version": "2",
+    # Each commit of ours would make the metadata larger for ever: the catalog drops the oldest snapshots.
+    "tarn.snapshots-kept": "50",
+    "write.metadata.previous-versions-max": "20",
+}
+"""What every table of ours has."""
 
 KEY = ("time_hour", "carrier", "flight")
 """A flight: the hour of its scheduled departure (UTC), the airline, the flight number."""

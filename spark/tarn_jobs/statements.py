@@ -5,9 +5,10 @@ In a MERGE the target goes by its table's short name and the source by `s`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tarn_jobs.schema import FORMAT_VERSION, KEY, KINDS, SILVER, Gold, Table, heard, told_by
+from tarn_jobs.schema import KEY, KINDS, PROPERTIES, SILVER, Gold, Table, heard, told_by
 
 SOURCE = "s"
 
@@ -34,8 +35,21 @@ def create_table(table: Table, name: str) -> str:
     comment = f" COMMENT '{table.comment}'" if table.comment else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg{partitioning}{comment} "
-        f"TBLPROPERTIES ('format-version' = '{FORMAT_VERSION}')"
+        f"TBLPROPERTIES ({_pairs(PROPERTIES)})"
     )
+
+
+def missing_properties(name: str, found: Mapping[str, str]) -> str | None:
+    """ALTER TABLE for a table of an earlier version of ours; None if it says all that ours do.
+
+    What a person set stays as it is.
+    """
+    wanted = {k: v for k, v in PROPERTIES.items() if k not in found and k != "format-version"}
+    return f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(wanted)})" if wanted else None
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
 
 
 def merge_silver(hours_us: tuple[int, int]) -> Merge:

@@ -10,6 +10,7 @@ from tarn.flights.events import Shares
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, PositionError, newest
+from tarn_jobs.schema import PROPERTIES, SILVER
 from tests.spark import flights
 from tests.support import bronze, oracle
 
@@ -173,6 +174,25 @@ def test_a_flight_counts_from_its_schedule_on(lake: Lake) -> None:
     bronze.append(lake, log, late)
     Pipeline(lake=lake).cycle()
     assert flights.wrong(lake) == []
+
+
+def test_tables_bound_their_history_and_older_ones_are_told_to(lake: Lake) -> None:
+    lake.ensure_namespaces(("silver",))
+    lake.ensure_table(SILVER)
+    assert _properties(lake, SILVER.name).items() >= PROPERTIES.items() - {("format-version", "2")}
+
+    name = lake.name(SILVER.name)
+    lake.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('write.metadata.previous-versions-max')")
+    lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('tarn.snapshots-kept' = '7')")
+    lake.ensure_table(SILVER)
+    found = _properties(lake, SILVER.name)
+    assert found["write.metadata.previous-versions-max"] == PROPERTIES["write.metadata.previous-versions-max"]
+    assert found["tarn.snapshots-kept"] == "7", "what a person set stays"
+
+
+def _properties(lake: Lake, table: str) -> dict[str, str]:
+    rows = lake.spark.sql(f"SHOW TBLPROPERTIES {lake.name(table)}").collect()
+    return {row.key: row.value for row in rows}
 
 
 def test_dropped_tables_are_made_anew(lake: Lake) -> None:
