@@ -169,61 +169,47 @@ PRECIPITATION = """CASE
   WHEN precip < 0.3 THEN 'moderate' ELSE 'heavy' END"""
 
 
-def _gold(name: str, keys: dict[str, tuple[str, Column]], labels: dict[str, tuple[str, Column]]) -> Gold:
-    columns = (*(c for _, c in keys.values()), *(c for _, c in labels.values()), *_MEASURES)
+def _gold(name: str, keys: tuple[_Made, ...], labels: tuple[_Made, ...] = ()) -> Gold:
+    columns = (*(column for _, column in (*keys, *labels)), *_MEASURES)
     return Gold(
         table=Table(name=f"gold.{name}", columns=columns),
-        keys={k: expression for k, (expression, _) in keys.items()},
-        labels={k: expression for k, (expression, _) in labels.items()},
+        keys={column.name: expression for expression, column in keys},
+        labels={column.name: expression for expression, column in labels},
     )
 
 
-def _same(name: str, type_: str = "string") -> tuple[str, Column]:
-    return name, Column(name=name, type=type_)
+def _made(name: str, type_: str = "string", *, of: str = "", comment: str = "") -> _Made:
+    """A column and the expression over silver that gives it: the column of that name if not said."""
+    return of or name, Column(name=name, type=type_, comment=comment)
 
+
+_Made = tuple[str, Column]
 
 GOLD: tuple[Gold, ...] = (
-    _gold(
-        "delays_by_carrier",
-        keys={"carrier": _same("carrier")},
-        labels={"name": ("airline", Column(name="name", type="string"))},
-    ),
+    _gold("delays_by_carrier", keys=(_made("carrier"),), labels=(_made("name", of="airline"),)),
     _gold(
         "delays_by_route",
-        keys={"origin": _same("origin"), "dest": _same("dest")},
-        labels={
-            "origin_name": _same("origin_name"),
-            "dest_name": _same("dest_name"),
-            "distance": ("distance", Column(name="distance", type="int", comment="miles, the longest told")),
-        },
+        keys=(_made("origin"), _made("dest")),
+        labels=(
+            _made("origin_name"),
+            _made("dest_name"),
+            _made("distance", "int", comment="miles, the longest told"),
+        ),
     ),
     _gold(
         "delays_by_hour",
-        keys={
-            "hour": (
-                "sched_dep_hour",
-                Column(name="hour", type="int", comment="of sched_dep_time, New York time"),
-            )
-        },
-        labels={},
+        keys=(_made("hour", "int", of="sched_dep_hour", comment="of sched_dep_time, New York time"),),
     ),
     _gold(
         "delays_by_weather",
-        keys={
-            "wind": (
-                WIND,
-                Column(name="wind", type="string", comment="miles an hour, from-below; null: unknown"),
+        keys=(
+            _made("wind", of=WIND, comment="miles an hour, from-below; null: unknown"),
+            _made(
+                "precipitation",
+                of=PRECIPITATION,
+                comment="inches in the hour: none, light < 0.1, moderate < 0.3, heavy; null: unknown",
             ),
-            "precipitation": (
-                PRECIPITATION,
-                Column(
-                    name="precipitation",
-                    type="string",
-                    comment="inches in the hour: none, light < 0.1, moderate < 0.3, heavy; null: unknown",
-                ),
-            ),
-        },
-        labels={},
+        ),
     ),
 )
 
