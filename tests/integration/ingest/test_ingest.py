@@ -202,3 +202,36 @@ def test_check_tells_what_is_wrong_with_a_spec(tmp_path: Any, text: str, told: s
     )
     assert done.returncode == 2, done.stderr
     assert told in done.stderr
+
+
+def test_a_column_renamed_by_somebody_stops_ingest_until_it_is_put_back(ingest: Ingest) -> None:
+    """Through the catalog as a notebook does it: a clear error, no commit meanwhile, nothing lost after."""
+    start = ends_now(ingest)
+    ledger = Ledger(seed=5)
+    producer = ingest.stack.producer()
+    ledger.feed(producer, 200)
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=30)
+    table = ingest.stack.open().load_table("bronze.orders")
+    before = table.metadata.current_snapshot_id
+    with table.update_schema() as change:
+        change.rename_column("text", "words")
+    ledger.feed(producer, 200)
+    producer.close()
+    eventually("it stops", lambda: ingest.status()["state"] == "Stopped", timeout_s=30)
+    condition = ingest.status()["conditions"][0]
+    assert (condition["status"], condition["reason"]) == (False, "InvalidSpec")
+    assert condition["message"] == (
+        "table bronze.orders cannot take what the spec says: column text (string) is missing in the table; "
+        "alter the table or the spec"
+    )
+    assert table.refresh().metadata.current_snapshot_id == before
+    assert ingest.get("/health")[0] == 200, "a restart would not help"
+    with table.update_schema() as change:
+        change.rename_column("words", "text")
+    eventually("it goes on by itself", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)
+    rows = {
+        (r["_tarn"]["partition"], r["_tarn"]["offset"]): r["text"]
+        for r in table.refresh().scan().to_arrow().to_pylist()
+    }
+    good = {place: json.loads(value)["text"] for place, (value, ok) in ledger.sent.items() if ok}
+    assert {place: rows.get(place) for place in good} == good
