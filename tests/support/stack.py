@@ -100,7 +100,7 @@ class Stack:
     @property
     def env(self) -> dict[str, str]:
         """What makes the users' scripts and plain Compose work on this stack; no demo unless asked for."""
-        return {"COMPOSE_PROJECT_NAME": self.name, "TARN_DEMO": "off", **self.ports}
+        return {"COMPOSE_PROJECT_NAME": self.name, "TARN_DEMO": "off", "TARN_PROFILE": "full", **self.ports}
 
     def script(
         self, name: str, *words: str, timeout_s: float = UP_TIMEOUT_S, env: Mapping[str, str] | None = None

@@ -91,7 +91,7 @@ class Own:
     """The stack that is measured."""
 
     name: str
-    env: Mapping[str, str]
+    env: dict[str, str]
 
     def script(self, *words: str) -> None:
         """Run one of scripts/ on it.
@@ -130,8 +130,9 @@ def measure() -> list[dict[str, Any]]:
     """
     found: dict[str, Any] = {}
     with own_stack() as own:
-        for profile, stage in (("--small", "small"), ("--full", "idle")):
-            own.script("up", "--yes", profile, "--no-demo")
+        for profile, stage in (("small", "small"), ("full", "idle")):
+            own.env["TARN_PROFILE"] = profile
+            own.script("up", "--yes", "--no-demo")
             found[stage] = _settled(own, stage)
         shell.must(
             ["docker", "compose", "--profile", "demo", "up", "--detach", "--no-build", "--no-deps", "replay"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -143,6 +144,7 @@ def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, k
     """
     phases = Phases()
     ARTIFACTS.mkdir(exist_ok=True)
+    os.environ["TARN_PROFILE"] = "full"  # whatever this clone's own stack is
     env: dict[str, str] = {}
     with phases.phase("python") as notes:
         notes.append(python.ensure())
