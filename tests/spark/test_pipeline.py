@@ -258,6 +258,34 @@ def test_a_bronze_with_other_columns_is_told(lake: Lake, change: str, told: str)
         Pipeline(lake=lake).cycle()
 
 
+def test_columns_renamed_anywhere_stop_the_pipeline_until_they_are_back(lake: Lake) -> None:
+    """A fresh session looks at all tables; the one that was running fails and is followed by a fresh one."""
+    flights.load_reference(lake)
+    log, parts = bronze.Log(), list(flights.messages(flights.stream(), parts=2))
+    bronze.append(lake, log, parts[0])
+    Pipeline(lake=lake).cycle()
+    bronze.append(lake, log, parts[1])
+    changes = (
+        ("bronze.flight_events", "dep_delay", "int"),
+        ("silver.flights", "airline", "string"),
+        ("gold.delays_by_hour", "mean_dep_delay", "double"),
+    )
+    before = flights.contents(lake)
+    for table, column, kind in changes:
+        rename = f"ALTER TABLE {lake.name(table)} RENAME COLUMN"
+        lake.spark.sql(f"{rename} {column} TO other")
+        told = (
+            rf"{table} is not as the pipeline needs it: {column} is missing, needed is {kind}; change it back"
+        )
+        with pytest.raises(TableMismatchError, match=told):
+            Pipeline(lake=lake).cycle()
+        lake.spark.sql(f"{rename} other TO {column}")
+    assert flights.contents(lake) == before, "nothing was half done"
+
+    Pipeline(lake=lake).cycle()
+    assert flights.wrong(lake) == []
+
+
 def test_without_bronze_there_is_nothing_to_do(lake: Lake) -> None:
     assert Pipeline(lake=lake).head() is None
     assert Pipeline(lake=lake).cycle() == 0

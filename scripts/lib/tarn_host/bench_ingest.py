@@ -90,6 +90,12 @@ class Own:
         read = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
         return parse_cpu(self.compose("exec", "-T", "ingest", "sh", "-c", read))
 
+    def memory_peak_mib(self) -> float:
+        """The most memory that ingest's container has held since it started, MiB."""
+        files = ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
+        read = " || ".join(f"cat /sys/fs/cgroup/{name} 2>/dev/null" for name in files)
+        return int(self.compose("exec", "-T", "ingest", "sh", "-c", read)) / (1 << 20)
+
     def commits(self, since_unix: float) -> list[dict[str, Any]]:
         """Ingest's own log lines about commits of flights since a time."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_unix - 1))
@@ -266,6 +272,7 @@ def _caught_up(own: Own, events: int, began_unix: float, cpu_before_s: float) ->
         "cpu_s": cpu,
         "rows_per_cpu_s": events / cpu,
         "commits": len(commits),
+        "memory_peak_mib": own.memory_peak_mib(),
     }
     for kind in ("ms", "decode_ms", "write_ms"):
         values = sorted(float(c[kind]) for c in commits)

@@ -34,6 +34,7 @@ CATCHING_UP: tuple[Row, ...] = (
     ("a batch, p95, ms", "catching_up.batch_ms_p95", ",.0f"),
     ("of it decoding, p50, ms", "catching_up.batch_decode_ms_p50", ",.0f"),
     ("of it writing files, p50, ms", "catching_up.batch_write_ms_p50", ",.0f"),
+    ("ingest's memory at its peak, MiB", "catching_up.memory_peak_mib", ",.0f"),
 )
 SIDE_BY_SIDE: tuple[Row, ...] = (
     ("reading only, messages per second", "reading_only.rows_per_s", ",.0f"),
