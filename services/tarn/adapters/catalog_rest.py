@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import orjson
@@ -34,6 +34,7 @@ CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 20.0
 TOKEN_MARGIN_S = 30.0
 ANSWER_CHARS_MAX = 300
+PAGES_MAX = 1_000
 LEVEL_SEPARATOR = "\x1f"
 
 
@@ -171,6 +172,28 @@ class RestCatalog:
             if status != 409:
                 self._require(status, answer, what)
 
+    def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        """The namespaces right below another one, or the topmost.
+
+        Raises:
+            NotFoundError: there is no such parent.
+            UnavailableError: no answer.
+        """
+        query = f"parent={_levels(parent)}&" if parent else ""
+        what = f"list namespaces of {'.'.join(parent) or 'the catalog'}"
+        return [tuple(levels) for levels in self._pages("/namespaces", query, "namespaces", what)]
+
+    def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
+        """The tables of a namespace.
+
+        Raises:
+            NotFoundError: there is no such namespace.
+            UnavailableError: no answer.
+        """
+        path = f"/namespaces/{_levels(namespace)}/tables"
+        found = self._pages(path, "", "identifiers", f"list tables of {'.'.join(namespace)}")
+        return [TableName(tuple(each["namespace"]), each["name"]) for each in found]
+
     def create(self, table: TableName, request: Json) -> TableState:
         """See `TableCatalog.create`."""
         what = f"create table {table}"
@@ -203,6 +226,26 @@ class RestCatalog:
             return CommitUnknown(reason=f"{what}: status {status}: {_told(answer)}")
         self._require(status, answer, what)
         return CommitUnknown(reason=f"{what}: unexpected status {status}")
+
+    def _pages(self, path: str, query: str, key: str, what: str) -> list[Any]:
+        """All entries of a listing, page by page."""
+        found: list[Any] = []
+        token = ""
+        for _ in range(PAGES_MAX):
+            at = f"{self._base()}{path}?{query}pageToken={quote(token, safe='')}"
+            status, answer = self._ask("GET", at, what=what)
+            self._require(status, answer, what)
+            try:
+                page = orjson.loads(answer)
+                found += page[key]
+                token = page.get("next-page-token") or ""
+            except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as e:
+                raise UnavailableError(
+                    f"could not {what}: the answer cannot be read: {_first_line(e)}"
+                ) from e
+            if not token:
+                return found
+        raise UnavailableError(f"could not {what}: more than {PAGES_MAX} pages")
 
     def _table_path(self, table: TableName) -> str:
         name = quote(table.name, safe="")

@@ -149,11 +149,23 @@ class Lake(Protocol):
             TarnError: the table cannot be read.
         """
 
+
+class Tables(Protocol):
+    """What the catalog says about its tables."""
+
     def tables(self) -> Sequence[str]:
-        """Return the full names of all tables."""
+        """Return the full names of all tables.
+
+        Raises:
+            TarnError: the catalog cannot be asked.
+        """
 
     def facts(self, table: str) -> TableFacts:
-        """Return what the catalog says about a table."""
+        """Return what the catalog says about a table.
+
+        Raises:
+            TarnError: the catalog cannot be asked, or its metadata cannot be read.
+        """
 
 
 class Reader(Protocol):

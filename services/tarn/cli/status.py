@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tarn.cli.layers import LAYERS, LayerState, judged, lag, places, topic_of
-from tarn.cli.ports import Bounds, Clock, Lake, LogEnds, TableFacts
+from tarn.cli.ports import Bounds, Clock, LogEnds, TableFacts, Tables
 from tarn.core.errors import TarnError, UnavailableError
 
 AT_ONCE_MAX = 12
@@ -68,7 +68,7 @@ class Sources:
     """
 
     looks: Sequence[Look]
-    lake: Lake
+    lake: Tables
     log: LogEnds
     ingest: Callable[[], Any]
     containers: Mapping[str, Container] | None = None

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from tarn.cli.canary import CanaryRow, Flight, Limits
-from tarn.cli.ports import Clock, Engine, Lake, Reader, Tell
+from tarn.cli.ports import Clock, Engine, Reader, Tell
 from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.status import Container, Look, Sources
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
@@ -20,13 +20,6 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 LOOK_S = 4.0
 ENGINES = ("trino", "spark", "duckdb")
 NOT_IN_SMALL = frozenset({"trino", "spark"})
-
-
-def lake(settings: Settings, *, timeout_s: float = 30.0) -> Lake:
-    """Return the tables through the REST catalog; every question is given up after that time."""
-    from tarn.cli.clients.lake import RestLake
-
-    return RestLake(settings, load_secrets(settings.secrets_dir), timeout_s=timeout_s)
 
 
 def engine(settings: Settings, name: str) -> Engine:
@@ -139,12 +132,21 @@ def sources(settings: Settings) -> Sources:
         UnavailableError: a secret is missing.
         InvalidSettingError: TARN_CONTAINERS is not what scripts/tarn writes.
     """
+    from tarn.adapters.catalog_rest import RestCatalog
+    from tarn.cli.clients.catalog_facts import CatalogFacts
     from tarn.cli.clients.http import get_json
     from tarn.cli.clients.kafka_offsets import KafkaOffsets
 
+    credential = load_secrets(settings.secrets_dir).credential
+    catalog = RestCatalog(
+        settings.catalog_uri,
+        warehouse=settings.warehouse,
+        credential=lambda: credential,
+        read_timeout_s=LOOK_S,
+    )
     return Sources(
         looks=looks(settings),
-        lake=lake(settings, timeout_s=2 * LOOK_S),
+        lake=CatalogFacts(catalog),
         log=KafkaOffsets(settings.kafka_bootstrap, timeout_s=LOOK_S),
         ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
         containers=containers(settings.containers),

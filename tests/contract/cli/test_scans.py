@@ -32,7 +32,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from tarn.adapters.catalog_rest import RestCatalog
 from tarn.cli.clients import scans
+from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
 from tarn.cli.clients.scans import LakeScans
 from tarn.cli.settings import Secrets, Settings
@@ -50,6 +52,7 @@ class World:
 
     client: Catalog
     lake: LakeScans
+    told: CatalogFacts
 
     def query(self, sql: str) -> tuple[tuple[object, ...], ...]:
         return Duck(self.lake).query(sql).rows
@@ -69,7 +72,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         settings = Settings(catalog_uri=lake.running.published)
         values = dict.fromkeys(Secrets.__dataclass_fields__, "x")
         secrets = Secrets(**{**values, "credential": lake.running.credential})
-        yield World(client=lake.client, lake=LakeScans(settings, secrets))
+        asked = RestCatalog(settings.catalog_uri, warehouse="tarn", credential=lambda: secrets.credential)
+        yield World(client=lake.client, lake=LakeScans(settings, secrets), told=CatalogFacts(asked))
 
 
 def test_rows_of_several_commits_come_back_and_deleted_ones_do_not(world: World) -> None:
@@ -180,14 +184,39 @@ def test_facts_tell_how_far_streams_and_jobs_are_whoever_committed_last(world: W
         {},
     ):
         table.append(ROWS, snapshot_properties=summary)
-    facts = world.lake.facts("a.fed")
+    facts = world.told.facts("a.fed")
     assert facts.streams == {"s": second, "o": other}
     assert (facts.position, facts.rows, facts.snapshots) == (None, 12, 4)
     derived = world.table("a.derived")
     position = Position(source=(("topic", "t"),), next=((0, 4), (1, 2)))
     derived.append(ROWS, snapshot_properties={PROPERTY: position.to_json()})
     derived.append(ROWS)
-    assert world.lake.facts("a.derived").position == {0: 4, 1: 2}
-    assert world.lake.facts("a.derived").streams == {}
+    assert world.told.facts("a.derived").position == {0: 4, 1: 2}
+    assert world.told.facts("a.derived").streams == {}
     world.table("a.empty")
-    assert world.lake.facts("a.empty").last_commit is None
+    assert world.told.facts("a.empty").last_commit is None
+
+
+def test_all_tables_are_listed_also_those_of_deeper_namespaces(world: World) -> None:
+    for name in ("a.one", "a.b.two", "a.b.c.three", "z.four"):
+        world.table(name)
+    world.client.create_namespace("empty")
+    assert world.told.tables() == ["a.b.c.three", "a.b.two", "a.one", "z.four"]
+
+
+def test_a_table_that_is_gone_is_told(world: World) -> None:
+    world.client.create_namespace("a")
+    with pytest.raises(NoSuchTableError, match=r"a\.gone does not exist"):
+        world.told.facts("a.gone")
+
+
+def test_counts_are_those_of_the_current_snapshot(world: World) -> None:
+    table = world.table("a.rows")
+    table.append(ROWS)
+    table.append(ROWS)
+    table.delete("id = 1")
+    facts = world.told.facts("a.rows")
+    assert (facts.rows, facts.data_files, facts.delete_files) == (4, 2, 0)
+    assert facts.snapshots == len(table.refresh().metadata.snapshots) >= 3
+    assert facts.last_commit is not None
+    assert abs((datetime.now(UTC) - facts.last_commit).total_seconds()) < 60

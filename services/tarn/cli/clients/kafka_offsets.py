@@ -63,17 +63,16 @@ class KafkaOffsets:
         self, topic: str, bounds: Bounds, places: Sequence[Mapping[int, int]]
     ) -> tuple[datetime | None, ...]:
         """Return the time of the newest message before each place; see `LogEnds`."""
-        wanted = {
-            (partition, offset)
-            for place in places
-            for partition, offset in place.items()
-            if partition in bounds and bounds[partition][0] < offset <= bounds[partition][1]
-        }
+        # A place may be beyond ends that were asked for a moment before: then the newest message is meant.
+        clipped = [
+            {p: min(offset, bounds[p][1]) for p, offset in place.items() if p in bounds} for place in places
+        ]
+        wanted = {(p, offset) for place in clipped for p, offset in place.items() if offset > bounds[p][0]}
         try:
             times = self._times(topic, bounds, wanted)
         except KafkaError as error:
             raise self._unreachable(error) from error
-        found = ([times[at] for at in place.items() if at in times] for place in places)
+        found = ([times[at] for at in place.items() if at in times] for place in clipped)
         return tuple(datetime.fromtimestamp(max(ms) / 1000, UTC) if ms else None for ms in found)
 
     def close(self) -> None:

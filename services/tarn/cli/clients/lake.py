@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -30,11 +29,10 @@ from pyiceberg.expressions import BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
 from tarn.cli.deadline import within
-from tarn.cli.ports import TableFacts, Traced
+from tarn.cli.ports import Traced
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.dead_letter import FIELDS as DEAD_LETTER_FIELDS
 from tarn.core.errors import (
-    CorruptStateError,
     ForbiddenError,
     NoSuchTableError,
     TarnError,
@@ -43,8 +41,6 @@ from tarn.core.errors import (
 )
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import TRACE_COLUMN, DeadLetters
-from tarn_jobs.position import PROPERTY as POSITION
-from tarn_jobs.position import Position, PositionError
 
 ANCESTORS_MAX = 10_000
 TIMEOUT_S = 30.0
@@ -110,43 +106,6 @@ class RestLake:
             column = loaded.scan(selected_fields=(TRACE_COLUMN,)).to_arrow().column(TRACE_COLUMN)
             rows = tuple((row["partition"], row["offset"]) for row in column.to_pylist())
             return Traced(rows=rows, dead=self._dead(stream), next=newest_offsets(loaded, stream) or {})
-
-        return self._call(work)
-
-    def tables(self) -> Sequence[str]:
-        """Return the full names of all tables; see `Lake`."""
-
-        def work() -> list[str]:
-            found: list[str] = []
-            waiting: list[tuple[str, ...]] = list(self._catalog.list_namespaces())
-            while waiting:
-                namespace = waiting.pop()
-                found += [".".join(name) for name in self._catalog.list_tables(namespace)]
-                waiting += [n for n in self._catalog.list_namespaces(namespace) if len(n) > len(namespace)]
-            return sorted(found)
-
-        return self._call(work)
-
-    def facts(self, table: str) -> TableFacts:
-        """Return what the catalog says about a table; see `Lake`."""
-
-        def work() -> TableFacts:
-            loaded = self._load(table)
-            current = loaded.current_snapshot()
-            summary: Mapping[str, str] = (
-                dict(current.summary.additional_properties) if current and current.summary else {}
-            )
-            return TableFacts(
-                name=table,
-                format_version=loaded.metadata.format_version,
-                rows=_number(summary, "total-records") if current else 0,
-                data_files=_number(summary, "total-data-files") if current else 0,
-                delete_files=_number(summary, "total-delete-files") if current else 0,
-                snapshots=len(loaded.metadata.snapshots),
-                last_commit=datetime.fromtimestamp(current.timestamp_ms / 1000, UTC) if current else None,
-                streams=newest_maps(loaded),
-                position=_position(loaded),
-            )
 
         return self._call(work)
 
@@ -220,21 +179,6 @@ def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:
     return None
 
 
-def newest_maps(table: Any) -> Mapping[str, OffsetMap]:
-    """Return the newest offset map of each stream that feeds a table.
-
-    Raises:
-        CorruptStateError: a map cannot be read.
-    """
-    found: dict[str, OffsetMap] = {}
-    for entries in summaries(table):
-        for key, text in entries.items():
-            stream = key.removeprefix(SUMMARY_PREFIX)
-            if stream != key and stream not in found:
-                found[stream] = OffsetMap.from_json(text)
-    return found
-
-
 def summaries(table: Any) -> Iterator[Mapping[str, str]]:
     """The summary entries of the current snapshot and its ancestors, newest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
@@ -246,20 +190,5 @@ def summaries(table: Any) -> Iterator[Mapping[str, str]]:
         snapshot = by_id.get(snapshot.parent_snapshot_id)
 
 
-def _position(table: Any) -> Mapping[int, int] | None:
-    for entries in summaries(table):
-        if POSITION in entries:
-            try:
-                return dict(Position.from_json(entries[POSITION]).next)
-            except PositionError as error:
-                raise CorruptStateError(str(error)) from error
-    return None
-
-
 def _equal(column: str, value: str) -> BooleanExpression:
     return EqualTo(column, value)  # type: ignore[call-arg]
-
-
-def _number(summary: Mapping[str, str], key: str) -> int | None:
-    value = summary.get(key, "")
-    return int(value) if value.isdigit() else None

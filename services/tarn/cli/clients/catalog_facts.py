@@ -1,0 +1,103 @@
+"""What the catalog says about tables, read from their metadata as it stands: no table library, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from tarn.adapters.catalog_rest import RestCatalog, TableName
+from tarn.cli.ports import TableFacts
+from tarn.core.errors import CorruptStateError, UnavailableError
+from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+from tarn.core.table import TableState
+from tarn_jobs.position import PROPERTY as POSITION
+from tarn_jobs.position import Position, PositionError
+
+NAMESPACES_MAX = 1_000
+
+T = TypeVar("T")
+
+
+class CatalogFacts:
+    """`ports.Tables` over the REST catalog; safe for several threads.
+
+    Args:
+        catalog: asked anew each time.
+    """
+
+    def __init__(self, catalog: RestCatalog) -> None:
+        self._catalog = catalog
+
+    def tables(self) -> list[str]:
+        """Return the full names of all tables; see `Tables`."""
+        return _told(self._tables)
+
+    def facts(self, table: str) -> TableFacts:
+        """Return what the metadata of a table says; see `Tables`."""
+        *namespace, name = table.split(".")
+        return facts_of(table, _told(lambda: self._catalog.load(TableName(tuple(namespace), name))))
+
+    def _tables(self) -> list[str]:
+        found: list[str] = []
+        waiting = self._catalog.namespaces()
+        for _ in range(NAMESPACES_MAX):
+            if not waiting:
+                break
+            namespace = waiting.pop()
+            found += [str(table) for table in self._catalog.tables(namespace)]
+            waiting += self._catalog.namespaces(namespace)
+        return sorted(found)
+
+
+def facts_of(name: str, state: TableState) -> TableFacts:
+    """Return what the metadata of a table says.
+
+    Raises:
+        CorruptStateError: offsets in a summary cannot be read.
+    """
+    head = state.head
+    summary: Mapping[str, str] = (head or {}).get("summary") or {}
+
+    def number(key: str) -> int | None:
+        text = summary.get(key, "")
+        return 0 if head is None else int(text) if text.isdigit() else None
+
+    streams: dict[str, OffsetMap] = {}
+    position: str | None = None
+    for snapshot in state.ancestors():
+        entries: Mapping[str, str] = snapshot.get("summary") or {}
+        for key, text in entries.items():
+            stream = key.removeprefix(SUMMARY_PREFIX)
+            if stream != key and stream not in streams:
+                streams[stream] = OffsetMap.from_json(text)
+        position = position or entries.get(POSITION)
+    return TableFacts(
+        name=name,
+        format_version=state.format_version,
+        rows=number("total-records"),
+        data_files=number("total-data-files"),
+        delete_files=number("total-delete-files"),
+        snapshots=len(state.metadata.get("snapshots") or ()),
+        last_commit=None if head is None else datetime.fromtimestamp(head["timestamp-ms"] / 1000, UTC),
+        streams=streams,
+        position=None if position is None else _next(position),
+    )
+
+
+def _next(position: str) -> Mapping[int, int]:
+    try:
+        return dict(Position.from_json(position).next)
+    except PositionError as error:
+        raise CorruptStateError(str(error)) from error
+
+
+def _told(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"{error.message.removesuffix('; wait')}; is the service catalog running and healthy? "
+            "see docker compose logs catalog",
+            **error.fields,
+        ) from error
