@@ -1,0 +1,135 @@
+"""scripts/tarn status and sql on the whole stack, and on half of one."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.stack import LONG_RUNNING, Stack, eventually
+
+STATUS_S_MAX = 3.0
+HALF_STATUS_S_MAX = 15.0
+PAUSED = ("trino", "kafka")
+
+# Every statement in one container: starting one for each would take most of the time.
+STATEMENTS = """
+import contextlib, io, json, os, sys
+from tarn.cli.main import main
+
+def run(*words):
+    out, err, codes = io.StringIO(), io.StringIO(), []
+    def end(code):
+        codes.append(code)
+        raise SystemExit
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+        main(words, end=end)
+    return {"code": codes[0], "out": out.getvalue(), "err": err.getvalue()}
+
+found = {}
+for engine in ("trino", "spark", "duckdb"):
+    for name, sql in json.loads(sys.argv[1]).items():
+        found[f"{engine} {name}"] = run("sql", sql, "--engine", engine, "--json")
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+SQL = {
+    "audit": "SELECT count(*), count(DISTINCT id), min(sent_at), max(_tarn.offset) FROM ops.canary",
+    "typo": "SELEC 1",
+    "unknown table": "SELECT * FROM ops.nothing",
+    "unknown column": "SELECT nothing FROM ops.canary",
+}
+
+
+def status(stack: Stack) -> tuple[int, dict[str, Any], float]:
+    """The exit code, what was told, and the seconds that the command took."""
+    begun_s = time.monotonic()
+    answer = stack.script("tarn", "status", "--json", timeout_s=60)
+    took_s = time.monotonic() - begun_s
+    line = next(raw for raw in answer.text.splitlines() if raw.startswith("{"))
+    return answer.code, json.loads(line), took_s
+
+
+def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> None:
+    code, told, _ = min((status(stack) for _ in range(2)), key=lambda seen: seen[2])
+    assert (code, told["ok"], told["faults"]) == (0, True, {})
+    states = {state["service"]: state for state in told["services"]}
+    assert set(LONG_RUNNING) <= set(states)
+    assert all(state["ok"] for state in states.values())
+    assert {states[name]["container"] for name in LONG_RUNNING} == {"healthy"}
+    canary = next(entry for entry in told["ingestors"] if entry["name"] == "canary")
+    assert (canary["state"], canary["table"], canary["lag"]) == ("Running", "ops.canary", 0)
+    table = next(facts for facts in told["tables"] if facts["name"] == "ops.canary")
+    assert table["rows"] > 0
+    assert table["snapshots"] > 0
+    assert sum(table["streams"]["canary"]["next"].values()) >= table["rows"]
+    assert told["seconds"] < STATUS_S_MAX
+
+
+def test_status_of_half_a_stack_names_what_is_away_and_tells_the_rest(stack: Stack) -> None:
+    with stack.fault():
+        assert stack.compose("pause", *PAUSED).code == 0
+        try:
+            code, told, took_s = status(stack)
+        finally:
+            assert stack.compose("unpause", *PAUSED).code == 0
+    assert (code, told["ok"]) == (1, False)
+    states = {state["service"]: state for state in told["services"]}
+    for service in PAUSED:
+        assert not states[service]["ok"]
+        assert "not running (paused)" in states[service]["detail"]
+        assert f"docker compose logs {service}" in states[service]["detail"]
+    for service in ("minio", "catalog", "spark"):
+        assert states[service]["ok"], states[service]
+    assert "offsets" in told["faults"]
+    assert {facts["name"] for facts in told["tables"]} >= {"ops.canary"}
+    assert "canary" in {entry["name"] for entry in told["ingestors"]}
+    assert took_s < HALF_STATUS_S_MAX
+    eventually(
+        lambda: set(stack.health().values()) == {"healthy"}, timeout_s=120, what="the stack is well again"
+    )
+
+
+@pytest.fixture(scope="module")
+def said(stack: Stack) -> dict[str, dict[str, Any]]:
+    answer = stack.compose(
+        *("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-c", STATEMENTS),
+        json.dumps(SQL),
+    )
+    line = next(raw for raw in reversed(answer.text.splitlines()) if raw.startswith("{"))
+    found: dict[str, dict[str, Any]] = json.loads(line)
+    return found
+
+
+def test_three_engines_give_one_answer(said: dict[str, dict[str, Any]]) -> None:
+    answers = {engine: said[f"{engine} audit"] for engine in ("trino", "spark", "duckdb")}
+    assert {answer["code"] for answer in answers.values()} == {0}, answers
+    rows = {json.dumps(json.loads(answer["out"])["rows"]) for answer in answers.values()}
+    assert len(rows) == 1, rows
+    ((count, distinct, first, offset),) = json.loads(rows.pop())
+    assert count == distinct > 0
+    assert first.endswith("Z")
+    assert offset >= count - 1
+
+
+@pytest.mark.parametrize("engine", ["trino", "spark", "duckdb"])
+@pytest.mark.parametrize(
+    ("mistake", "named", "codes"),
+    [
+        ("typo", "SELEC", {2}),
+        ("unknown table", "nothing", {1, 2}),
+        ("unknown column", "nothing", {2}),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_code(
+    said: dict[str, dict[str, Any]], engine: str, mistake: str, named: str, codes: set[int]
+) -> None:
+    answer = said[f"{engine} {mistake}"]
+    assert answer["code"] in codes, answer
+    assert answer["out"] == ""
+    assert answer["err"].count("\n") == 1, answer["err"]
+    assert answer["err"].startswith("tarn: ")
+    assert named in answer["err"]
+    assert "Traceback" not in answer["err"]
