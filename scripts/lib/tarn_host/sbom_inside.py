@@ -1,0 +1,100 @@
+"""What software an image holds, as JSON on stdout. Runs inside the image, with the standard library alone."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+SKIPPED = {"/proc", "/sys", "/dev", "/tmp", "/run"}
+GO_PROGRAMS = ("/usr/local/bin/minio",)
+
+
+def main() -> int:
+    """Print the inventory."""
+    jars, python = [], []
+    for folder, names in walked("/"):
+        for name in names:
+            if name.endswith(".jar"):
+                jars.append(jar(Path(folder, name)))
+        if folder.endswith(".dist-info") and "METADATA" in names:
+            python.append(distribution(Path(folder)))
+    found = {
+        "architecture": platform.machine(),
+        "debian": debian(),
+        "python": python,
+        "jars": jars,
+        "go": [
+            program for path in GO_PROGRAMS if Path(path).is_file() for program in [go_program(Path(path))]
+        ],
+    }
+    json.dump(found, sys.stdout)
+    return 0
+
+
+def walked(top: str) -> Iterator[tuple[str, list[str]]]:
+    """Every folder of this file system with its files."""
+    for folder, folders, names in os.walk(top):
+        folders[:] = sorted(f for f in folders if os.path.join(folder, f) not in SKIPPED)
+        yield folder, sorted(names)
+
+
+def debian() -> list[dict[str, str]]:
+    """The packages of dpkg, with the source package that each was built from."""
+    form = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n"
+    told = subprocess.run(
+        ["/usr/bin/dpkg-query", "-W", "-f", form], capture_output=True, text=True, check=True, timeout=60
+    )
+    keys = ("name", "version", "architecture", "source", "source_version")
+    return [dict(zip(keys, row.split("\t"))) for row in told.stdout.splitlines()]
+
+
+def distribution(folder: Path) -> dict[str, str]:
+    """A Python package by its metadata."""
+    told = importlib.metadata.PathDistribution(folder).metadata
+    return {"name": told["Name"], "version": told["Version"], "path": str(folder)}
+
+
+def jar(path: Path) -> dict[str, object]:
+    """A jar: its checksum, and which Maven artifacts it says that it holds."""
+    held = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.startswith("META-INF/maven/") and name.endswith("/pom.properties"):
+                    rows = archive.read(name).decode("utf-8", "replace").splitlines()
+                    facts = dict(r.strip().split("=", 1) for r in rows if "=" in r and not r.startswith("#"))
+                    if {"groupId", "artifactId", "version"} <= set(facts):
+                        held.append({k: facts[k].strip() for k in ("groupId", "artifactId", "version")})
+    except zipfile.BadZipFile:
+        held = []
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"path": str(path), "sha256": digest, "maven": held}
+
+
+def go_program(path: Path) -> dict[str, object]:
+    """A Go program: the modules that its build information lists."""
+    data = path.read_bytes()
+    first = data.find(b"\ndep\t")
+    start, end = data.rfind(b"path\t", 0, max(0, first)), data.find(b"\nbuild\t", first)
+    if min(first, start, end) < 0:
+        raise SystemExit(f"{path} holds no list of its Go modules; build it with `go build` in module mode")
+    modules = []
+    for row in data[start:end].decode("utf-8", "replace").splitlines():
+        words = row.split("\t")
+        if words[0] in ("mod", "dep") and len(words) > 2:
+            modules.append({"name": words[1], "version": words[2]})
+        elif words[0] == "=>" and len(words) > 2:
+            modules[-1] = {"name": words[1], "version": words[2]}
+    return {"path": str(path), "modules": modules}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""What each image holds, as it is written down: valid CycloneDX, nothing missing that the build pinned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from tarn_host import project, sbom
+
+from tests.support.images import IMAGES, image
+
+VERSIONS = dict(
+    row.split("=", 1) for row in (project.ROOT / "versions.env").read_text().splitlines() if "=" in row[:40]
+)
+PINNED = {
+    "minio": [f"pkg:golang/github.com/minio/minio@{VERSIONS['MINIO_MODULE_VERSION']}"],
+    "kafka": [f"pkg:generic/kafka_{VERSIONS['KAFKA_SCALA']}@{VERSIONS['KAFKA_VERSION']}"],
+    "trino": [f"pkg:maven/io.trino/trino-main@{VERSIONS['TRINO_VERSION']}"],
+    "spark": [
+        f"pkg:maven/org.apache.spark/spark-connect_2.13@{VERSIONS['SPARK_VERSION']}",
+        f"pkg:pypi/pyspark@{VERSIONS['SPARK_VERSION']}",
+    ],
+    "catalog": ["pkg:pypi/pyiceberg@"],
+    "services": ["pkg:pypi/kafka-python@", "pkg:pypi/pyiceberg@", "pkg:pypi/trino@"],
+    "jupyter": ["pkg:pypi/jupyterlab@"],
+}
+NOTES = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"), date.today())
+
+
+def bill_of(name: str) -> dict[str, Any]:
+    return sbom.document(name, image(name), sbom.inventory(image(name)), NOTES, datetime.now(UTC))
+
+
+def debian_listed(name: str) -> set[str]:
+    command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "cat", image(name)]
+    told = subprocess.run(
+        [*command, "/usr/share/tarn/packages.txt"], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(told.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_tells_what_it_holds(name: str) -> None:
+    bill = bill_of(name)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
+    refs = {c["bom-ref"] for c in bill["components"]}
+    for pinned in PINNED[name]:
+        assert any(ref.startswith(pinned) for ref in refs), pinned
+    debian = {f"{c['name']} {c['version']}" for c in bill["components"] if c["purl"].startswith("pkg:deb/")}
+    assert debian == debian_listed(name)
+    assert [v["id"] for v in bill["vulnerabilities"]] == [n["id"] for n in NOTES if name in n["images"]]
+
+
+@pytest.mark.parametrize("name", ["catalog", "services", "jupyter", "spark"])
+def test_every_python_package_comes_from_the_lock(name: str) -> None:
+    lock = tomllib.loads((project.ROOT / "uv.lock").read_text(encoding="utf-8"))
+    locked = {f"pkg:pypi/{p['name']}@{p['version']}" for p in lock["package"] if "version" in p}
+    held = {c["purl"]: c["properties"] for c in bill_of(name)["components"] if "pkg:pypi/" in c["purl"]}
+    assert len(held) > 10
+    # A package may carry another one inside; that is told, too, but the lock knows the outer one only.
+    carried = {purl for purl, facts in held.items() if "/_vendor/" in facts[0]["value"]}
+    assert set(held) - carried <= locked

@@ -1,0 +1,92 @@
+"""A bill of materials from what was found, and notes that must be complete, true and in time."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from tarn_host import sbom
+from tarn_host.say import StopError
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+FOUND: dict[str, Any] = {
+    "debian": [
+        {
+            "name": "libc6",
+            "version": "2.41-12",
+            "architecture": "amd64",
+            "source": "glibc",
+            "source_version": "1",
+        }
+    ],
+    "python": [{"name": "Flask_X", "version": "1.0+local", "path": "/opt/venv"}],
+    "jars": [
+        {
+            "path": "/lib/core-1.2.jar",
+            "sha256": "ab" * 32,
+            "maven": [
+                {"groupId": "org.a", "artifactId": "core", "version": "1.2"},
+                {"groupId": "org.b", "artifactId": "inside", "version": "3"},
+            ],
+        },
+        {"path": "/lib/kafka_2.13-4.2.2.jar", "sha256": "cd" * 32, "maven": []},
+    ],
+    "go": [{"path": "/bin/x", "modules": [{"name": "github.com/a/b", "version": "v1.0.0"}]}],
+}
+NOTE = {
+    "id": "CVE-1",
+    "images": ["x"],
+    "purl": "pkg:generic/kafka_2.13",
+    "state": "resolved",
+    "detail": "fixed",
+}
+
+
+def test_every_kind_of_package_has_its_name() -> None:
+    bill = sbom.document("x", "tarn/x:dev", FOUND, [NOTE], NOW)
+    assert [c["purl"] for c in bill["components"]] == [
+        "pkg:deb/debian/libc6@2.41-12?arch=amd64",
+        f"pkg:generic/kafka_2.13@4.2.2?checksum=sha256:{'cd' * 32}",
+        "pkg:golang/github.com/a/b@v1.0.0",
+        "pkg:maven/org.a/core@1.2",
+        "pkg:maven/org.b/inside@3",
+        "pkg:pypi/flask-x@1.0%2Blocal",
+    ]
+    hashes = {c["name"]: c["hashes"][0]["content"] for c in bill["components"] if "hashes" in c}
+    assert hashes == {"core": "ab" * 32, "kafka_2.13": "cd" * 32}
+    (hole,) = bill["vulnerabilities"]
+    assert hole["affects"] == [{"ref": f"pkg:generic/kafka_2.13@4.2.2?checksum=sha256:{'cd' * 32}"}]
+
+
+def test_the_same_content_has_the_same_serial_number() -> None:
+    one = sbom.document("x", "tarn/x:dev", FOUND, [], NOW)
+    two = sbom.document("x", "tarn/x:dev", {**FOUND, "go": []}, [], NOW)
+    assert one["serialNumber"] == sbom.document("x", "tarn/x:dev", FOUND, [], NOW)["serialNumber"]
+    assert one["serialNumber"] != two["serialNumber"]
+
+
+def test_a_note_on_what_is_not_there_is_refused() -> None:
+    with pytest.raises(StopError, match="CVE-1 names pkg:pypi/none, which the image does not hold"):
+        sbom.document("x", "tarn/x:dev", FOUND, [{**NOTE, "purl": "pkg:pypi/none"}], NOW)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"state": "fine"}, "has the state fine"),
+        ({"detail": None}, "lacks detail"),
+        ({"state": "exploitable"}, "open without an end"),
+        ({"state": "in_triage", "until": "2026-11-20"}, "was left open until 2026-11-20"),
+    ],
+)
+def test_a_note_says_everything_and_runs_out(changed: dict[str, Any], told: str) -> None:
+    note = {key: value for key, value in {**NOTE, **changed}.items() if value is not None}
+    with pytest.raises(StopError, match=told):
+        sbom.read_notes(json.dumps([note]), date(2026, 11, 21))
+
+
+def test_our_own_notes_are_complete() -> None:
+    notes = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"), date.today())
+    assert {"CVE-2026-40344", "CVE-2026-34204"} <= {note["id"] for note in notes}
