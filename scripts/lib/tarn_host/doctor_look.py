@@ -297,12 +297,18 @@ def _volumes(here: Project, config: Mapping[str, Any]) -> tuple[Volume, ...]:
 
 
 def secret_mounts(here: Project, volumes: tuple[Volume, ...]) -> list[str]:
-    """Options of `docker run` that mount every secret volume that is there, read only."""
+    """Options of `docker run` that mount every secret volume read only, an empty folder where one is gone.
+
+    Empty if none is there: then nothing was ever started.
+    """
     prefix = f"{here.name}_secrets-"
+    own = [volume for volume in volumes if volume.name.startswith(prefix)]
+    if not any(volume.there for volume in own):
+        return []
     mounts = []
-    for volume in volumes:
-        if volume.there and volume.name.startswith(prefix):
-            mounts += ["--volume", f"{volume.name}:/secrets/{volume.name[len(prefix) :]}:ro"]
+    for volume in own:
+        target = f"/secrets/{volume.name[len(prefix) :]}"
+        mounts += ["--volume", f"{volume.name}:{target}:ro"] if volume.there else ["--tmpfs", target]
     return mounts
 
 

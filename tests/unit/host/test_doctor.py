@@ -557,10 +557,14 @@ def test_stuck_ingestors_are_those_that_do_not_go_on_by_themselves() -> None:
     assert list(stuck_ingestors(said)) == [Ingestor("c", "Stopped", "OffsetGap", "offset 7 is gone")]
 
 
-def test_only_secret_volumes_that_are_there_are_mounted_and_read_only() -> None:
+def test_secret_volumes_are_mounted_read_only_and_one_that_is_gone_is_not_made() -> None:
     here = Project(name="tarn-1", base="b", own_base=True, settings={})
     volumes = (*VOLUMES, Volume(name="tarn-1_secrets-spark", there=False))
-    assert secret_mounts(here, volumes) == ["--volume", "tarn-1_secrets-minio:/secrets/minio:ro"]
+    assert secret_mounts(here, volumes) == [
+        *("--volume", "tarn-1_secrets-minio:/secrets/minio:ro"),
+        *("--tmpfs", "/secrets/spark"),
+    ]
+    assert secret_mounts(here, volumes[2:]) == []
 
 
 def test_both_forms_of_the_result_say_the_same() -> None:
