@@ -12,6 +12,7 @@ from tarn_catalog.names import Names
 from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.register import Patience
 from tarn_catalog.tables import Tables
+from tarn_catalog.together import Together
 from tarn_catalog.transactions import INTENT_WAIT_MS, Transactions
 
 
@@ -44,4 +45,5 @@ class Catalog:
         self.namespaces = Namespaces(self.core, self.transactions)
         self.tables = Tables(self.core, self.namespaces, self.transactions)
         self.names = Names(self.core, self.namespaces, self.tables, self.transactions)
+        self.together = Together(self.core, self.namespaces, self.tables, self.transactions)
         self.health = Health(self.core, self.tables)

@@ -22,7 +22,7 @@ from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError,
 from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog import metadata
 from tarn_catalog.core import Core
-from tarn_catalog.slots import Slot
+from tarn_catalog.slots import Slot, blank
 from tarn_catalog.tables import Tables
 
 log = structlog.get_logger()
@@ -240,4 +240,11 @@ class Health:
         )
         location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
         stored = self._core.write_metadata(location, meta)
-        self._tables.create_unnamed(HEALTH_SLOT, stored)
+        value = blank(HEALTH_SLOT, self._core.new_uuid()).next(
+            nonce=self._core.new_uuid(),
+            now_ms=self._core.now_ms(),
+            metadata=stored.location,
+            uuid=table_uuid,
+        )
+        # Lost to another replica: its table serves as well, and is loaded next.
+        self._core.write(HEALTH_SLOT.key, value, over=None)

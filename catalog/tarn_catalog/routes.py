@@ -30,6 +30,7 @@ from tarn_catalog.core import Metadata
 from tarn_catalog.memory import LIFETIME_MS
 from tarn_catalog.metadata import refs_only
 from tarn_catalog.slots import NewTable, Slot
+from tarn_catalog.together import Change
 
 IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
 
@@ -231,6 +232,18 @@ class Routes:
         )
         return NO_CONTENT
 
+    def _commit_tables(self, call: Call, _: list[str]) -> Answer:
+        changes = [
+            Change(
+                slot=_named(change, "identifier"),
+                requirements=objects(change, "requirements"),
+                updates=objects(change, "updates"),
+            )
+            for change in objects(call.json(), "table-changes")
+        ]
+        self._catalog.together.commit(changes, repeat=call.repeat("commit-tables"))
+        return NO_CONTENT
+
     def _register_table(self, call: Call, arguments: list[str]) -> Answer:
         body = call.json()
         stored = self._catalog.names.register(
@@ -301,8 +314,8 @@ _ROUTES = tuple(
         ("POST", f"{_TABLE}/metrics", Routes._metrics, {}),
         ("POST", f"{_NS}/register", Routes._register_table, {}),
         ("POST", "v1/tables/rename", Routes._rename_table, {}),
+        ("POST", "v1/transactions/commit", Routes._commit_tables, {}),
         # In the specification, not in this version.
-        ("POST", "v1/transactions/commit", Routes._not_supported, {"told": False}),
         ("POST", "v1/views/rename", Routes._not_supported, {"told": False}),
         ("GET", f"{_TABLE}/credentials", Routes._not_supported, {"told": False}),
         ("POST", f"{_TABLE}/plan", Routes._not_supported, {"told": False}),

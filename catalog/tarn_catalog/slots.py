@@ -11,7 +11,9 @@ from tarn.core.errors import (
     InvalidLocationError,
     NoSuchTableError,
 )
-from tarn.core.naming import check_path_properties, pointer_key
+from tarn.core.naming import Roots, check_path_properties, pointer_key
+from tarn_catalog import metadata
+from tarn_catalog.draft import check_format_version
 from tarn_catalog.namespaces import Levels
 from tarn_catalog.pointer import Pointer, PointerState
 from tarn_catalog.schemas import Json
@@ -87,9 +89,9 @@ def blank(slot: Slot, nonce: str) -> Pointer:
     )
 
 
-def placed(table_uuid: str, metadata: str) -> Json:
+def placed(table_uuid: str, location: str) -> Json:
     """The fields of a pointer, once the table has this name."""
-    return {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": metadata}
+    return {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": location}
 
 
 def gone(table_uuid: str, moved: Slot | None = None) -> Json:
@@ -116,6 +118,35 @@ def check_locations(meta: Json, base: Json) -> None:
         )
     if meta["properties"] is not base["properties"]:
         check_path_properties(meta["properties"], meta["location"])
+
+
+def is_create(requirements: Sequence[Json]) -> bool:
+    """Whether a commit ends a staged create."""
+    return any(requirement.get("type") == "assert-create" for requirement in requirements)
+
+
+def staged(requirements: Sequence[Json], updates: Sequence[Json], *, roots: Roots, now_ms: int) -> Json:
+    """The first metadata of a table whose create was staged.
+
+    Raises:
+        InvalidError: an update is missing or cannot be applied.
+        InvalidLocationError: the location is not the one that was handed out.
+        ConflictError: a requirement asks for a table.
+    """
+    table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
+    roots.check_table(str(last_of(updates, "set-location", "location")).rstrip("/"), table_uuid)
+    metadata.check_requirements(requirements, None)
+    versions = [u.get("format-version") for u in updates if u.get("action") == "upgrade-format-version"]
+    version = check_format_version(versions[0] if versions else metadata.FORMAT_VERSION_DEFAULT)
+    meta = metadata.commit(
+        metadata.empty(table_uuid=table_uuid, format_version=version),
+        updates,
+        now_ms=now_ms,
+        previous_location=None,
+    )
+    assert meta is not None, table_uuid
+    check_path_properties(meta["properties"], meta["location"])
+    return meta
 
 
 def last_of(updates: Sequence[Json], action: str, field: str) -> object:

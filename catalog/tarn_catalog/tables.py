@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tarn.core.errors import (
     ConflictError,
@@ -14,7 +14,6 @@ from tarn.core.naming import check_path_properties, claim_key, pointer_key
 from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog import metadata
 from tarn_catalog.core import Core, Held, Metadata, Repeat
-from tarn_catalog.draft import check_format_version
 from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.pointer import Pointer, PointerState
 from tarn_catalog.register import Superseded
@@ -24,8 +23,10 @@ from tarn_catalog.slots import (
     Slot,
     blank,
     check_locations,
+    is_create,
     last_of,
     placed,
+    staged,
     taken,
 )
 from tarn_catalog.transactions import Part, Transactions
@@ -141,38 +142,20 @@ class Tables:
 
     def _create(self, slot: Slot, held: Held[Pointer] | None, meta: Json, repeat: Repeat | None) -> Metadata:
         """Store the first metadata, then the pointer in a namespace that is there for sure."""
+        stored = self.write_first(slot, meta)
         table_uuid = meta["table-uuid"]
-        # The first file's name is the same for all who use this location: only one can write it (I7).
-        location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
-        try:
-            stored = self._core.write_metadata(location, meta)
-        except ConflictError as e:
-            raise ConflictError(
-                f"Cannot create {slot.text}: the location {meta['location']} was used before and locations "
-                "are never reused; begin the create again",
-                table=slot.text,
-            ) from e
-
-        def confirm() -> None:
-            self._namespaces.enter(slot.namespace)
-            if self._core.register.read(claim_key(table_uuid)) is not None:
-                raise ConflictError(
-                    f"Cannot create {slot.text}: the table {table_uuid} was registered meanwhile; begin the "
-                    "create again",
-                    table=slot.text,
-                )
-
         for _ in range(CREATE_ATTEMPTS_MAX):
             part = Part(
                 key=slot.key,
                 held=held,
                 base=held.value if held is not None else blank(slot, self._core.new_uuid()),
-                then=placed(table_uuid, location),
+                then=placed(table_uuid, stored.location),
             )
-            done = self._transactions.run([part], repeat=repeat, confirm=confirm)
+            done = self._transactions.run(
+                [part], repeat=repeat, confirm=lambda: self.confirm_new(slot, table_uuid)
+            )
             if done is not None:
-                if slot.key in done:
-                    self._remember(slot, done[slot.key])
+                self.remember(done)
                 return stored
             held = self._transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and held.value.live:
@@ -185,34 +168,37 @@ class Tables:
             table=slot.text,
         )
 
-    def create_unnamed(self, slot: Slot, stored: Metadata) -> None:
-        """Write the pointer of a table that no user can name, and that lies in no namespace.
+    def write_first(self, slot: Slot, meta: Json) -> Metadata:
+        """Store the first metadata of a table.
 
         Raises:
-            AlreadyExistsError: somebody else was first.
-            OutcomeUnknownError: it may have been written.
+            ConflictError: the location was used before.
         """
-        table_uuid = stored.parsed["table-uuid"]
-        base = blank(slot, self._core.new_uuid())
-        written, outcome = self._core.write(
-            slot.key,
-            base.next(
-                nonce=self._core.new_uuid(),
-                now_ms=self._core.now_ms(),
-                metadata=stored.location,
-                uuid=table_uuid,
-            ),
-            over=None,
-        )
-        match outcome:
-            case Superseded():
-                self._core.cache.drop(slot.key)
-            case Committed(etag=etag):
-                self._remember(slot, Held(value=written, etag=etag))
-            case Conflict():
-                raise taken(slot)
-            case Unknown(reason=reason):
-                raise OutcomeUnknownError(f"Cannot tell whether {slot.text} was created: {reason}")
+        # The first file's name is the same for all who use this location: only one can write it (I7).
+        location = f"{meta['location']}/metadata/00000-{meta['table-uuid']}.metadata.json"
+        try:
+            return self._core.write_metadata(location, meta)
+        except ConflictError as e:
+            raise ConflictError(
+                f"Cannot create {slot.text}: the location {meta['location']} was used before and locations "
+                "are never reused; begin the create again",
+                table=slot.text,
+            ) from e
+
+    def confirm_new(self, slot: Slot, table_uuid: str) -> None:
+        """Nothing, if a new table may get its name. Looked at once its pointer carries the intent.
+
+        Raises:
+            NoSuchNamespaceError: the namespace is gone.
+            ConflictError: the table has got a name meanwhile.
+        """
+        self._namespaces.enter(slot.namespace)
+        if self._core.register.read(claim_key(table_uuid)) is not None:
+            raise ConflictError(
+                f"Cannot create {slot.text}: the table {table_uuid} was registered meanwhile; begin the "
+                "create again",
+                table=slot.text,
+            )
 
     # -- committing
 
@@ -235,7 +221,7 @@ class Tables:
             OutcomeUnknownError: the commit may have happened.
             UnavailableError: it did not happen.
         """
-        if any(requirement.get("type") == "assert-create" for requirement in requirements):
+        if is_create(requirements):
             return self._commit_create(slot, requirements, updates, repeat)
         with self._core.turn(slot.key):
             held = self._core.cache.get(slot.key)
@@ -313,7 +299,7 @@ class Tables:
             stored = base
         else:
             check_locations(meta, base.parsed)
-            stored = self._core.write_metadata(self._next_location(base), meta)
+            stored = self._core.write_metadata(self.next_location(base), meta)
         nonce = self._core.new_uuid()
         written, outcome = self._core.write(
             slot.key,
@@ -331,7 +317,7 @@ class Tables:
                 self._core.cache.drop(slot.key)
                 return stored
             case Committed(etag=etag):
-                self._remember(slot, Held(value=written, etag=etag))
+                self.remember({slot.key: Held(value=written, etag=etag)})
                 return stored
             case Conflict():
                 self._core.cache.drop(slot.key)
@@ -344,13 +330,16 @@ class Tables:
                     table=slot.text,
                 )
 
-    def _remember(self, slot: Slot, held: Held[Pointer]) -> None:
-        # The next commit builds on this value unread: its entity tag must be its own, never a later value's.
-        current = self._core.cache.get(slot.key)
-        if not isinstance(current, Held) or current.value.version < held.value.version:
-            self._core.cache.put(slot.key, held, POINTER_BYTES)
+    def remember(self, done: Mapping[str, Held[Pointer]]) -> None:
+        """Keep pointers that were just written, for the next commit."""
+        # It builds on this value unread: its entity tag must be its own, never a later value's.
+        for key, held in done.items():
+            current = self._core.cache.get(key)
+            if not isinstance(current, Held) or current.value.version < held.value.version:
+                self._core.cache.put(key, held, POINTER_BYTES)
 
-    def _next_location(self, base: Metadata) -> str:
+    def next_location(self, base: Metadata) -> str:
+        """A fresh place for the metadata after this."""
         folder, name = base.location.rsplit("/", 1)
         # A registered file may be called otherwise; the uuid makes the next name unique anyway.
         number = name.split("-", 1)[0]
@@ -366,7 +355,6 @@ class Tables:
     ) -> Metadata:
         """The end of a staged create."""
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
-        location = str(last_of(updates, "set-location", "location")).rstrip("/")
         self._namespaces.enter(slot.namespace)
         held = self._transactions.read_to_write(slot.key, Pointer.load)
         if held is not None:
@@ -380,18 +368,7 @@ class Tables:
                 ):
                     return current
                 raise taken(slot)
-        self._core.roots.check_table(location, table_uuid)
-        metadata.check_requirements(requirements, None)
-        versions = [u.get("format-version") for u in updates if u.get("action") == "upgrade-format-version"]
-        version = check_format_version(versions[0] if versions else metadata.FORMAT_VERSION_DEFAULT)
-        meta = metadata.commit(
-            metadata.empty(table_uuid=table_uuid, format_version=version),
-            updates,
-            now_ms=self._core.now_ms(),
-            previous_location=None,
-        )
-        assert meta is not None, slot
-        check_path_properties(meta["properties"], meta["location"])
+        meta = staged(requirements, updates, roots=self._core.roots, now_ms=self._core.now_ms())
         return self._create(slot, held, meta, repeat)
 
     # -- dropping

@@ -116,7 +116,7 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
     world.table()
     told = world.published.get("/v1/config").json()["endpoints"]
     assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in told
-    assert not [line for line in told if re.search("view|transactions|plan|credentials", line)]
+    assert not [line for line in told if re.search("view|plan|credentials", line)]
     for line in told:
         method, path = (
             line.replace("{prefix}/", "").replace("{namespace}", "ns").replace("{table}", "t").split()
@@ -152,7 +152,7 @@ def test_every_route_wants_a_token(world: World) -> None:
         line.replace("{prefix}/", "").split()
         for line in world.published.get("/v1/config").json()["endpoints"]
     ]
-    routes += [["GET", "/v1/config"], ["POST", "/v1/transactions/commit"], ["POST", "/health/deep"]]
+    routes += [["GET", "/v1/config"], ["POST", "/v1/views/rename"], ["POST", "/health/deep"]]
     tried = 0
     for method, template in routes:
         path = template.replace("{namespace}", "ns").replace("{table}", "t")
@@ -326,6 +326,14 @@ def test_outcomes_as_statuses(world: World) -> None:
             b' "destination": {"namespace": ["ns"], "name": "/"}}',
             400,
         ),
+        ("POST", "/v1/transactions/commit", b"{}", 400),
+        ("POST", "/v1/transactions/commit", b'{"table-changes": [{"requirements": []}]}', 400),
+        (
+            "POST",
+            "/v1/transactions/commit",
+            b'{"table-changes": [{"identifier": {"namespace": ["ns"], "name": "u"}}]}',
+            404,
+        ),
         ("POST", "/v1/namespaces/ns/register", b'{"name": "u"}', 400),
         ("POST", "/v1/namespaces/ns/register", b'{"name": "u", "metadata-location": "x"}', 400),
         ("POST", "/v1/namespaces/nope/register", b'{"name": "u", "metadata-location": "x"}', 404),
@@ -441,6 +449,34 @@ def test_a_rename_over_http(world: World) -> None:
     assert answer.status_code == 204
     assert world.published.delete("/v1/namespaces/ns").status_code == 204, "nothing is left in it"
     error(world.published.delete("/v1/namespaces/other"), 409, "NamespaceNotEmptyException")
+
+
+def test_a_commit_to_two_tables_over_http(world: World) -> None:
+    world.table()
+    world.table("u")
+
+    def change(name: str, value: str, **requirement: Any) -> dict[str, Any]:
+        return {
+            "identifier": {"namespace": ["ns"], "name": name},
+            "requirements": [requirement] if requirement else [],
+            "updates": [{"action": "set-properties", "updates": {"x": value}}],
+        }
+
+    def found() -> list[str | None]:
+        answers = (world.published.get(f"/v1/namespaces/ns/tables/{name}").json() for name in "tu")
+        return [answer["metadata"]["properties"].get("x") for answer in answers]
+
+    path, key = "/v1/transactions/commit", uuid7()
+    for _ in range(2):
+        answer = world.post(
+            path, {"table-changes": [change("t", "1"), change("u", "1")]}, idempotency_key=key
+        )
+        assert (answer.status_code, answer.content) == (204, b"")
+    assert found() == ["1", "1"]
+    stale = change("u", "2", type="assert-current-schema-id", **{"current-schema-id": 7})
+    refused = world.post(path, {"table-changes": [change("t", "2"), stale]})
+    assert "current schema changed" in error(refused, 409, "CommitFailedException")
+    assert found() == ["1", "1"]
 
 
 def test_metrics_are_accepted(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import pytest
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.errors import (
+    ConflictError,
+    InvalidError,
     NoSuchTableError,
     OutcomeUnknownError,
     TarnError,
@@ -22,14 +25,16 @@ from tarn.core.naming import (
     CLAIMS_PREFIX,
     NAMESPACES_PREFIX,
     POINTERS_PREFIX,
+    TRANSACTIONS_PREFIX,
     Roots,
 )
 from tarn_catalog.catalog import Catalog
-from tarn_catalog.faults import Crash, Fault, FaultyStore, no_faults
+from tarn_catalog.faults import Crash, Fault, FaultyStore, Op, no_faults
 from tarn_catalog.register import Patience
 from tarn_catalog.slots import NewTable, Slot
+from tarn_catalog.together import Change
 from tests.contract.catalog.schedule import Schedule
-from tests.contract.catalog.test_commits import World, append
+from tests.contract.catalog.test_commits import SLOT, World, append, repeat, staged
 
 ROOTS = Roots(base="s3://tarn")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
@@ -160,6 +165,182 @@ def test_killed_at_any_step_it_is_done_or_not_and_hinders_nobody(
     assert min(outcomes["done"], outcomes["not done"]) >= (1 if operation == "create" else 4), outcomes
 
 
+def effective(store: MemoryStore, slot: Slot) -> str:
+    value = orjson.loads(store.get(slot.key).data)
+    fields = {**value, **value["intent"]["then"]} if committed(store, value) else value
+    return str(fields["metadata-location"])
+
+
+def set_on(slot: Slot, name: str, *, uuid: str | None = None) -> Change:
+    requirements = [{"type": "assert-table-uuid", "uuid": uuid}] if uuid else []
+    return Change(
+        slot=slot,
+        requirements=requirements,
+        updates=[{"action": "set-properties", "updates": {name: "1"}}],
+    )
+
+
+@pytest.mark.parametrize("how", [Fault.CRASH, Fault.CRASH_DONE])
+def test_a_commit_to_two_tables_killed_at_any_step_is_in_both_or_in_none(how: Fault, record_property) -> None:
+    outcomes: Counter[bool] = Counter()
+    for at in itertools.count(1):
+        world = small_world()
+        uuids = {slot: world.catalog.tables.create(slot, NEW).parsed["table-uuid"] for slot in (A, B)}
+        before = [effective(world.memory, slot) for slot in (A, B)]
+        steps = itertools.count(1)
+
+        def plan(_: Op, world=world, before=before, steps=steps, at=at) -> Fault | None:
+            now = [effective(world.memory, slot) for slot in (A, B)]
+            moved = [old != new for old, new in zip(before, now, strict=True)]
+            assert moved[0] == moved[1], "a reader sees half of it"
+            return how if next(steps) == at else None
+
+        world.store.plan = plan
+        killed = False
+        try:
+            world.another().together.commit([set_on(slot, "both", uuid=uuids[slot]) for slot in (B, A)])
+        except Crash:
+            killed = True
+        world.store.plan = no_faults
+        healthy = world.healthy()
+        found = ["both" in healthy.tables.load(slot).parsed["properties"] for slot in (A, B)]
+        assert found[0] == found[1], f"killed at {at}"
+        outcomes[found[0]] += 1
+        healthy.together.commit([set_on(A, "later"), set_on(B, "later")])
+        for slot in (A, B):
+            properties = healthy.tables.load(slot).parsed["properties"]
+            assert ("both" in properties, properties["later"]) == (found[0], "1")
+            assert world.pointer(slot).intent is None
+        if not killed:
+            assert found[0]
+            break
+    record_property("outcomes", {str(done): count for done, count in outcomes.items()})
+    assert min(outcomes.values()) > 3, outcomes
+
+
+def test_a_commit_to_several_tables_holds_all_requirements_or_changes_nothing() -> None:
+    world = small_world()
+    catalog = world.catalog
+    uuids = {slot: catalog.tables.create(slot, NEW).parsed["table-uuid"] for slot in (A, B)}
+    stale = Change(slot=B, requirements=append(1, 7, 1)[0], updates=[])
+    with pytest.raises(ConflictError, match="branch or tag main is missing, expected 7"):
+        catalog.together.commit([set_on(A, "x"), stale])
+    with pytest.raises(NoSuchTableError, match=re.escape("Table does not exist: ns.t")):
+        catalog.together.commit([set_on(A, "x"), set_on(Slot.of(("ns",), "t"), "x")])
+    with pytest.raises(InvalidError, match=r"ns\.a named twice"):
+        catalog.together.commit([set_on(A, "x"), set_on(A, "y")])
+    with pytest.raises(InvalidError, match="give at least 1"):
+        catalog.together.commit([])
+    assert "x" not in catalog.tables.load(A).parsed["properties"]
+    changes = [set_on(A, "x", uuid=uuids[A]), set_on(B, "x", uuid=uuids[B])]
+    catalog.together.commit(changes, repeat=repeat(1, "commit-tables:1"))
+    gone = [{"action": "remove-properties", "removals": ["x"]}]
+    catalog.tables.commit(A, [], gone)
+    world.another().together.commit(changes, repeat=repeat(1, "commit-tables:1"))
+    assert "x" not in world.healthy().tables.load(A).parsed["properties"], "not done a second time"
+    assert "x" in world.healthy().tables.load(B).parsed["properties"]
+    snapshots = [
+        Change(slot=slot, requirements=r, updates=u) for slot in (A, B) for r, u in [append(1, None, 1)]
+    ]
+    catalog.together.commit(snapshots)
+    world.another().together.commit(snapshots)
+    assert [len(catalog.tables.load(slot).parsed["snapshots"]) for slot in (A, B)] == [1, 1]
+
+
+def test_a_staged_create_and_a_commit_elsewhere_are_one() -> None:
+    world = small_world()
+    requirements, updates = staged(world)
+    world.catalog.tables.create(B, NEW)
+    new = Slot.of(("ns",), "t")
+    bad = Change(slot=B, requirements=append(1, 7, 1)[0], updates=[])
+    create = Change(slot=new, requirements=requirements, updates=updates)
+    with pytest.raises(ConflictError, match="main is missing"):
+        world.catalog.together.commit([create, bad])
+    assert not world.catalog.tables.exists(new)
+    requirements, updates = staged(world)
+    create = Change(slot=new, requirements=requirements, updates=updates)
+    world.catalog.together.commit([create, set_on(B, "beside")])
+    assert world.another().tables.load(new).parsed["properties"]["owner"] == "me"
+    assert world.another().tables.load(B).parsed["properties"]["beside"] == "1"
+
+
+# -- one table, one name
+
+
+def test_a_register_behind_the_back_of_a_create_ends_the_create() -> None:
+    """The first metadata file lies there before the create has its name."""
+    world = small_world()
+    requirements, updates = staged(world)
+    table_uuid = updates[0]["uuid"]
+    location = f"{updates[8]['location']}/metadata/00000-{table_uuid}.metadata.json"
+    other = world.healthy()
+    registered: list[str] = []
+
+    def plan(op: Op) -> Fault | None:
+        if op.key == SLOT.key and op.kind == "put" and not registered:
+            registered.append(other.names.register(B, location).location)
+        return None
+
+    world.store.plan = plan
+    with pytest.raises(ConflictError, match="was registered meanwhile"):
+        world.catalog.tables.commit(SLOT, requirements, updates)
+    assert registered == [location]
+    assert check(world.memory) == {"two.b": table_uuid}
+
+
+def test_a_repeat_of_a_commit_that_came_before_a_rename_is_done_not_refused() -> None:
+    """A client whose answer was lost would else hear "no such table", and delete files in use."""
+    world = small_world()
+    catalog = world.catalog
+    catalog.tables.create(A, NEW)
+    catalog.tables.commit(A, *append(1, None, 1), repeat=repeat(1))
+    catalog.names.rename(A, B)
+    catalog.names.rename(B, Slot.of(("ns",), "c"))
+    for key in (repeat(1), None):
+        again = world.another().tables.commit(A, *append(1, None, 1), repeat=key)
+        assert [s["snapshot-id"] for s in again.parsed["snapshots"]] == [1]
+    for slot, number, key in ((A, 2, repeat(2)), (B, 2, None)):
+        with pytest.raises(NoSuchTableError, match=re.escape(f"Table does not exist: {slot.text}")):
+            world.another().tables.commit(slot, *append(number, 1, 2), repeat=key)
+    catalog.tables.create(A, NEW)
+    with pytest.raises(ConflictError):
+        catalog.tables.commit(A, *append(2, 1, 2))
+
+
+def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader() -> None:
+    world = small_world()
+    world.catalog.tables.create(A, NEW)
+    steps = itertools.count(1)
+    world.store.plan = lambda _: Fault.CRASH if next(steps) == 9 else None
+    with pytest.raises(Crash):
+        world.another().names.rename(A, B)
+    world.store.plan = no_faults
+    assert world.pointer(A).intent is not None
+    before = {listed.key: listed.etag for listed in world.memory.list("")}
+    healthy = world.healthy()
+    assert healthy.tables.exists(A)
+    assert not healthy.tables.exists(B)
+    assert list(healthy.namespaces.list_tables(("ns",), kind="table").names) == [("ns", "a")]
+    assert {listed.key: listed.etag for listed in world.memory.list("")} == before
+    waited: list[float] = []
+    seconds = [0.0]
+
+    def sleep(wait_s: float) -> None:
+        waited.append(wait_s)
+        seconds[0] += wait_s
+
+    patient = Catalog(
+        world.memory, ROOTS, patience=Patience(clock=lambda: seconds[0], sleep=sleep), now_ms=world.time
+    )
+    patient.tables.commit(A, *append(1, None, 1))
+    assert 2.0 <= sum(waited) < 2.2
+    (record,) = [orjson.loads(world.memory.get(f.key).data) for f in world.memory.list(TRANSACTIONS_PREFIX)]
+    assert record["state"] == "aborted"
+    assert world.pointer(B).intent is not None, "nobody has come by there yet"
+    healthy.tables.create(B, NEW)
+    assert check(world.memory).keys() == {"ns.a", "two.b"}
+
+
 # -- many actors under faults
 
 
@@ -224,7 +405,10 @@ class Alone:
 NAMES = ("ns.a", "ns.c", "two.b", "two.d")
 # Each play is of one kind: all actions; a namespace that comes and goes; one table that many want to name.
 KINDS = (
-    {"rename": 6, "commit": 5, "read": 4, "create": 3, "drop": 1, "purge": 1, "register": 2, "ns": 1},
+    {
+        **{"rename": 6, "commit": 4, "both": 4, "read": 4, "create": 3},
+        **{"drop": 1, "purge": 1, "register": 2, "ns": 1},
+    },
     {"rename": 3, "create": 4, "drop": 3, "register": 1, "ns": 6},
     {"rename": 5, "register": 6, "drop": 2, "purge": 1, "commit": 1},
 )
@@ -244,6 +428,7 @@ class Play:
         self.reads = 0
         self.rolled: set[str] = set()
         self.properties: dict[str, tuple[set[str], set[str]]] = {}
+        self.pairs: list[tuple[str, tuple[str, ...]]] = []
         self.numbers = itertools.count(1)
         self.kind = seed // 3 % len(KINDS)
         healthy = self.healthy()
@@ -339,6 +524,25 @@ class Play:
             raise
         sure.add(name)
 
+    def _both(self, catalog: Catalog, one: str, other: str) -> None:
+        slots = {place(one), place(other)}
+        uuids = {slot: catalog.tables.load(slot).parsed["table-uuid"] for slot in sorted(slots, key=str)}
+        name = f"k{next(self.numbers)}"
+        known = [self.properties.setdefault(uuid, (set(), set())) for uuid in uuids.values()]
+        for _, maybe in known:
+            maybe.add(name)
+        self.pairs.append((name, tuple(uuids.values())))
+        try:
+            catalog.together.commit([set_on(slot, name, uuid=uuid) for slot, uuid in uuids.items()])
+        except OutcomeUnknownError:
+            raise
+        except TarnError:
+            for _, maybe in known:
+                maybe.discard(name)
+            raise
+        for sure, _ in known:
+            sure.add(name)
+
     def _read(self, catalog: Catalog, one: str, _: str) -> None:
         began = len(self.history) - 1
         try:
@@ -363,18 +567,22 @@ class Play:
     def end(self) -> None:
         """Nobody is left behind: every table takes commits, every answered commit is in it."""
         healthy = self.healthy()
+        found_of: dict[str, set[str]] = {}
         for name, uuid in self.history[-1].items():
             meta = healthy.tables.commit(
                 place(name),
                 [{"type": "assert-table-uuid", "uuid": uuid}],
                 [{"action": "set-properties", "updates": {"last": "1"}}],
             ).parsed
-            found = set(meta["properties"])
+            found = found_of[uuid] = set(meta["properties"])
             sure, maybe = self.properties.get(uuid, (set(), set()))
             if uuid not in self.rolled:
                 assert sure <= found, f"commits to {name} are lost: {sure - found}"
             assert {one for one in found if one[0] == "k"} <= sure | maybe, "a refused commit is there"
             assert orjson.loads(self.store.get(place(name).key).data)["intent"] is None
+        for key, uuids in self.pairs:
+            told = {key in found_of[uuid] for uuid in uuids if uuid in found_of and uuid not in self.rolled}
+            assert len(told) < 2, f"{key} is in one of two tables"
         free = [name for name in NAMES if name not in self.history[-1]]
         for name in free:
             if not healthy.namespaces.exists(place(name).namespace):
@@ -401,6 +609,7 @@ def test_actors_under_faults_and_kills_leave_everything_whole(
         counts.update({what.split()[0]: count for what, count in Counter(play.seen).items()})
         counts.update(
             {
+                "pairs": len(play.pairs),
                 "steps": play.schedule.steps,
                 "faults": play.schedule.faults,
                 "kills": play.schedule.crashes,
