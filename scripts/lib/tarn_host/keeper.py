@@ -146,8 +146,8 @@ def restore(here: Project, words: Sequence[str]) -> int:
     running = [s.name for s in stack.services(here) if s.state == "running" and s.name not in ALONE]
     if running:
         raise StopError(
-            f"{', '.join(running)} run here, and a restore needs an empty lake that nobody uses. Nothing was "
-            "changed",
+            f"this stack runs ({', '.join(running)}), and a restore needs an empty lake that nobody uses. "
+            "Nothing was changed",
             "for a fresh lake: scripts/down --purge (it removes the tables, log and secrets of this clone), "
             "then this again; to keep this lake, restore in another clone",
         )

@@ -1,4 +1,4 @@
-"""The catalog's own objects as an auditor reads them: pointers and namespaces. Pure.
+"""The catalog's own objects as an auditor reads them: pointers, namespaces, claims. Pure.
 
 This is no part of the catalog. It shares no code with it, so that a mistake there is not repeated here, and
 it reads every value as far as it can be read: an auditor goes on where a server must refuse.
@@ -15,7 +15,6 @@ import orjson
 from tarn.core.errors import CorruptStateError
 
 CATALOG_PREFIX = "catalog/v1/"
-TRANSACTIONS_PREFIX = "catalog/v1/transactions/"
 RESTORE_MARKER = "catalog/v1/restore.json"
 FORMATS = (1,)
 LIVE = "live"
@@ -72,6 +71,27 @@ class NamespaceValue:
     pages: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimValue:
+    """What the claim on a table says.
+
+    Attributes:
+        key: where it is.
+        uuid: of the table.
+        holder: the key of the pointer that the table was given to last; None if none was.
+        purged: whether its files are to go.
+        pages: as in a pointer.
+        settled: whether no change of it is pending.
+    """
+
+    key: str
+    uuid: str
+    holder: str | None
+    purged: bool
+    pages: tuple[str, ...] = ()
+    settled: bool = True
+
+
 def parse_pointer(key: str, data: bytes) -> PointerValue:
     """Read a pointer.
 
@@ -118,6 +138,27 @@ def parse_namespace(key: str, data: bytes) -> NamespaceValue:
         )
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise CorruptStateError(f"it is no namespace: {e!r}", key=key) from e
+
+
+def parse_claim(key: str, data: bytes) -> ClaimValue:
+    """Read the claim on a table.
+
+    Raises:
+        CorruptStateError: it is none, or has a format that this version does not know.
+    """
+    value = _parse(key, data)
+    try:
+        holder = value["holder"]
+        return ClaimValue(
+            key=key,
+            uuid=str(value["table-uuid"]),
+            holder=None if holder is None else str(holder),
+            purged=value["purge"] is not None,
+            pages=_pages(value),
+            settled=value.get("intent") is None,
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        raise CorruptStateError(f"it is no claim: {e!r}", key=key) from e
 
 
 def _pages(value: dict[str, Any]) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from tarn.core.audit.offsets import LetterFacts, Stand, judge_letters, judge_off
 from tarn.core.audit.tables import judge_table, version_of
 from tarn.core.errors import TarnError
 from tarn.core.registered import PointerValue
-from tarn.keeper.register import read_register
+from tarn.keeper.register import Register, read_register
 from tarn.keeper.walk import READERS, Places, Stray, Walker
 
 WAREHOUSE_PREFIX = "warehouse/"
 HEALTH_PREFIX = "warehouse/_health/"
 TELL_EVERY_S = 5.0
+AGAIN_S = 2.0
 
 Tell = Callable[[str], None]
 
@@ -170,11 +171,16 @@ def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], 
     report = Report()
     with ThreadPoolExecutor(max_workers=READERS) as pool:
         register = read_register(store, pool, sleep=sleep)
+        names = _names(register)
+        if any(finding.damage for finding in names):
+            # A rename or drop of just now looks like that for a moment; what stays is told.
+            sleep(AGAIN_S)
+            register = read_register(store, pool, sleep=sleep)
+            names = _names(register)
         live = register.live
         report.namespaces = sum(value.state != "dropped" for value in register.namespaces.values())
         report.tombstones = len(register.pointers) - len(live)
-        report.findings += register.findings
-        report.findings += judge_names(register.pointers, register.namespaces, register.objects)
+        report.findings += [*register.findings, *names]
         tell(f"{len(live)} tables; listing the warehouse")
         index = Index(store, places)
         strays = _folders(live, places)
@@ -191,6 +197,10 @@ def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], 
     report.orphans, report.orphan_bytes = index.unreached()
     report.seconds = time.monotonic() - began_s
     return report
+
+
+def _names(register: Register) -> list[Finding]:
+    return list(judge_names(register.pointers, register.namespaces, register.claims, register.objects))
 
 
 def _one(

@@ -5,23 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tarn.adapters.bulk import BulkStore
 from tarn.adapters.store import Stored
 from tarn.core.audit.model import Finding, Kind
 from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn.core.naming import NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
+from tarn.core.naming import CLAIMS_PREFIX, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
 from tarn.core.registered import (
     CATALOG_PREFIX,
+    ClaimValue,
     NamespaceValue,
     PointerValue,
+    parse_claim,
     parse_namespace,
     parse_pointer,
 )
 
 SETTLE_MAX = 20
 SETTLE_WAIT_S = 0.5
+STUCK_ROUNDS = 4
+UNREADABLE = {
+    "pointers/": Kind.POINTER_UNREADABLE,
+    "namespaces/": Kind.NAMESPACE_UNREADABLE,
+    "claims/": Kind.CLAIM_UNREADABLE,
+}
 CATALOG_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -32,12 +40,14 @@ class Register:
     Attributes:
         objects: key -> bytes, of everything below `catalog/v1/` but the probe's.
         pointers, namespaces: those that can be read.
+        claims: those that can be read, by the table's uuid.
         findings: those that cannot.
     """
 
     objects: Mapping[str, bytes]
     pointers: Sequence[PointerValue]
     namespaces: Mapping[tuple[str, ...], NamespaceValue]
+    claims: Mapping[str, ClaimValue]
     findings: Sequence[Finding]
 
     @property
@@ -60,22 +70,22 @@ def read_register(
     """
     known: dict[str, Stored] = {}
     before: set[tuple[str, str]] | None = None
+    still = 0
     for _ in range(SETTLE_MAX):
         known = _collect(store, pool, known)
         register = _parse({key: stored.data for key, stored in known.items()})
-        names = {(pointer.uuid, pointer.key) for pointer in register.live}
-        if names == before and not any(pointer.intent for pointer in register.pointers):
-            break
+        pending = {(p.key, str(p.intent.get("nonce"))) for p in register.pointers if p.intent is not None}
+        names = {(pointer.uuid, pointer.key) for pointer in register.live} | pending
+        still = still + 1 if names == before else 0
+        # An intent that does not move was left by somebody who was killed: it will not settle by itself.
+        if still >= (STUCK_ROUNDS if pending else 1):
+            return _with_pages(store, register)
         if before is not None:
             sleep(SETTLE_WAIT_S)
         before = names
-    else:
-        stuck = sorted(pointer.text for pointer in register.pointers if pointer.intent)
-        if not stuck:
-            raise UnavailableError(
-                f"tables were made, renamed or dropped all the time in {SETTLE_MAX} rounds; try again later"
-            )
-    return _with_pages(store, register)
+    raise UnavailableError(
+        f"tables were made, renamed or dropped all the time in {SETTLE_MAX} rounds; try again later"
+    )
 
 
 def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Stored]) -> dict[str, Stored]:
@@ -101,22 +111,22 @@ def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Sto
 def _with_pages(store: BulkStore, register: Register) -> Register:
     """With the key pages that were written after the listing and are named by what was read after it."""
     objects = dict(register.objects)
-    values: list[PointerValue | NamespaceValue] = [*register.pointers, *register.namespaces.values()]
+    values: list[PointerValue | NamespaceValue | ClaimValue] = [
+        *register.pointers,
+        *register.namespaces.values(),
+        *register.claims.values(),
+    ]
     for page in [page for value in values for page in value.pages if page not in objects]:
         stored = store.get(page)
         if stored is not None:
             objects[page] = stored.data
-    return Register(
-        objects=objects,
-        pointers=register.pointers,
-        namespaces=register.namespaces,
-        findings=register.findings,
-    )
+    return replace(register, objects=objects)
 
 
 def _parse(objects: Mapping[str, bytes]) -> Register:
     pointers: list[PointerValue] = []
     namespaces: dict[tuple[str, ...], NamespaceValue] = {}
+    claims: dict[str, ClaimValue] = {}
     findings: list[Finding] = []
     for key, data in sorted(objects.items()):
         try:
@@ -125,14 +135,18 @@ def _parse(objects: Mapping[str, bytes]) -> Register:
             elif key.startswith(NAMESPACES_PREFIX):
                 value = parse_namespace(key, data)
                 namespaces[value.levels] = value
+            elif key.startswith(CLAIMS_PREFIX):
+                claim = parse_claim(key, data)
+                claims[claim.uuid] = claim
         except CorruptStateError as error:
-            pointer = key.startswith(POINTERS_PREFIX)
             findings.append(
                 Finding(
-                    kind=Kind.POINTER_UNREADABLE if pointer else Kind.NAMESPACE_UNREADABLE,
+                    kind=UNREADABLE[f"{key.split('/')[2]}/"],
                     where=key,
                     what=f"{error.message} ({len(data)} bytes)",
                     fix="restore this object from a backup; a newer format needs a newer Tarn",
                 )
             )
-    return Register(objects=objects, pointers=pointers, namespaces=namespaces, findings=findings)
+    return Register(
+        objects=objects, pointers=pointers, namespaces=namespaces, claims=claims, findings=findings
+    )

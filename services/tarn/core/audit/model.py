@@ -25,10 +25,11 @@ class Kind(StrEnum):
     NAMESPACE_MISSING = "namespace missing"
     NAMESPACE_DROPPED = "namespace dropped"
     TABLE_TWICE = "table under two names"
+    CLAIM_UNREADABLE = "claim unreadable"
+    CLAIM = "claim of another name"
     TOMBSTONE = "tombstone with metadata"
     KEY_PAGE = "key page missing"
-    TRANSACTION = "transaction missing"
-    TRANSACTION_PENDING = "transaction pending"
+    PENDING = "change pending"
     RESTORE = "restore unfinished"
     METADATA_MISSING = "metadata missing"
     METADATA_UNREADABLE = "metadata unreadable"
@@ -58,7 +59,7 @@ class Kind(StrEnum):
 
 NOTES = frozenset(
     {
-        Kind.TRANSACTION_PENDING,
+        Kind.PENDING,
         Kind.METADATA_AHEAD,
         Kind.STATISTICS,
         Kind.OFFSETS_HOLE,

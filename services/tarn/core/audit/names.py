@@ -12,7 +12,7 @@ from tarn.core.registered import (
     DROPPED,
     LIVE,
     RESTORE_MARKER,
-    TRANSACTIONS_PREFIX,
+    ClaimValue,
     NamespaceValue,
     PointerValue,
 )
@@ -23,6 +23,7 @@ FROM_BACKUP = "restore this object from a backup, or make the table anew from wh
 def judge_names(
     pointers: Sequence[PointerValue],
     namespaces: Mapping[tuple[str, ...], NamespaceValue],
+    claims: Mapping[str, ClaimValue],
     keys: Collection[str],
 ) -> Iterator[Finding]:
     """What is wrong with names and namespaces.
@@ -30,6 +31,7 @@ def judge_names(
     Args:
         pointers: every pointer that can be read, tombstones too.
         namespaces: every namespace that can be read.
+        claims: every claim that can be read, by the table's uuid.
         keys: every key below `catalog/v1/`.
     """
     yield from _twice(pointers)
@@ -39,6 +41,7 @@ def judge_names(
         yield from _intent(pointer, keys)
         if pointer.live:
             yield from _namespace(pointer, namespaces)
+            yield from _claim(pointer, claims.get(pointer.uuid))
         elif pointer.metadata is not None:
             yield Finding(
                 kind=Kind.TOMBSTONE,
@@ -113,24 +116,37 @@ def _pages(where: str, pages: Sequence[str], keys: Collection[str]) -> Iterator[
 def _intent(pointer: PointerValue, keys: Collection[str]) -> Iterator[Finding]:
     if pointer.intent is None:
         return
-    named = sorted(
-        text
-        for text in pointer.intent.values()
-        if isinstance(text, str) and text.startswith(TRANSACTIONS_PREFIX)
-    )
-    if not named or any(key not in keys for key in named):
-        yield Finding(
-            kind=Kind.TRANSACTION,
-            where=pointer.text,
-            what=f"its pointer waits for a transaction whose record is gone: {named or pointer.intent}",
-            fix="load the table through the catalog: an absent record counts as aborted; look again",
-        )
+    record = pointer.intent.get("record")
+    if record is None:
+        told = "a change of it alone"
+    elif record in keys:
+        told = f"the transaction {record}"
     else:
+        told = f"the transaction {record}, which is gone and so counts as aborted"
+    yield Finding(
+        kind=Kind.PENDING,
+        where=pointer.text,
+        what=f"its pointer carries an intent: {told}",
+        fix="nothing: the next writer of the name settles it",
+    )
+
+
+def _claim(pointer: PointerValue, claim: ClaimValue | None) -> Iterator[Finding]:
+    if claim is None or not claim.settled or pointer.intent is not None:
+        return
+    if claim.purged:
         yield Finding(
-            kind=Kind.TRANSACTION_PENDING,
+            kind=Kind.CLAIM,
             where=pointer.text,
-            what=f"its pointer takes part in the transaction {named[0]}",
-            fix="nothing: the next writer settles it",
+            what=f"the name is live, and the files of its table {pointer.uuid} are claimed to be purged",
+            fix="copy the table to a new one at once (CREATE TABLE AS), then drop this name; and report it",
+        )
+    elif claim.holder not in (None, pointer.key):
+        yield Finding(
+            kind=Kind.CLAIM,
+            where=pointer.text,
+            what=f"its pointer {pointer.key} names table {pointer.uuid}, which was given to {claim.holder}",
+            fix="stop who writes to either name, keep the newer one, drop the other without purge",
         )
 
 

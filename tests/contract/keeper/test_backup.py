@@ -1,0 +1,336 @@
+"""Backup and restore over whole lakes: what comes back is the same; what is odd is refused by name."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import tarfile
+from collections.abc import Callable
+
+import pytest
+
+from tarn.adapters.bulk import PART_BYTES, PlainBulk
+from tarn.adapters.store import MemoryStore, StoreAmbiguousError
+from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
+from tarn.core.naming import Roots
+from tarn.keeper.archive import BackupError, Begin
+from tarn.keeper.backup import Done, backup
+from tarn.keeper.fsck import fsck
+from tarn.keeper.restore import Restored, restore
+from tarn_catalog.catalog import Catalog
+from tarn_catalog.tables import Slot
+from tests.contract.ingest.world import BUCKET
+from tests.contract.keeper.conftest import World, plain
+
+BEGIN = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-21T12:00:00+00:00", version="0")
+
+
+def quiet(_: object) -> None:
+    return None
+
+
+def take(
+    bulk: PlainBulk, begin: Begin = BEGIN, on_register: Callable[[], None] = lambda: None
+) -> tuple[bytes, Done]:
+    out = io.BytesIO()
+    done = backup(bulk, out, begin, tell=quiet, sleep=quiet, on_register=on_register)
+    return out.getvalue(), done
+
+
+def put_into(bulk: PlainBulk, data: bytes, *, bucket: str = BUCKET, warehouse: str = "tarn") -> Restored:
+    return restore(bulk, io.BytesIO(data), bucket=bucket, warehouse=warehouse, tell=quiet, sleep=quiet)
+
+
+def put(data: bytes, store: MemoryStore, **options: str) -> Restored:
+    return put_into(PlainBulk(store), data, **options)
+
+
+def check(store: MemoryStore):
+    return fsck(PlainBulk(store), bucket=BUCKET, tell=quiet, sleep=quiet)
+
+
+def contents(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
+    return {key: data for key, (data, _) in store._objects.items() if key.startswith(prefix)}
+
+
+def test_what_comes_back_is_the_same_and_clean(world: World):
+    data, done = take(world.bulk)
+    assert done.whole
+    fresh = MemoryStore()
+    restored = put(data, fresh)
+    before, after = world.fsck(), check(fresh)
+    assert after.findings == []
+    assert (after.orphans, after.files, after.bytes) == (0, before.files, before.bytes)
+    assert (after.tables, after.snapshots, after.tombstones) == (3, before.snapshots, 1)
+    assert after.streams == before.streams
+    whole = contents(world.store)
+    assert contents(fresh).items() <= whole.items()
+    assert {k for k in contents(fresh) if k.startswith("catalog/")} == {
+        k for k in whole if k.startswith("catalog/") and "probe" not in k
+    }
+    assert restored.end.objects == len(contents(fresh)) == done.end.objects
+    assert restored.end.streams[0]["next"] == {"0": 54, "1": 18}
+    # It is a lake: the next commit goes on from it.
+    catalog = Catalog(fresh, Roots(base=f"s3://{BUCKET}"))
+    updates = [{"action": "set-properties", "updates": {"a": "b"}}]
+    catalog.tables.commit(Slot.of(("bronze",), "orders"), [], updates)
+    assert check(fresh).damage == []
+
+
+def test_any_tar_shows_it(world: World):
+    data, _ = take(world.bulk)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = tar.getnames()
+    assert names[0] == "tarn-backup.json"
+    assert names[-2:] == ["manifest/000001.jsonl", "tarn-backup-end.json"]
+    first_pointer = next(n for n, name in enumerate(names) if "/pointers/" in name)
+    assert all(name.startswith("objects/catalog/v1/pointers/") for name in names[first_pointer:-2])
+    assert all(name.startswith("objects/warehouse/") for name in names[1:-2] if "/catalog/" not in name)
+
+
+def test_commits_drops_and_creates_while_it_runs_do_not_matter(world: World):
+    catalog = world.catalog
+    expected = {name: world.metadata(name)[0] for name in ("bronze.orders", "gold.eu.kept")}
+
+    def meanwhile() -> None:
+        updates = [{"action": "set-properties", "updates": {"later": "yes"}}]
+        catalog.tables.commit(Slot.of(("bronze",), "orders"), [], updates)
+        catalog.tables.drop(Slot.of(("gold", "eu"), "kept"))
+        catalog.tables.create(Slot.of(("gold",), "fresh"), plain("fresh"))
+
+    data, done = take(world.bulk, on_register=meanwhile)
+    assert done.whole
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert check(fresh).findings == []
+    copy = World(fresh)
+    assert {name: copy.metadata(name)[0] for name in expected} == expected
+
+
+def test_large_objects_go_in_parts_both_ways(world: World):
+    key, metadata = world.metadata("gold.eu.kept")
+    folder = key.rpartition("/metadata/")[0]
+    large = bytes(range(256)) * (3 * PART_BYTES // 256) + b"end"
+    world.store.put(f"{folder}/metadata/x.puffin", large)
+    metadata["statistics"] = [
+        {
+            "snapshot-id": 1,
+            "statistics-path": f"s3://{BUCKET}/{folder}/metadata/x.puffin",
+            "file-size-in-bytes": len(large),
+        }
+    ]
+    world.put_json(key, metadata)
+    data, done = take(world.bulk)
+    assert done.whole
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert contents(fresh)[f"{folder}/metadata/x.puffin"] == large
+
+
+def test_a_damaged_lake_is_copied_as_far_as_it_goes_and_said_so(world: World):
+    gone = next(key for key in world.keys("bronze/orders-") if key.endswith(".parquet"))
+    world.store.delete(gone)
+    world.store.delete(world.metadata("gold.eu.kept")[0])
+    data, done = take(world.bulk)
+    assert not done.whole
+    assert done.end.missing == [f"s3://{BUCKET}/{gone}"]
+    assert [finding.where for finding in done.findings] == ["gold.eu.kept"]
+    fresh = MemoryStore()
+    assert put(data, fresh).end.missing == done.end.missing
+    assert [(f.kind.name, f.where) for f in check(fresh).damage] == [
+        ("FILE", "bronze.orders"),
+        ("METADATA_MISSING", "gold.eu.kept"),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.8, 1.0])
+def test_a_backup_that_is_cut_short_is_named_and_shows_no_table(world: World, share: float):
+    data, _ = take(world.bulk)
+    fresh = MemoryStore()
+    # The last one ends in the middle of the closing record.
+    cut = data[: int((data.index(b"tarn-backup-end.json") + 540) * share)]
+    with pytest.raises(BackupError, match=r"cut short|no backup of Tarn") as caught:
+        put(cut, fresh)
+    assert "No table shows in this lake" in caught.value.message
+    assert [key for key in contents(fresh, "catalog/") if key != "catalog/v1/restore.json"] == []
+    # The next restore goes on, with the whole file of this backup or with another one.
+    other, _ = take(world.bulk, Begin(**{**vars_of(BEGIN), "id": "b-2"}))
+    put(other if share == 0.8 else data, fresh)
+    assert check(fresh).findings == []
+
+
+def vars_of(begin: Begin) -> dict[str, object]:
+    return {name: getattr(begin, name) for name in begin.__dataclass_fields__}
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(world: World):
+    data, _ = take(world.bulk)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        members = [m for m in tar if m.name.startswith("objects/")]
+    for member in (members[0], members[len(members) // 2], members[-1]):
+        at = member.offset_data + member.size // 2
+        odd = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        fresh = MemoryStore()
+        with pytest.raises(
+            BackupError, match=r"the backup is damaged: manifest/000001\.jsonl states"
+        ) as caught:
+            put(odd, fresh)
+        assert member.name.removeprefix("objects/") in caught.value.message
+        assert [key for key in contents(fresh, "catalog/") if key != "catalog/v1/restore.json"] == []
+
+
+def test_something_that_is_no_backup_is_refused(world: World):
+    fresh = MemoryStore()
+    other = io.BytesIO()
+    with tarfile.open(fileobj=other, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("README"))
+    for data in (b"", b"hello" * 1000, other.getvalue()):
+        with pytest.raises(BackupError, match="no backup of Tarn"):
+            put(data, fresh)
+    assert contents(fresh) == {}
+
+
+def test_a_backup_of_another_bucket_or_warehouse_is_refused(world: World):
+    data, _ = take(world.bulk)
+    fresh = MemoryStore()
+    for options in ({"bucket": "lake2"}, {"warehouse": "other"}):
+        with pytest.raises(InvalidError, match=r"would point elsewhere\. Set TARN_BUCKET=tarn"):
+            put(data, fresh, **options)
+    assert contents(fresh) == {}
+
+
+def test_a_lake_that_is_not_empty_is_named_and_stays(world: World):
+    data, _ = take(world.bulk)
+    before = contents(world.store)
+    with pytest.raises(NotEmptyError) as caught:
+        put(data, world.store)
+    count = len([key for key in contents(world.store, "catalog/") if "probe" not in key])
+    assert f"{count} objects such as catalog/v1/" in caught.value.message
+    assert "Nothing was changed" in caught.value.message
+    assert "scripts/down --purge" in caught.value.message
+    assert contents(world.store) == before
+    files = MemoryStore()
+    files.put("warehouse/a/b-1/data/x.parquet", b"mine")
+    with pytest.raises(NotEmptyError, match="1 objects such as warehouse/a/b-1"):
+        put(data, files)
+    assert contents(files) == {"warehouse/a/b-1/data/x.parquet": b"mine"}
+
+
+def test_what_a_fresh_stack_writes_by_itself_does_not_count(world: World):
+    data, _ = take(world.bulk)
+    fresh = MemoryStore()
+    fresh.put("warehouse/_health/ingest", b"now")
+    fresh.put("catalog/v1/probe/health.json", b"{}")
+    put(data, fresh)
+    assert check(fresh).findings == []
+
+
+class Full(PlainBulk):
+    """Takes so many objects and then answers every write with an error, as a full disk does."""
+
+    def __init__(self, store: MemoryStore, room: int) -> None:
+        super().__init__(store)
+        self.room = room
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
+        if self.room <= 0:
+            raise StoreAmbiguousError(f"no answer to: write {key}: status code: 507 storage full")
+        self.room -= 1
+        return super().put(key, data, if_absent=if_absent)
+
+
+def test_a_store_that_is_full_is_named_and_the_restore_goes_on_afterwards(world: World):
+    data, done = take(world.bulk)
+    catalog = len([k for k in contents(world.store, "catalog/") if "probe" not in k])
+    for room in (0, 3, done.end.objects - catalog + 2, done.end.objects):
+        store = MemoryStore()
+        with pytest.raises(UnavailableError, match="is its disk full"):
+            put_into(Full(store, room), data)
+        assert [f.kind.name for f in check(store).damage if f.kind.name == "RESTORE"] == ["RESTORE"][:room]
+        again = put(data, store)
+        assert again.present == max(0, room - 1)
+        assert check(store).findings == []
+
+
+def test_half_a_catalog_of_another_backup_is_not_gone_on_with(world: World):
+    data, done = take(world.bulk)
+    other, _ = take(world.bulk, Begin(**{**vars_of(BEGIN), "id": "b-2"}))
+    store = MemoryStore()
+    with pytest.raises(UnavailableError):
+        put_into(Full(store, done.end.objects - 1), data)
+    with pytest.raises(NotEmptyError, match="a restore of the backup b-1 was cut off here"):
+        put(other, store)
+    put(data, store)
+    assert check(store).findings == []
+
+
+def test_somebody_who_writes_meanwhile_is_noticed(world: World):
+    data, _ = take(world.bulk)
+    store = MemoryStore()
+
+    class Stranger(PlainBulk):
+        def delete(self, key: str) -> None:
+            raise AssertionError("a restore that failed removes nothing")
+
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
+            if key.endswith("/ops/dead_letters.json"):
+                store.put(key, b"another")
+            return super().put(key, data, if_absent=if_absent)
+
+    with pytest.raises(NotEmptyError, match=r"dead_letters\.json is there with other content"):
+        put_into(Stranger(store), data)
+    assert contents(store)["catalog/v1/pointers/ops/dead_letters.json"] == b"another"
+
+
+class FullFile(io.RawIOBase):
+    """A file on a disk that is full after so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:  # type: ignore[no-untyped-def]
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(data)
+
+
+def test_a_full_disk_ends_the_backup_and_leaves_the_lake_alone(world: World):
+    before = contents(world.store)
+    with pytest.raises(OSError, match="No space left"):
+        backup(world.bulk, FullFile(20_000), BEGIN, tell=quiet, sleep=quiet)
+    assert contents(world.store) == before
+
+
+def test_the_reaper_is_held_and_let_go_whatever_happens(world: World):
+    said: list[str] = []
+
+    class Reaper:
+        def hold(self) -> str:
+            said.append("hold")
+            return "held"
+
+        def release(self) -> None:
+            said.append("release")
+
+    out = io.BytesIO()
+    backup(world.bulk, out, BEGIN, tell=said.append, reaper=Reaper(), sleep=quiet)
+    with pytest.raises(OSError, match="No space"):
+        backup(world.bulk, FullFile(0), BEGIN, tell=said.append, reaper=Reaper(), sleep=quiet)
+    assert said == ["hold", "held", "release"] * 2
+
+
+def test_the_manifest_names_every_object_with_size_and_checksum(world: World):
+    data, done = take(world.bulk)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        file = tar.extractfile("manifest/000001.jsonl")
+        assert file is not None
+        rows = [json.loads(line) for line in file]
+    assert len(rows) == done.end.objects
+    assert all(set(row) == {"key", "bytes", "sha256"} and len(row["sha256"]) == 64 for row in rows)
+    assert sum(row["bytes"] for row in rows) == done.end.bytes
+    assert len({row["key"] for row in rows}) == len(rows)
