@@ -112,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line(row)
     if here.profile == "small":
         line("  (the small profile: no Spark, Trino or notebooks; scripts/up --full brings them)")
+    else:
+        line("  (JupyterLab opens with the token in TARN_JUPYTER_URL: scripts/tarn env prints it)")
     line("\nTime:")
     for row in phases.table():
         line(row)
