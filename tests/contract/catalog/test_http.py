@@ -125,11 +125,11 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
         assert answer.status_code not in (404, 405, 501), line
         if method == "DELETE" and answer.status_code == 204:
             world.table()
-    assert {"POST /v1/{prefix}/tables/rename", "POST /v1/{prefix}/namespaces/{namespace}/register"} < set(
-        told
-    )
+    new = ("tables/rename", "namespaces/{namespace}/register", "transactions/commit")
+    assert {f"POST /v1/{{prefix}}/{path}" for path in new} < set(told)
     for method, path in (
-        ("POST", "/v1/transactions/commit"),
+        ("POST", "/v1/views/rename"),
+        ("GET", "/v1/namespaces/ns/tables/t/credentials"),
         ("GET", "/v1/namespaces/ns/views"),
     ):
         message = error(world.published.request(method, path), 501, "UnsupportedOperationException")
