@@ -10,8 +10,10 @@ import pytest
 
 from tests.support.stack import LONG_RUNNING, Stack, eventually
 
-STATUS_S_MAX = 3.0
-HALF_STATUS_S_MAX = 15.0
+STATUS_S_MAX = 6.0
+"""Twice what it takes on a quiet machine, containers' start included in neither."""
+HALF_STATUS_S_MAX = 30.0
+WELL_S = 120
 PAUSED = ("trino", "kafka")
 
 # Every statement in one container: starting one for each would take most of the time.
@@ -52,9 +54,24 @@ def status(stack: Stack) -> tuple[int, dict[str, Any], float]:
     return answer.code, json.loads(line), took_s
 
 
+def await_well(stack: Stack) -> None:
+    eventually(
+        lambda: set(stack.health().values()) == {"healthy"}, timeout_s=WELL_S, what="the stack is well"
+    )
+
+
 def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> None:
-    code, told, _ = min((status(stack) for _ in range(2)), key=lambda seen: seen[2])
-    assert (code, told["ok"], told["faults"]) == (0, True, {})
+    await_well(stack)
+    seen: list[dict[str, Any]] = []
+
+    def well() -> bool:
+        code, told, _ = status(stack)
+        seen.append(told)
+        return code == 0
+
+    eventually(well, timeout_s=WELL_S, what="status says that all is well")
+    told = seen[-1]
+    assert (told["ok"], told["faults"]) == (True, {})
     states = {state["service"]: state for state in told["services"]}
     assert set(LONG_RUNNING) <= set(states)
     assert all(state["ok"] for state in states.values())
@@ -65,7 +82,11 @@ def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> 
     assert table["rows"] > 0
     assert table["snapshots"] > 0
     assert sum(table["streams"]["canary"]["next"].values()) >= table["rows"]
-    assert told["seconds"] < STATUS_S_MAX
+    for layer in told["layers"]:
+        assert layer["layer"] in ("bronze", "silver", "gold")
+        assert (layer["newest"] is not None) == (layer["offsets"] > 0), layer
+        assert layer["behind"] is not None, layer
+    assert min(each["seconds"] for each in (told, status(stack)[1])) < STATUS_S_MAX
 
 
 def test_status_of_half_a_stack_names_what_is_away_and_tells_the_rest(stack: Stack) -> None:
@@ -87,9 +108,7 @@ def test_status_of_half_a_stack_names_what_is_away_and_tells_the_rest(stack: Sta
     assert {facts["name"] for facts in told["tables"]} >= {"ops.canary"}
     assert "canary" in {entry["name"] for entry in told["ingestors"]}
     assert took_s < HALF_STATUS_S_MAX
-    eventually(
-        lambda: set(stack.health().values()) == {"healthy"}, timeout_s=120, what="the stack is well again"
-    )
+    await_well(stack)
 
 
 @pytest.fixture(scope="module")
