@@ -1,0 +1,183 @@
+"""Closed by default: what listens, who gets in, who reaches whom, and where no secret may be seen."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from minio import Minio, MinioAdmin
+from minio.credentials import StaticProvider
+from minio.error import MinioAdminException, S3Error
+
+from tests.support.flights import host_env
+from tests.support.stack import LONG_RUNNING, Stack, run
+
+ADDRESSES = {
+    "minio": 9000,
+    "catalog": 8181,
+    "kafka": 9092,
+    "spark": 15002,
+    "trino": 8080,
+    "ingest": 8091,
+    "jupyter": 8888,
+}
+LAKE = {"minio", "catalog", "spark", "trino", "ingest", "jupyter"}
+REACHED = {
+    "minio": LAKE,
+    "catalog": LAKE,
+    "kafka": {"kafka", "ingest"},
+    "spark": LAKE,
+    "trino": LAKE,
+    "ingest": {*LAKE, "kafka"},
+    "jupyter": LAKE,
+    "pipeline": {"spark", "trino", "jupyter"},
+}
+CONNECT = """
+import json, socket, sys
+found = []
+for name, port in json.loads(sys.argv[1]).items():
+    try:
+        socket.create_connection((name, port), timeout=3).close()
+        found.append(name)
+    except OSError:
+        pass
+print(json.dumps(found))
+"""
+ALL_SECRETS = """
+import json, pathlib
+print(json.dumps({f"{p.parent.name}/{p.name}": p.read_text() for p in pathlib.Path("/secrets").glob("*/*")}))
+"""
+IDS = ("root_user", "s3_access_key_id", "kafka_user")
+DEFAULTS = [("minioadmin", "minioadmin"), ("admin", "password"), ("admin", "admin"), ("root", "s3cr3t")]
+
+
+def get(url: str, method: str = "GET", body: bytes | None = None) -> int:
+    """The status of an answer, whatever it is."""
+    request = urllib.request.Request(url, method=method, data=body)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def listeners(port: int) -> set[str]:
+    """The addresses, as the kernel writes them, at which something on this machine listens at a port."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for row in Path(table).read_text().splitlines()[1:]:
+            words = row.split()
+            address, _, number = words[1].partition(":")
+            if words[3] == "0A" and int(number, 16) == port:
+                found.add(address)
+    return found
+
+
+@pytest.mark.may_skip("the kernel's tables of sockets are Linux's")
+def test_nothing_of_ours_listens_beyond_this_machine(stack: Stack) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("no /proc/net/tcp")
+    loopback = "0100007F"
+    for name, port in stack.ports.items():
+        assert listeners(int(port)) == {loopback}, name
+
+
+@pytest.mark.parametrize("service", sorted(REACHED))
+def test_a_service_reaches_what_it_needs_and_nothing_else(stack: Stack, service: str) -> None:
+    assert set(REACHED) == set(LONG_RUNNING)
+    answer = stack.inside(service, "python3", "-c", CONNECT, json.dumps(ADDRESSES))
+    assert answer.code == 0, answer.text
+    assert set(json.loads(answer.text.splitlines()[-1])) == REACHED[service]
+
+
+def test_no_default_credential_is_accepted_anywhere(stack: Stack) -> None:
+    store = f"127.0.0.1:{stack.ports['TARN_PORT_S3']}"
+    tokens = f"http://127.0.0.1:{stack.ports['TARN_PORT_CATALOG']}/v1/oauth/tokens"
+    jupyter = f"http://127.0.0.1:{stack.ports['TARN_PORT_JUPYTER']}/api/contents"
+    for user, password in DEFAULTS:
+        with pytest.raises(S3Error) as refused:
+            Minio(store, user, password, secure=False, region="us-east-1").list_buckets()
+        assert refused.value.code == "InvalidAccessKeyId", user
+        form = f"grant_type=client_credentials&client_id={user}&client_secret={password}&scope=catalog"
+        assert get(tokens, "POST", form.encode()) == 401, user
+        for token in ("", user, password):
+            assert get(f"{jupyter}?token={token}") == 403, token
+
+
+def test_the_store_gives_nothing_to_nobody(stack: Stack) -> None:
+    store = f"http://127.0.0.1:{stack.ports['TARN_PORT_S3']}"
+    for path in (
+        *("/", "/tarn", "/tarn/?list-type=2", "/tarn/catalog/v1/", "/tarn/?policy"),
+        *("/minio/admin/v3/info", "/minio/v2/metrics/cluster", "/minio/metrics/v3", "/minio/console"),
+    ):
+        assert get(store + path) == 403, path
+    assert get(f"{store}/tarn/warehouse/x", "PUT", b"x") == 403
+    assert get(f"{store}/tarn/warehouse/x", "DELETE") == 403
+
+
+def test_a_services_key_administers_nothing(stack: Stack) -> None:
+    env = host_env(stack)
+    keys = StaticProvider(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"])
+    admin = MinioAdmin(
+        endpoint=f"127.0.0.1:{stack.ports['TARN_PORT_S3']}",
+        credentials=keys,
+        secure=False,
+        region="us-east-1",
+    )
+    for name, ask in (("users", admin.user_list), ("info", admin.info), ("policies", admin.policy_list)):
+        with pytest.raises(MinioAdminException) as refused:
+            ask()
+        assert "AccessDenied" in str(refused.value), name
+
+
+def values(text: str) -> set[str]:
+    """The parts of a secret file that are secret: long texts; of a credential, the part after the colon."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {text.strip().rpartition(":")[2]}
+    leaves = [content]
+    found = set()
+    while leaves:
+        leaf = leaves.pop()
+        if isinstance(leaf, dict):
+            leaves += [v for key, v in leaf.items() if key not in ("access_key", "name", "secret_sha256")]
+        elif isinstance(leaf, list):
+            leaves += leaf
+        elif isinstance(leaf, str) and len(leaf) >= 20:
+            found.add(leaf)
+    return found
+
+
+def test_no_secret_is_seen_where_it_does_not_belong(stack: Stack) -> None:
+    answer = stack.one_shot("init", ALL_SECRETS)
+    assert answer.code == 0, answer.text
+    files: dict[str, str] = json.loads(answer.text.splitlines()[-1])
+    secrets = {
+        name: values(text) for name, text in files.items() if name.rpartition("/")[2] not in IDS and text
+    }
+    everything = set().union(*secrets.values())
+    assert len(everything) >= 15, "too few secrets were found to mean anything"
+    assert all(len(secret) >= 20 for secret in everything)
+    for service in (*LONG_RUNNING, "init", "bootstrap"):
+        shown = json.dumps(stack.inspect(service))
+        shown += run(["docker", "logs", stack.container(service)], timeout_s=60).text
+        assert not [s for s in everything if s in shown], f"{service}: docker inspect or its log"
+        if service in ("init", "bootstrap"):
+            continue
+        own = set().union(*(found for name, found in secrets.items() if name.startswith(f"{service}/")))
+        lives = stack.inside(
+            service, "sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null"
+        ).text
+        assert not [s for s in everything - own if s in lives], f"{service}: another's secret in a process"
+    pages = [f"http://127.0.0.1:{stack.ports['TARN_PORT_INGEST']}/status"]
+    pages.append(f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}/v1/info")
+    pages.append(f"http://127.0.0.1:{stack.ports['TARN_PORT_SPARK_UI']}/environment/")
+    for page in pages:
+        with urllib.request.urlopen(page, timeout=30) as opened:
+            told = opened.read().decode(errors="replace")
+        assert not [s for s in everything if s in told], page
