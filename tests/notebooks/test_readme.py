@@ -2,7 +2,7 @@
 
 `sh` blocks run in bash as they stand, `python` blocks with the variables that the blocks before them exported
 (`eval "$(scripts/tarn env)"`), `sql` blocks by `scripts/tarn sql`. A block that cannot run in a test carries
-`<!-- test: skip <reason> -->` in the Markdown, and every number below must be changed by hand.
+`<!-- test: skip <reason> -->` in the Markdown; tests/support/documents.py counts both kinds, by hand.
 
 This module is the last of its tier: the README ends by stopping the stack.
 """
@@ -17,18 +17,11 @@ import pytest
 from tarn_host import project
 
 from tests.support.containers import LogKeeper
-from tests.support.documents import Block, blocks
+from tests.support.documents import DOCS, README_KEPT_BACK, README_RUN, Block, to_try
 from tests.support.stack import Stack, run
 
 README = project.ROOT / "README.md"
 BLOCK_S = 600
-RUN, KEPT_BACK = 10, 1
-DOCS = {"docs/catalog.md": 1, "docs/ingestion.md": 1}
-RUNNABLE = ("sh", "python", "sql")
-
-
-def of(path: Path) -> list[Block]:
-    return [block for block in blocks(path.read_text(encoding="utf-8")) if block.language in RUNNABLE]
 
 
 class Reader:
@@ -65,7 +58,7 @@ class Reader:
 
 @pytest.mark.parametrize("name", DOCS)
 def test_the_blocks_of_the_docs_work(stack: Stack, tmp_path: Path, name: str) -> None:
-    found = of(project.ROOT / name)
+    found = to_try(project.ROOT / name)
     assert len(found) == DOCS[name]
     reader = Reader(stack, tmp_path)
     for block in found:
@@ -74,21 +67,13 @@ def test_the_blocks_of_the_docs_work(stack: Stack, tmp_path: Path, name: str) ->
         reader.type(Block(language=block.language, text=text, line=block.line, kept_back=None), name)
 
 
-def test_no_other_document_has_blocks_to_run() -> None:
-    names = [
-        "CONTRIBUTING.md",
-        *(str(p.relative_to(project.ROOT)) for p in (project.ROOT / "docs").rglob("*.md")),
-    ]
-    assert {name: len(found) for name in names if (found := of(project.ROOT / name))} == DOCS
-
-
 @pytest.mark.timeout(1500)
 def test_the_readme_works_from_its_first_block_to_its_last(
     stack: Stack, log_keeper: LogKeeper, tmp_path: Path
 ) -> None:
-    found = of(README)
+    found = to_try(README)
     to_run = [block for block in found if block.kept_back is None]
-    assert (len(to_run), len(found) - len(to_run)) == (RUN, KEPT_BACK)
+    assert (len(to_run), len(found) - len(to_run)) == (README_RUN, README_KEPT_BACK)
     reader = Reader(stack, tmp_path)
     for block in to_run:
         if "scripts/down" in block.text:

@@ -5,6 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+README_RUN, README_KEPT_BACK = 10, 1
+"""How many blocks of the README tests/notebooks/test_readme.py runs, and how many it does not."""
+DOCS = {"docs/catalog.md": 1, "docs/ingestion.md": 1}
+"""How many blocks to run every other document has; one that has none is not named."""
+TRIED = ("sh", "python", "sql")
 
 FENCE = re.compile(r"^```(\w*)\s*$")
 MARKER = re.compile(r"^<!-- test: (?P<word>\S+)(?: (?P<reason>.*\S))? -->$")
@@ -67,3 +74,8 @@ def _reason(line: str, number: int) -> str | None:
             f"line {number}: write <!-- test: skip <why, in three words or more> -->, not {line}"
         )
     return marker["reason"]
+
+
+def to_try(path: Path) -> list[Block]:
+    """The blocks of a file that somebody could type, also those that are kept back."""
+    return [block for block in blocks(path.read_text(encoding="utf-8")) if block.language in TRIED]
