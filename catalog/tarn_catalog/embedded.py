@@ -23,7 +23,7 @@ from pyiceberg import exceptions as theirs
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import PropertiesUpdateSummary
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import (
     CommitTableResponse,
     CreateTableTransaction,
@@ -170,6 +170,9 @@ class EmbeddedCatalog(PyIcebergCatalog):
         """What `Catalog.create_table` of pyiceberg takes behind the identifier."""
         version = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
         converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
+        # A schema of Arrow has no ids: pyiceberg gives every field the same one.
+        if any(field_id < 1 for field_id in converted.field_ids):
+            converted = assign_fresh_schema_ids(converted)
         return NewTable(
             schema=_json(converted),
             spec=_json(partition_spec),

@@ -40,6 +40,22 @@ from tests.contract.catalog.conftest import Lake
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})
 
 
+def test_a_schema_of_arrow_may_have_any_number_of_columns_and_depths(lake: Lake) -> None:
+    lake.client.create_namespace("a")
+    rows = pa.table(
+        {
+            "id": pa.array([1], pa.int64()),
+            "inner": [{"x": "a", "y": [1]}],
+            "late": pa.array([0.5]),
+            "who": ["b"],
+        }
+    )
+    table = lake.client.create_table("a.wide", schema=rows.schema)
+    assert sorted(table.schema().field_ids) == list(range(1, 8))
+    table.append(rows)
+    assert lake.open().load_table("a.wide").scan().to_arrow().to_pylist() == rows.to_pylist()
+
+
 def test_namespaces_come_and_go(lake: Lake) -> None:
     client = lake.client
     assert client.list_namespaces() == []
