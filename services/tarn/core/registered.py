@@ -36,6 +36,7 @@ class PointerValue:
         written_ms: when this value was written, by the catalog's clock; None if it does not say.
         pages: keys of the pages of remembered idempotency keys.
         intent: what a pending change of several objects left in it.
+        done: the nonces of its latest changes; a change of several objects has the same one in each.
     """
 
     key: str
@@ -49,6 +50,7 @@ class PointerValue:
     written_ms: int | None
     pages: tuple[str, ...] = ()
     intent: Mapping[str, Any] | None = None
+    done: frozenset[str] = frozenset()
 
     @property
     def live(self) -> bool:
@@ -117,6 +119,7 @@ def parse_pointer(key: str, data: bytes) -> PointerValue:
             written_ms=int(recent[-1][2]) if recent else None,
             pages=_pages(value),
             intent=intent if isinstance(intent, dict) else None,
+            done=frozenset(str(row[0]) for row in recent),
         )
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise CorruptStateError(f"it is no pointer: {e!r}", key=key) from e

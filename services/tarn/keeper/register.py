@@ -59,33 +59,56 @@ class Register:
 def read_register(
     store: BulkStore, pool: ThreadPoolExecutor, *, sleep: Callable[[float], None] = time.sleep
 ) -> Register:
-    """Read every pointer, and all that pointers rest on.
+    """Read every pointer, and all that pointers rest on, as they stood together at one moment.
 
-    Pointers are read one after another while others rename and drop: a table could be met under both of its
-    names, or under none. So all are read until two rounds name the same tables by the same names, and no
-    transaction is under way. What a table holds may change meanwhile; of that, the last round counts.
+    Pointers are read one after another while others rename, drop, and commit to several tables at once: a
+    table could be met under both of its names or under none, and a commit to two tables in one of them. So
+    all are read again, and what was read counts if the second look shows that nothing of the kind happened
+    between the first and the last read of the first one. Single commits may: they harm nobody.
 
     Raises:
-        UnavailableError: the store does not answer, the catalog is too large, or names do not come to rest.
+        UnavailableError: the store does not answer, the catalog is too large, or it does not come to rest.
     """
     known: dict[str, Stored] = {}
-    before: set[tuple[str, str]] | None = None
+    before: Register | None = None
     still = 0
     for _ in range(SETTLE_MAX):
         known = _collect(store, pool, known)
         register = _parse({key: stored.data for key, stored in known.items()})
-        pending = {(p.key, str(p.intent.get("nonce"))) for p in register.pointers if p.intent is not None}
-        names = {(pointer.uuid, pointer.key) for pointer in register.live} | pending
-        still = still + 1 if names == before else 0
-        # An intent that does not move was left by somebody who was killed: it will not settle by itself.
-        if still >= (STUCK_ROUNDS if pending else 1):
-            return _with_pages(store, register)
         if before is not None:
+            still = still + 1 if _together(before, register) else 0
+            # An intent that does not move was left by somebody who was killed: it does not settle by itself.
+            if still >= (STUCK_ROUNDS if _pending(before) else 1):
+                return _with_pages(store, before)
             sleep(SETTLE_WAIT_S)
-        before = names
+        before = register
     raise UnavailableError(
-        f"tables were made, renamed or dropped all the time in {SETTLE_MAX} rounds; try again later"
+        f"several tables at once were changed, renamed or dropped in each of {SETTLE_MAX} looks; try later"
     )
+
+
+def _pending(register: Register) -> set[tuple[str, str]]:
+    """The changes that are not decided yet."""
+    return {(p.key, str(p.intent.get("nonce"))) for p in register.pointers if p.intent is not None}
+
+
+def _names(register: Register) -> set[tuple[str, str]]:
+    """Which table has which name."""
+    return {(pointer.uuid, pointer.key) for pointer in register.live}
+
+
+def _together(first: Register, second: Register) -> bool:
+    """Whether everything in the first stood there at one moment, as the second look shows.
+
+    It did not if a table has another name in the second, or if a pointer shows a change only there that
+    another pointer had in the first already: that change was met half.
+    """
+    if _names(first) != _names(second) or _pending(first) != _pending(second):
+        return False
+    seen: set[str] = set().union(*(pointer.done for pointer in first.pointers))
+    earlier = {pointer.key: pointer.done for pointer in first.pointers}
+    fresh = (pointer.done - earlier.get(pointer.key, frozenset()) for pointer in second.pointers)
+    return not any(done & seen for done in fresh)
 
 
 def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Stored]) -> dict[str, Stored]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tarn.adapters.bulk import PART_BYTES, PlainBulk
-from tarn.adapters.store import MemoryStore, StoreAmbiguousError
+from tarn.adapters.store import MemoryStore, StoreAmbiguousError, Stored
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import Roots
 from tarn.keeper.archive import BackupError, Begin
@@ -20,6 +20,7 @@ from tarn.keeper.fsck import fsck
 from tarn.keeper.restore import Restored, restore
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.tables import Slot
+from tarn_catalog.together import Change
 from tests.contract.ingest.world import BUCKET
 from tests.contract.keeper.conftest import World, plain
 
@@ -334,3 +335,36 @@ def test_the_manifest_names_every_object_with_size_and_checksum(world: World):
     assert all(set(row) == {"key", "bytes", "sha256"} and len(row["sha256"]) == 64 for row in rows)
     assert sum(row["bytes"] for row in rows) == done.end.bytes
     assert len({row["key"] for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("at", ["bronze/orders.json", "gold.eu/kept.json"])
+def test_a_commit_to_two_tables_is_in_a_backup_whole_or_not_at_all(world: World, at: str):
+    """It happens after one of the two pointers was read, and before the other was."""
+    slots = [Slot.of(("bronze",), "orders"), Slot.of(("gold", "eu"), "kept")]
+
+    class Between(PlainBulk):
+        left = 1
+
+        def get(self, key: str) -> Stored | None:
+            found = super().get(key)
+            if key.endswith(at) and self.left:
+                self.left = 0
+                world.catalog.together.commit(
+                    [
+                        Change(
+                            slot=slot,
+                            requirements=[],
+                            updates=[{"action": "set-properties", "updates": {"both": "yes"}}],
+                        )
+                        for slot in slots
+                    ]
+                )
+            return found
+
+    data, _ = take(Between(world.store))
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert check(fresh).damage == []
+    copy = World(fresh)
+    found = [copy.metadata(slot.text)[1]["properties"].get("both") for slot in slots]
+    assert found in ([None, None], ["yes", "yes"])
