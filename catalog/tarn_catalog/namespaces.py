@@ -8,7 +8,7 @@ ends the attempt. The look of the drop settles every intent that it meets. So on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -125,8 +125,10 @@ class Namespaces:
         """
         key = namespace_key(levels)
         if len(levels) > 1:
-            self.enter(levels[:-1])
-        for _ in range(SWAP_ATTEMPTS_MAX):
+            self._there(levels[:-1])
+        for attempt in range(1, SWAP_ATTEMPTS_MAX + 1):
+            if attempt > 1:
+                self._core.patience.pause(attempt - 1)
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return held.value.properties
@@ -134,32 +136,38 @@ class Namespaces:
                 raise AlreadyExistsError(
                     f"Namespace already exists: {'.'.join(levels)}", namespace=".".join(levels)
                 )
+            if len(levels) > 1:
+                held = self._begun(levels, held)
+                if held is None:
+                    continue
             base = held.value if held else self._blank(levels)
             if self._write(
                 key, base, held, NamespaceState.LIVE, properties, repeat, uuid=self._core.new_uuid()
             ):
-                self._confirm_parent(levels, key)
                 return properties
         raise self._lost(levels)
 
-    def _confirm_parent(self, levels: Levels, key: str) -> None:
-        if len(levels) > 1 and not self.enter(levels[:-1], missing_ok=True):
-            held = self._held(levels)
-            if held is not None and held.value.there:
-                self._write(key, held.value, held, NamespaceState.DROPPED, {}, None)
-            raise no_such_namespace(levels[:-1])
+    def _begun(self, levels: Levels, held: Held[Namespace] | None) -> Held[Namespace] | None:
+        """The object, marked as being made, below a namespace that is there; None if others were first.
+
+        Who drops the one above takes the mark away, and so the last swap of the making is refused.
+        """
+        base = held.value if held else self._blank(levels)
+        written = self._write(
+            namespace_key(levels), base, held, NamespaceState.DROPPED, None, None, making=True
+        )
+        if written is None or written.held is None:
+            return None
+        self.enter(levels[:-1])
+        return written.held
 
     def _blank(self, levels: Levels) -> Namespace:
         return Namespace(
             levels=levels, uuid="", state=NamespaceState.DROPPED, version=0, nonce=self._core.new_uuid()
         )
 
-    def enter(self, levels: Levels, *, missing_ok: bool = False) -> bool:
-        """True if the namespace is live, made so again if it was being dropped.
-
-        Args:
-            levels: the namespace.
-            missing_ok: answer False instead of raising.
+    def enter(self, levels: Levels) -> None:
+        """Nothing, if the namespace is live, made so again if it was being dropped.
 
         Raises:
             NoSuchNamespaceError: it is not there.
@@ -168,13 +176,11 @@ class Namespaces:
             # One look decides: between two the namespace may go, and the caller must hear of it.
             held = self._held(levels)
             if held is None or not held.value.there:
-                if missing_ok:
-                    return False
                 raise no_such_namespace(levels)
             if held.value.state is NamespaceState.LIVE:
-                return True
+                return
             if self._write(namespace_key(levels), held.value, held, NamespaceState.LIVE, None, None):
-                return True
+                return
         raise self._lost(levels)
 
     def update(
@@ -248,9 +254,28 @@ class Namespaces:
             held = self._transactions.read_to_write(listed.key, Pointer.load)
             if held is not None and held.value.live:
                 return f"{held.value.kind} {'.'.join((*levels, held.value.name))}"
-        for found in self.children(levels, page_size=1).names:
-            return f"namespace {'.'.join(found)}"
+        for listed in self._below(levels):
+            below = self._unmade(namespace_of_key(listed.key))
+            if below is not None and below.value.there:
+                return f"namespace {'.'.join(below.value.levels)}"
         return None
+
+    def _unmade(self, levels: Levels) -> Held[Namespace] | None:
+        """The object of a namespace, with no making of it under way any more."""
+        for _ in range(SWAP_ATTEMPTS_MAX):
+            held = self._held(levels)
+            if held is None or not held.value.making:
+                return held
+            self._write(namespace_key(levels), held.value, held, NamespaceState.DROPPED, None, None)
+        raise self._lost(levels)
+
+    def _below(self, parent: Levels, after: str | None = None) -> Iterator[Listed]:
+        """The objects of the namespaces right below another, or of the top ones; also of those dropped."""
+        prefix = f"{NAMESPACES_PREFIX}{encode_namespace(parent)}." if parent else NAMESPACES_PREFIX
+        for listed in self._core.store.list(NAMESPACES_PREFIX, after=after):
+            encoded = listed.key.removesuffix(".json")
+            if encoded.startswith(prefix) and "." not in encoded.removeprefix(prefix):
+                yield listed
 
     def children(
         self, parent: Levels = (), *, token: str | None = None, page_size: int | None = None
@@ -262,22 +287,12 @@ class Namespaces:
         """
         if parent:
             self._there(parent)
-            prefix = f"{NAMESPACES_PREFIX}{encode_namespace(parent)}."
-        else:
-            prefix = NAMESPACES_PREFIX
-        after = token or None
-
-        def fits(listed: Listed) -> bool:
-            encoded = listed.key.removesuffix(".json")
-            return encoded.startswith(prefix) and "." not in encoded.removeprefix(prefix)
-
-        listing = (listed for listed in self._core.store.list(NAMESPACES_PREFIX, after=after) if fits(listed))
 
         def wanted(listed: Listed) -> tuple[bool, bool]:
             held = self._core.read(listed.key, Namespace.load)
             return held is not None and held.value.there, True
 
-        found, last = self._live(listing, page_size, wanted)
+        found, last = self._live(self._below(parent, token or None), page_size, wanted)
         return Page(names=[namespace_of_key(key) for key in found], next_token=last)
 
     def list_tables(
@@ -342,6 +357,7 @@ class Namespaces:
         repeat: Repeat | None,
         *,
         uuid: str | None = None,
+        making: bool = False,
     ) -> _Written | None:
         """None if somebody else was first."""
         wanted = base.next(
@@ -352,6 +368,7 @@ class Namespaces:
             key=repeat.key if repeat else None,
             what=repeat.what if repeat else None,
             uuid=uuid,
+            making=making,
         )
         value, outcome = self._core.write(key, wanted, over=over)
         match outcome:

@@ -275,6 +275,7 @@ class Namespace:
         version: counts the values of this key.
         memory: what was done lately.
         nonce: makes the bytes unique.
+        making: dropped still, but somebody is about to make it live, if the namespace above is there.
     """
 
     levels: tuple[str, ...]
@@ -284,6 +285,7 @@ class Namespace:
     version: int
     memory: Memory = field(default_factory=Memory)
     nonce: str
+    making: bool = False
 
     @property
     def there(self) -> bool:
@@ -300,6 +302,7 @@ class Namespace:
         key: str | None = None,
         what: str | None = None,
         uuid: str | None = None,
+        making: bool = False,
     ) -> Namespace:
         """The value that follows this one."""
         done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
@@ -311,6 +314,7 @@ class Namespace:
             version=self.version + 1,
             memory=self.memory.add(done),
             nonce=nonce,
+            making=making,
         )
 
     def with_memory(self, memory: Memory) -> Namespace:
@@ -319,6 +323,7 @@ class Namespace:
 
     def dump(self) -> bytes:
         """As stored."""
+        assert not (self.making and self.there), self
         return orjson.dumps(
             {
                 "format": FORMAT,
@@ -329,6 +334,7 @@ class Namespace:
                 "version": self.version,
                 **self.memory.to_json(),
                 "nonce": self.nonce,
+                **({"making": True} if self.making else {}),
             }
         )
 
@@ -350,6 +356,7 @@ class Namespace:
                 version=value["version"],
                 memory=Memory.from_json(value),
                 nonce=value["nonce"],
+                making=bool(value.get("making")),
             )
         except (KeyError, TypeError, ValueError, IndexError) as e:
             raise CorruptStateError(f"{key} is no namespace: {e!r}; restore it from a backup", key=key) from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,7 +27,7 @@ from tarn.core.errors import (
 from tarn.core.naming import Roots, namespace_key
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.core import KeyReusedError, Repeat
-from tarn_catalog.faults import ANSWERS, Fault, FaultyStore, Op, no_faults
+from tarn_catalog.faults import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
 from tarn_catalog.memory import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.pointer import NamespaceState, Pointer
 from tarn_catalog.register import Patience
@@ -540,6 +541,66 @@ def test_all_orders_of_the_steps_of_a_drop_and_a_create_are_whole(record_propert
     record_property("results", {" / ".join(told): count for told, count in results.items()})
     assert results[("done", "NotEmptyError")] > 50, results
     assert results[("NoSuchNamespaceError", "done")] > 50, results
+
+
+CHILD = ("ns", "child")
+
+
+def test_all_orders_of_the_steps_of_a_drop_and_the_making_of_a_namespace_below_are_whole(
+    record_property,
+) -> None:
+    results: Counter[tuple[str, str]] = Counter()
+    steps_of_create, steps_of_drop = 5, 6
+    everything = range(steps_of_create + steps_of_drop)
+    with ThreadPoolExecutor(2) as pool:
+        for drops_at in itertools.combinations(everything, steps_of_drop):
+            world = World()
+            other = world.another()
+            turns = Turns(tuple(int(step in drops_at) for step in everything))
+            world.store.plan = turns
+            create = pool.submit(turns.run, 0, lambda world=world: world.catalog.namespaces.create(CHILD, {}))
+            drop = pool.submit(turns.run, 1, lambda other=other: other.namespaces.drop(("ns",)))
+            told = (create.result(timeout=30), drop.result(timeout=30))
+            healthy = world.healthy()
+            there, below = healthy.namespaces.exists(("ns",)), healthy.namespaces.exists(CHILD)
+            assert below <= there, (drops_at, told)
+            assert below == (told[0] == "done"), (drops_at, told)
+            assert told[1] != "done" or not there, (drops_at, told)
+            results[told] += 1
+    record_property("results", {" / ".join(told): count for told, count in results.items()})
+    assert results[("done", "NotEmptyError")] > 10, results
+    assert results[("NoSuchNamespaceError", "done")] > 10, results
+
+
+@pytest.mark.parametrize("how", [Fault.CRASH, Fault.CRASH_DONE])
+def test_a_namespace_whose_making_was_killed_never_outlives_the_one_above(how: Fault) -> None:
+    outcomes: Counter[bool] = Counter()
+    for at in itertools.count(1):
+        world = World()
+        steps = itertools.count(1)
+        world.store.plan = lambda _, steps=steps, at=at: how if next(steps) == at else None
+        killed = False
+        try:
+            world.another().namespaces.create(CHILD, {"x": "1"})
+        except Crash:
+            killed = True
+        world.store.plan = no_faults
+        healthy = world.healthy()
+        made = healthy.namespaces.exists(CHILD)
+        assert list(healthy.namespaces.children(("ns",)).names) == ([CHILD] if made else [])
+        outcomes[made] += 1
+        if made:
+            with pytest.raises(NotEmptyError):
+                healthy.namespaces.drop(("ns",))
+            healthy.namespaces.drop(CHILD)
+        healthy.namespaces.drop(("ns",))
+        healthy.namespaces.create(("ns",), {})
+        assert not world.another().namespaces.exists(CHILD)
+        healthy.namespaces.create(CHILD, {"x": "2"})
+        assert healthy.namespaces.load(CHILD) == {"x": "2"}
+        if not killed:
+            break
+    assert (outcomes[True], outcomes[False]) == ((2, 4) if how is Fault.CRASH_DONE else (1, 5))
 
 
 def test_a_drop_that_died_half_way_is_no_hindrance(world: World) -> None:
