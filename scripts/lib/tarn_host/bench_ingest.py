@@ -23,7 +23,7 @@ VERB_TIMEOUT_S = 600
 CATCH_UP_S_MAX = 300
 LOOK_S = 0.05
 WARM_UP_EVENTS = 20_000
-FIX = "see docker compose logs ingest kafka of the stack while it runs, and .tarn/logs/bench-ingest.log"
+FIX = "see .tarn/logs/bench-ingest.log, which ends with what ingest and Kafka said"
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,10 @@ class Own:
 
     def verb(self, name: str, **options: float) -> Any:
         """Run one of tarn.cli.bench's verbs in the network and give its answer."""
-        words = [
-            word
-            for key, value in options.items()
-            for word in (f"--{key}", f"{value:g}" if value % 1 else str(int(value)))
-        ]
-        command = [
-            "run",
-            "--rm",
-            "--no-deps",
-            "-T",
-            "--entrypoint",
-            "python",
-            "cli",
-            "-m",
-            "tarn.cli.bench",
-            name,
-        ]
-        return json.loads(self.compose(*command, *words, timeout_s=VERB_TIMEOUT_S).strip().splitlines()[-1])
+        words = [word for key, value in options.items() for word in (f"--{key}", f"{value:.12g}")]
+        run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", "tarn.cli.bench")
+        answer = self.compose(*run, name, *words, timeout_s=VERB_TIMEOUT_S)
+        return json.loads(answer.strip().splitlines()[-1])
 
     def committed(self) -> dict[str, int]:
         """The flights' offsets that are in the table, as ingest's page says; empty if it does not answer."""
@@ -222,7 +208,19 @@ def own_stack() -> Iterator[Own]:
         shell.logged(
             up, LOG, timeout_s=UP_TIMEOUT_S, what="scripts/up of the benchmark", fix=FIX, env=env, cwd=ROOT
         )
-        yield Own(env={**here.env(), **env})
+        own = Own(env={**here.env(), **env})
+        try:
+            yield own
+        except BaseException:
+            said = shell.capture(
+                ["docker", "compose", "logs", "--no-color", "--tail", "500", "ingest", "kafka"],
+                timeout_s=60,
+                env=own.env,
+                cwd=ROOT,
+            )
+            with LOG.open("a", encoding="utf-8") as sink:
+                sink.write(said.out + said.err)
+            raise
     finally:
         down = [str(ROOT / "scripts/down"), "--purge", "--yes"]
         shell.capture(down, timeout_s=300, env=env, cwd=ROOT)
