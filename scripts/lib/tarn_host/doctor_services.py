@@ -67,9 +67,11 @@ def _service(facts: Facts, service: Wanted) -> Finding | None:
         return Finding("service-missing", f"{name} has no container", "run scripts/up", service=name)
     why = reason(one.log)
     limit = f"TARN_MEM_{name.upper()}"
-    killed = one.oom_killed or (one.inside is not None and one.inside.oom_kills > 0)
-    if killed and (one.state != "running" or one.restarts or one.health != "healthy"):
-        what = f"{name} ran out of memory: its limit is {one.memory_limit_bytes // MIB} MiB ({_phrase(one)})"
+    kills = one.inside.oom_kills if one.inside is not None else 0
+    if kills or (one.oom_killed and (one.state != "running" or one.restarts or one.health != "healthy")):
+        limit_mib = one.memory_limit_bytes // MIB
+        what = f"{name} ran out of memory: its limit is {limit_mib} MiB ({_phrase(one)}"
+        what += f"; {kills} of its processes were ended)" if kills else ")"
         return Finding("oom", what, f"raise {limit} in .env, then run scripts/up", service=name)
     if one.state == "running" and one.health in ("healthy", ""):
         return None

@@ -22,6 +22,9 @@ PROFILES = ("--profile", "tools", "--profile", "demo")
 REPLAY = "replay"
 REPLAY_TIMEOUT_S = 60
 INIT_TIMEOUT_S = 120
+RECOVER_S = 120
+ENDS_WELL = (0, 130, 143)
+"""How a container ends that is done, or was asked to stop."""
 FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
 """What the profile `small` leaves out: the engines, and what cannot work without them."""
 LAST = ("pipeline",)
@@ -141,9 +144,41 @@ def start_last(here: Project) -> str:
 def _up(here: Project, words: Sequence[str], *, hidden: Sequence[str]) -> None:
     """Run `docker compose up` on images that are there, until what it starts is healthy.
 
+    Compose gives up at once on a service that is unhealthy now, also where it only misses what is being
+    started; such a one gets time to recover, and then Compose a second try.
+
     Raises:
         StopError: it does not become healthy.
     """
+    ran_before = any(s.state == "running" for s in services(here))
+    code, said = _compose_up(here, words, hidden)
+    if code != 0 and ran_before and _recovers(here):
+        code, said = _compose_up(here, words, hidden)
+    if code != 0:
+        raise _failure(here, services(here), said)
+
+
+def _recovers(here: Project) -> bool:
+    """Wait until no service is unhealthy; False if one stays so, or has ended, or none was."""
+    until = time.monotonic() + RECOVER_S
+    told = False
+    while True:
+        found = services(here)
+        sick = sorted(s.name for s in found if s.state == "running" and s.health == "unhealthy")
+        if any(s.state in ("exited", "restarting", "dead") and s.exit_code not in ENDS_WELL for s in found):
+            return False
+        if not sick:
+            return True
+        if time.monotonic() > until:
+            return False
+        if not told:
+            line(f"    waiting for {', '.join(sick)} to recover, at most {RECOVER_S} s")
+            told = True
+        time.sleep(POLL_S)
+
+
+def _compose_up(here: Project, words: Sequence[str], hidden: Sequence[str]) -> tuple[int, list[str]]:
+    """The exit code and the last words of one `docker compose up --wait`."""
     timeout_s = wait_timeout_s()
     command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
     command += ["--wait", "--wait-timeout", str(timeout_s), *words]
@@ -160,8 +195,7 @@ def _up(here: Project, words: Sequence[str], *, hidden: Sequence[str]) -> None:
             code = _watch(here, compose, timeout_s + 60, hidden)
         finally:
             compose.stop()
-    if code != 0:
-        raise _failure(here, services(here), list(compose.tail))
+    return code, list(compose.tail)
 
 
 def _compose(here: Project, words: list[str], timeout_s: float) -> shell.Result:
