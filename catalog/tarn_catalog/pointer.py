@@ -106,7 +106,7 @@ class Intent:
         return Intent(
             record=value["record"],
             nonce=value["nonce"],
-            then=value["then"],
+            then=dict(value["then"]),
             at_ms=value["at-ms"],
             key=value["key"],
             what=value["what"],

@@ -1,0 +1,100 @@
+"""Register values come back as they were stored, and what is none of them is told as damage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tarn.core.errors import CorruptStateError, UnavailableError
+from tarn_catalog.claim import Claim
+from tarn_catalog.pointer import Intent, Namespace, NamespaceState, Pointer, PointerState
+from tarn_catalog.record import Record, RecordState
+from tarn_catalog.slots import Slot, gone, placed
+
+INTENT = Intent(
+    record="catalog/v1/transactions/x.json",
+    nonce="tx",
+    then=gone("u", moved=Slot.of(("two", "x"), "b")),
+    at_ms=7,
+    key="k",
+    what="rename:1",
+)
+LIVE = Pointer(namespace=("ns",), name="a", uuid="u", version=3, metadata="s3://m", nonce="n")
+HELD = Claim(uuid="u", holder="catalog/v1/pointers/ns/a.json", version=2, nonce="n")
+PENDING = Record(uuid="x", keys=("a", "b"), at_ms=7, nonce="n")
+MAKING = Namespace(
+    levels=("a", "b"), uuid="u", state=NamespaceState.DROPPED, version=1, nonce="n", making=True
+)
+VALUES = (
+    LIVE,
+    LIVE.touched(nonce="n2", now_ms=8, intent=INTENT),
+    HELD,
+    HELD.touched(nonce="n2", now_ms=8, intent=INTENT),
+    PENDING,
+    PENDING.decided(RecordState.COMMITTED, nonce="n2"),
+    MAKING,
+)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    assert type(value).load(value.dump(), "k") == value
+
+
+def test_an_intent_changes_nothing_until_it_is_committed() -> None:
+    carrying = LIVE.touched(nonce="n2", now_ms=8, intent=INTENT)
+    assert (carrying.live, carrying.metadata, carrying.version) == (True, "s3://m", 4)
+    back = carrying.settled(committed=False)
+    assert (back.live, back.metadata, back.intent, back.moved) == (True, "s3://m", None, None)
+    assert back.memory.find("k", lambda _: ()) is None
+    done = carrying.settled(committed=True)
+    assert (done.state, done.metadata, done.moved) == (PointerState.DROPPED, None, ("two", "x", "b"))
+    assert done.memory.find("k", lambda _: ()).what == "rename:1"
+    assert done.memory.wrote("n2", 4)
+    again = done.next(nonce="n3", now_ms=9, metadata="s3://m2", uuid="v")
+    assert (again.live, again.moved, again.version) == (True, None, 5)
+
+
+def test_a_name_that_was_free_gets_a_table() -> None:
+    blank = Pointer(
+        state=PointerState.DROPPED, namespace=("ns",), name="a", uuid="", version=0, metadata=None, nonce="n"
+    )
+    intent = Intent(record=None, nonce="tx", then=placed("u", "s3://m"), at_ms=7)
+    carrying = blank.touched(nonce="n2", now_ms=8, intent=intent)
+    assert not carrying.live
+    assert carrying.settled(committed=True).metadata == "s3://m"
+
+
+def test_what_was_decided_is_not_decided_again() -> None:
+    decided = PENDING.decided(RecordState.ABORTED, nonce="n2")
+    with pytest.raises(AssertionError):
+        decided.decided(RecordState.COMMITTED, nonce="n3")
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "odd"),
+    [
+        (VALUES[1], "intent", {"record": None}),
+        (VALUES[1], "intent", "x"),
+        (VALUES[1], "intent", {**INTENT.to_json(), "then": 7}),
+        (LIVE, "moved", 7),
+        (LIVE, "state", "odd"),
+        (HELD, "recent", None),
+        (PENDING, "state", "odd"),
+        (PENDING, "keys", None),
+        (MAKING, "state", None),
+    ],
+)
+def test_damage_is_told_with_the_key(value: Any, field: str, odd: object) -> None:
+    stored = {**orjson.loads(value.dump()), field: odd}
+    with pytest.raises(CorruptStateError, match=r"the-key is no .*restore it from a backup"):
+        type(value).load(orjson.dumps(stored), "the-key")
+
+
+@pytest.mark.parametrize("value", [LIVE, HELD, PENDING, MAKING])
+def test_another_format_asks_for_an_upgrade(value: Any) -> None:
+    stored = {**orjson.loads(value.dump()), "format": 2}
+    with pytest.raises(UnavailableError, match="upgrade the catalog"):
+        type(value).load(orjson.dumps(stored), "k")
