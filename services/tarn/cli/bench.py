@@ -114,7 +114,7 @@ def read(world: World, *, events: int) -> dict[str, Any]:
 
 
 def count(world: World) -> dict[str, Any]:
-    """What was sent and what the tables hold of it; waits a little for dead letters, which come after rows."""
+    """What was sent and what the tables hold of it; dead letters come after rows and are waited for."""
     offsets = sum(world.topic.end_offsets().values())
     until = time.monotonic() + REGISTER_S_MAX
     while True:
