@@ -7,7 +7,7 @@ offsets are written after the table, for lag tools only.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -20,8 +20,16 @@ with warnings.catch_warnings():
     from kafka import errors as vendor
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from tarn.adapters.kafka_login import Login, require_login
 from tarn.core.batch import RawRecords
-from tarn.core.errors import DataError, ForbiddenError, OffsetGapError, TarnError, UnavailableError
+from tarn.core.errors import (
+    DataError,
+    ForbiddenError,
+    OffsetGapError,
+    TarnError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from tarn.core.offsets import SourceId
 from tarn.core.source import Bounds, NoSuchTopicError, Source
 
@@ -40,19 +48,21 @@ class KafkaSources:
 
     Args:
         bootstrap: host:port of a broker, several joined by commas.
+        login: who we are, asked anew for every connection, so that a renewed password is taken.
     """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, login: Callable[[], Login]) -> None:
         self._bootstrap = bootstrap
+        self._login = login
 
     def open(self, topic: str, *, stream: str) -> Source:
         """See `Sources.open`."""
-        return KafkaSource(self._bootstrap, topic, stream=stream)
+        return KafkaSource(self._bootstrap, topic, stream=stream, login=self._login())
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See `Sources.create`."""
         with _told(f"create topic {topic}", self._bootstrap):
-            admin = _admin(self._bootstrap)
+            admin = _admin(self._bootstrap, self._login())
             try:
                 admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
             except vendor.TopicAlreadyExistsError:
@@ -65,14 +75,15 @@ class KafkaSources:
 class KafkaSource:
     """A `Source` over kafka-python."""
 
-    def __init__(self, bootstrap: str, topic: str, *, stream: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, stream: str, login: Login) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._positions: dict[int, int] = {}
         with _told(f"connect for topic {topic}", bootstrap):
-            self._admin = _admin(bootstrap)
+            self._admin = _admin(bootstrap, login)
             try:
                 self._consumer = KafkaConsumer(
+                    **login.options(),
                     bootstrap_servers=bootstrap.split(","),
                     client_id=f"tarn-ingest-{stream}",
                     group_id=f"tarn-{stream}",
@@ -205,10 +216,16 @@ class _told:  # noqa: N801 - reads as a word in a with statement
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UnauthenticatedError):
+            # The broker, or our secret file, may get the right one at any time: a service waits for that.
+            raise UnavailableError(f"could not {self._what}: {error.message}", **error.fields) from error
         if error is None or isinstance(error, TarnError):
             return
         if isinstance(error, vendor.AuthorizationError):
-            raise ForbiddenError(f"may not {self._what} at {self._bootstrap}: {error!r}") from error
+            raise ForbiddenError(
+                f"may not {self._what} at {self._bootstrap}: {error!r}; the rights of this user are in "
+                "docs/reference.md"
+            ) from error
         if isinstance(error, vendor.UnknownTopicOrPartitionError):
             raise NoSuchTopicError(f"could not {self._what}: the topic does not exist") from error
         if isinstance(error, vendor.KafkaError | OSError):
@@ -219,23 +236,29 @@ class _told:  # noqa: N801 - reads as a word in a with statement
             ) from error
 
 
-def _admin(bootstrap: str) -> Any:
+def _admin(bootstrap: str, login: Login) -> Any:
+    require_login(bootstrap, login.options())
     return KafkaAdminClient(
-        bootstrap_servers=bootstrap.split(","), client_id="tarn-ingest", request_timeout_ms=REQUEST_TIMEOUT_MS
+        **login.options(),
+        bootstrap_servers=bootstrap.split(","),
+        client_id="tarn-ingest",
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
     )
 
 
 LOOK_TIMEOUT_MS = 4_000
 
 
-def cluster_id(bootstrap: str, *, timeout_ms: int = LOOK_TIMEOUT_MS) -> str:
-    """The cluster's id, asked over a connection of its own.
+def cluster_id(bootstrap: str, login: Login, *, timeout_ms: int = LOOK_TIMEOUT_MS) -> str:
+    """The cluster's id, asked over a connection of its own, so that a password that counts no more shows.
 
     Raises:
-        UnavailableError: no answer in time.
+        UnavailableError: no answer in time, or the broker does not let us in.
     """
     with _told("ask the cluster who it is", bootstrap):
+        require_login(bootstrap, login.options(), timeout_s=timeout_ms / 1_000)
         admin = KafkaAdminClient(
+            **login.options(),
             bootstrap_servers=bootstrap.split(","),
             client_id="tarn-ingest-watch",
             request_timeout_ms=timeout_ms,

@@ -17,9 +17,17 @@ from pathlib import Path
 
 from tarn.bootstrap.log import configure
 from tarn.bootstrap.volumes import SecretVolumes
-from tarn.core.credentials import SecretFile, plan
+from tarn.core.credentials import (
+    KAFKA_CLIENTS,
+    KAFKA_PASSWORD_FILE,
+    KAFKA_USERS_FILE,
+    SecretFile,
+    plan,
+    without_kafka_user,
+)
 from tarn.core.errors import TarnError
 from tarn.core.exits import FAILED, OK, exit_code
+from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,25 @@ def make_credentials(
     return Result(written=writes, tidied=tidied)
 
 
+def forget_kafka_password(volumes: SecretVolumes, user: str) -> None:
+    """Take one user's password for Kafka out of every volume, so that `make_credentials` makes a new one.
+
+    After a crash in between the next run puts back the old one or makes a new one, alike at both ends.
+
+    Raises:
+        InvalidError: no such user.
+        UnavailableError: a volume cannot be changed.
+    """
+    if user == KAFKA_ADMIN:
+        volumes.remove(KAFKA_ADMIN, KAFKA_PASSWORD_FILE)
+        return
+    text = without_kafka_user(volumes.read()[KAFKA_ADMIN].get(KAFKA_USERS_FILE, "{}"), user)
+    if user in KAFKA_CLIENTS:
+        volumes.remove(user, KAFKA_PASSWORD_FILE)
+    reason = f"{user} gets a new password"
+    volumes.write(SecretFile(consumer=KAFKA_ADMIN, name=KAFKA_USERS_FILE, content=text, reason=reason))
+
+
 def check_credentials(volumes: SecretVolumes) -> tuple[tuple[str, ...], TarnError | None]:
     """Which files are missing, as `consumer/file`, or why a run would refuse; nothing is changed."""
     try:
@@ -77,6 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="change nothing: print what is missing or wrong as JSON",
     )
+    parser.add_argument(
+        "--renew-kafka",
+        metavar="USER",
+        help="give this user of Kafka a new password; it counts once the service kafka was restarted",
+    )
     options = parser.parse_args(argv)
     if options.check:
         missing, fault = check_credentials(SecretVolumes(root=options.root))
@@ -88,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"init: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not there yet
         return exit_code(error)
     try:
+        if options.renew_kafka:
+            forget_kafka_password(SecretVolumes(root=options.root), options.renew_kafka)
         result = make_credentials(SecretVolumes(root=options.root))
     except TarnError as error:
         log.error("credentials not made", reason=error.message, **error.fields)

@@ -82,6 +82,20 @@ class SecretVolumes:
         except OSError as error:
             raise _unwritable(final, error) from error
 
+    def remove(self, consumer: str, name: str) -> None:
+        """Remove one file, if it is there.
+
+        Raises:
+            UnavailableError: the volume cannot be changed.
+        """
+        folder = self.root / consumer
+        try:
+            self.checkpoint(f"remove {folder / name}")
+            (folder / name).unlink(missing_ok=True)
+            _sync_folder(folder)
+        except OSError as error:
+            raise _unwritable(folder / name, error) from error
+
     def tidy(self) -> tuple[str, ...]:
         """Put owner and mode of every volume right and remove what a crash left; return what was changed.
 

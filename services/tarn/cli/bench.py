@@ -17,7 +17,7 @@ from typing import Any
 
 from tarn.adapters.catalog_rest import RestCatalog, TableName
 from tarn.adapters.kafka import KafkaSources
-from tarn.cli.settings import Settings, load_secrets, load_settings
+from tarn.cli.settings import Settings, load_login, load_secrets, load_settings
 from tarn.core.errors import InvalidError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.exits import OK, exit_code
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
@@ -55,10 +55,10 @@ class World:
 
 def make_world(settings: Settings) -> World:
     """Everything from the settings, as the cli's own user."""
-    secrets = load_secrets(settings.secrets_dir)
+    secrets, login = load_secrets(settings.secrets_dir), load_login(settings)
     return World(
-        topic=Topic(bootstrap=settings.kafka_bootstrap),
-        sources=KafkaSources(settings.kafka_bootstrap),
+        topic=Topic(bootstrap=settings.kafka_bootstrap, security=login.options()),
+        sources=KafkaSources(settings.kafka_bootstrap, lambda: login),
         catalog=RestCatalog(
             settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: secrets.credential
         ),

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tarn.cli.ports import Clock as PortsClock
-from tarn.cli.settings import load_secrets, load_settings
+from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import InvalidError
 from tarn.core.exits import FAILED, OK
 
@@ -62,7 +62,7 @@ def load_(
     clock = Clock(now_s=time.monotonic, wait=time.sleep)
     done = load(
         stream,
-        Topic(bootstrap=settings.kafka_bootstrap),
+        Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()),
         lake,
         Lines(clock, _err().print),
         again=again,
@@ -102,7 +102,8 @@ def replay(
 
     pace = HeadStart(head_start, _pace(speed, rate))
     stream = _stream(duplicates, late, broken, seed)
-    topic = Topic(bootstrap=load_settings().kafka_bootstrap)
+    settings = load_settings()
+    topic = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options())
     ends, tails = ends_in(stream, topic.ensure()), topic.tails()
     out = _err()
     if only_own and is_anothers(tails, fingerprint=stream.fingerprint):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from tarn.adapters.kafka_login import Login
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import InvalidError
 
@@ -13,10 +14,10 @@ TRINO_CATALOG = "tarn"
 TRINO_USER = "tarn"
 
 
-def host_env(settings: Settings, secrets: Secrets) -> dict[str, str]:
+def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, str]:
     """Return variable -> value, with addresses as the host reaches them.
 
-    The store user is the cli's own, which has no access to the catalog's keys.
+    The users of the store and of Kafka are the cli's own; the store's has no access to the catalog's keys.
     """
     return {
         "TARN_CATALOG_URI": f"http://{HOST}:{settings.port_catalog}",
@@ -31,10 +32,10 @@ def host_env(settings: Settings, secrets: Secrets) -> dict[str, str]:
         "TARN_TRINO_PASSWORD": "",
         "TARN_TRINO_CATALOG": TRINO_CATALOG,
         "TARN_KAFKA_BOOTSTRAP": f"{HOST}:{settings.port_kafka}",
-        "TARN_KAFKA_SECURITY_PROTOCOL": "PLAINTEXT",
-        "TARN_KAFKA_SASL_MECHANISM": "",
-        "TARN_KAFKA_USERNAME": "",
-        "TARN_KAFKA_PASSWORD": "",
+        "TARN_KAFKA_SECURITY_PROTOCOL": login.protocol,
+        "TARN_KAFKA_SASL_MECHANISM": login.mechanism,
+        "TARN_KAFKA_USERNAME": login.user,
+        "TARN_KAFKA_PASSWORD": login.password,
         "TARN_SPARK_REMOTE": f"sc://{HOST}:{settings.port_spark}",
         "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/lab?token={secrets.jupyter_token}",
     }

@@ -25,7 +25,7 @@ from tarn.cli.canary import Limits, fly
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.pages import print_report, print_status, report_data
 from tarn.cli.ports import Clock, Tell
-from tarn.cli.settings import load_secrets, load_settings
+from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, TarnError
 from tarn.core.exits import BUG, FAILED, OK, exit_code
@@ -116,7 +116,7 @@ def env(
 ) -> None:
     """Print settings for clients on the host; use it as: eval "$(scripts/tarn env)"."""
     settings = load_settings()
-    variables = host_env(settings, load_secrets(settings.secrets_dir))
+    variables = host_env(settings, load_secrets(settings.secrets_dir), load_login(settings))
     print(json.dumps(variables) if as_json_ else exports(variables, shell).rstrip("\n"))  # noqa: T201
 
 

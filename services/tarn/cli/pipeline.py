@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli.settings import load_secrets, load_settings
+from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import DataError, InvalidError, UnavailableError
 
 app = typer.Typer(name="pipeline", help="Bronze to silver to gold, by Spark Connect.", no_args_is_help=True)
@@ -60,7 +60,7 @@ def status(
     from tarn.flights.producer import Topic
 
     settings = load_settings()
-    ends = Topic(bootstrap=settings.kafka_bootstrap).end_offsets()
+    ends = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()).end_offsets()
     layers = FlightTables(settings, load_secrets(settings.secrets_dir)).layers()
     total = sum(ends.values())
     if as_json_:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarn.adapters.environment import read
-from tarn.core.credentials import ACCESS_KEY_FILE, CREDENTIAL_FILE, JUPYTER_TOKEN_FILE, SECRET_KEY_FILE
+from tarn.adapters.kafka_login import ANONYMOUS, Login
+from tarn.core.credentials import (
+    ACCESS_KEY_FILE,
+    CREDENTIAL_FILE,
+    JUPYTER_TOKEN_FILE,
+    KAFKA_PASSWORD_FILE,
+    KAFKA_USER_FILE,
+    SECRET_KEY_FILE,
+)
 from tarn.core.errors import UnavailableError
 
 _HTTP = r"^https?://[A-Za-z0-9.\-\[\]:]+/?$"
@@ -27,6 +36,8 @@ class Settings(BaseSettings):
     warehouse: str = "tarn"
     catalog_uri: str = Field(default="http://catalog:8181", pattern=_HTTP)
     kafka_bootstrap: str = Field(default="kafka:9092", pattern=_HOST_PORT)
+    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL", "PLAINTEXT"] = "SASL_PLAINTEXT"
+    kafka_sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
     trino_uri: str = Field(default="http://trino:8080", pattern=_HTTP)
     spark_remote: str = Field(default="sc://spark:15002", pattern=r"^sc://[^\s]+$")
     ingest_uri: str = Field(default="http://ingest:8091", pattern=_HTTP)
@@ -76,19 +87,36 @@ def load_secrets(folder: Path) -> Secrets:
     Raises:
         UnavailableError: one is missing or may not be read.
     """
-    texts: dict[str, str] = {}
-    for name in (ACCESS_KEY_FILE, SECRET_KEY_FILE, CREDENTIAL_FILE, JUPYTER_TOKEN_FILE):
-        try:
-            texts[name] = (folder / name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UnavailableError(
-                f"could not read the secret {folder / name}: {error.strerror}; the service init makes it on "
-                "first start: run scripts/up, then this command by scripts/tarn",
-                path=str(folder / name),
-            ) from error
     return Secrets(
-        access_key=texts[ACCESS_KEY_FILE],
-        secret_key=texts[SECRET_KEY_FILE],
-        credential=texts[CREDENTIAL_FILE],
-        jupyter_token=texts[JUPYTER_TOKEN_FILE],
+        access_key=_secret(folder, ACCESS_KEY_FILE),
+        secret_key=_secret(folder, SECRET_KEY_FILE),
+        credential=_secret(folder, CREDENTIAL_FILE),
+        jupyter_token=_secret(folder, JUPYTER_TOKEN_FILE),
     )
+
+
+def load_login(settings: Settings) -> Login:
+    """Return who we are towards Kafka; no files are read for a broker that asks nobody.
+
+    Raises:
+        UnavailableError: a secret is missing or may not be read.
+    """
+    if settings.kafka_security_protocol == "PLAINTEXT":
+        return ANONYMOUS
+    return Login(
+        protocol=settings.kafka_security_protocol,
+        mechanism=settings.kafka_sasl_mechanism,
+        user=_secret(settings.secrets_dir, KAFKA_USER_FILE),
+        password=_secret(settings.secrets_dir, KAFKA_PASSWORD_FILE),
+    )
+
+
+def _secret(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UnavailableError(
+            f"could not read the secret {folder / name}: {error.strerror}; the service init makes it on "
+            "first start: run scripts/up, then this command by scripts/tarn",
+            path=str(folder / name),
+        ) from error

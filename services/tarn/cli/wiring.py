@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tarn.cli.canary import CanaryRow, Flight, Limits
 from tarn.cli.ports import Clock, Engine, Reader, Tell
-from tarn.cli.settings import Settings, load_secrets
+from tarn.cli.settings import Settings, load_login, load_secrets
 from tarn.cli.status import Container, Look, Sources
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
@@ -62,7 +62,7 @@ def flight(settings: Settings, limits: Limits, tell: Tell) -> Flight:
     else:
         tell("the small profile: no Trino, no Spark; pyiceberg alone reads back")
     return Flight(
-        log=KafkaLog(settings.kafka_bootstrap),
+        log=KafkaLog(settings.kafka_bootstrap, load_login(settings)),
         lake=tables,
         readers=readers,
         limits=limits,
@@ -97,7 +97,8 @@ def looks(settings: Settings) -> tuple[Look, ...]:
         return f"version {info.get('nodeVersion', {}).get('version', '?')}"
 
     def kafka() -> str:
-        return f"{len(KafkaLog(settings.kafka_bootstrap).topics(timeout_s=LOOK_S))} topics"
+        log = KafkaLog(settings.kafka_bootstrap, load_login(settings))
+        return f"{len(log.topics(timeout_s=LOOK_S))} topics"
 
     def spark() -> str:
         where = urlsplit(settings.spark_remote)
@@ -147,7 +148,7 @@ def sources(settings: Settings) -> Sources:
     return Sources(
         looks=looks(settings),
         lake=CatalogFacts(catalog),
-        log=KafkaOffsets(settings.kafka_bootstrap, timeout_s=LOOK_S),
+        log=KafkaOffsets(settings.kafka_bootstrap, timeout_s=LOOK_S, security=load_login(settings).options()),
         ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
         containers=containers(settings.containers),
     )

@@ -8,7 +8,8 @@ Each secret has one place that decides:
 - root user and password, and the store users' keys: the volume of `bootstrap`; every other copy follows it;
 - the secret of a catalog principal: its own consumer's `catalog_credential`; the catalog holds only the hash;
 - the catalog's token key: the catalog alone;
-- the token that opens JupyterLab: the volume of `jupyter`; `cli` holds a copy, to tell people.
+- the token that opens JupyterLab: the volume of `jupyter`; `cli` holds a copy, to tell people;
+- the passwords of Kafka's users: the volume of `kafka`; every other copy follows it. The admin's: only there.
 
 The order of writes makes a crash between any two of them harmless: a deciding file is written before its
 copies, and the hash of a new principal before the secret is handed out. So a file that exists always agrees
@@ -29,6 +30,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
+from tarn.core.kafka_users import USERS as KAFKA_USERS
 
 UIDS: Mapping[str, int] = {
     "minio": 10001,
@@ -38,6 +41,7 @@ UIDS: Mapping[str, int] = {
     "spark": 10004,
     "trino": 10003,
     "ingest": 10006,
+    "replay": 10010,
     "cli": 10007,
     "jupyter": 10011,
     "keeper": 10012,
@@ -46,6 +50,8 @@ UIDS: Mapping[str, int] = {
 
 STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper")
 PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
+KAFKA_CLIENTS = tuple(user for user in KAFKA_USERS if user in UIDS)
+"""Consumers that log in at Kafka, each under its own name."""
 
 ROOT_FILES = ("root_user", "root_password")
 STORE_USERS_FILE = "store_users.json"
@@ -55,6 +61,9 @@ TOKEN_KEY_FILE = "token_key"  # noqa: S105 - a file name
 PRINCIPALS_FILE = "principals.json"
 CREDENTIAL_FILE = "catalog_credential"
 JUPYTER_TOKEN_FILE = "jupyter_token"  # noqa: S105 - a file name
+KAFKA_USER_FILE = "kafka_user"
+KAFKA_PASSWORD_FILE = "kafka_password"  # noqa: S105 - a file name
+KAFKA_USERS_FILE = "kafka_users.json"
 
 SECRET_BYTES = 32
 ACCESS_KEY_CHARS = 20
@@ -89,6 +98,10 @@ def files_of(consumer: str) -> tuple[str, ...]:
         names.append(CREDENTIAL_FILE)
     if consumer in ("jupyter", "cli"):
         names.append(JUPYTER_TOKEN_FILE)
+    if consumer == KAFKA_ADMIN or consumer in KAFKA_CLIENTS:
+        names += (KAFKA_USER_FILE, KAFKA_PASSWORD_FILE)
+    if consumer == KAFKA_ADMIN:
+        names.append(KAFKA_USERS_FILE)
     return tuple(names)
 
 
@@ -158,6 +171,7 @@ def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ..
     writes += _plan_token_key(volumes, random_bytes)
     writes += _plan_principals(volumes, random_bytes, disagreements)
     writes += _plan_jupyter_token(volumes, random_bytes, disagreements)
+    writes += _plan_kafka(volumes, random_bytes, disagreements)
     if disagreements:
         raise _contradiction(disagreements)
     return tuple(writes)
@@ -205,6 +219,40 @@ def parse_credential(text: str, consumer: str) -> tuple[str, str]:
             consumer=consumer,
         )
     return client_id, secret
+
+
+def parse_kafka_users(text: str) -> dict[str, str]:
+    """Return user -> password from the content of `kafka_users.json`.
+
+    Raises:
+        InvalidError: it is not such a file.
+    """
+    users: dict[str, str] = {}
+    for name, password in _json_object(text, f"{KAFKA_ADMIN}/{KAFKA_USERS_FILE}").items():
+        if not isinstance(password, str) or len(password) < SECRET_CHARS_MIN:
+            raise InvalidError(
+                f"secret file {KAFKA_ADMIN}/{KAFKA_USERS_FILE}: user {name!r} needs a password of at least "
+                f"{SECRET_CHARS_MIN} characters; remove the volume secrets-{KAFKA_ADMIN}, it is made again "
+                "from the others",
+                user=name,
+            )
+        users[name] = password
+    return users
+
+
+def without_kafka_user(text: str, user: str) -> str:
+    """Return the content of `kafka_users.json` without one user, who then gets a new password by `plan`.
+
+    Raises:
+        InvalidError: there is no such user, or it is not such a file.
+    """
+    users = parse_kafka_users(text)
+    if user not in KAFKA_USERS:
+        raise InvalidError(
+            f"no such user of Kafka: {user!r}; choose one of {', '.join(KAFKA_USERS)}", user=user
+        )
+    users.pop(user, None)
+    return _dump(users)
 
 
 def secret_sha256(secret: str) -> str:
@@ -338,6 +386,44 @@ def _plan_jupyter_token(
         yield SecretFile(consumer="cli", name=JUPYTER_TOKEN_FILE, content=value, reason="copied from jupyter")
 
 
+def _plan_kafka(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    own = volumes[KAFKA_ADMIN]
+    text = own.get(KAFKA_USERS_FILE)
+    known = {} if text is None else parse_kafka_users(text)
+    users = dict(known)
+    reasons: list[str] = []
+    for user in KAFKA_USERS:
+        if user in users:
+            continue
+        held = volumes[user].get(KAFKA_PASSWORD_FILE) if user in KAFKA_CLIENTS else None
+        users[user] = held or _secret(random_bytes)
+        reasons.append(f"{user} taken back from its volume" if held else f"{user} made")
+    if users != known:
+        yield SecretFile(
+            consumer=KAFKA_ADMIN, name=KAFKA_USERS_FILE, content=_dump(users), reason=", ".join(reasons)
+        )
+    if KAFKA_PASSWORD_FILE not in own:
+        yield SecretFile(
+            consumer=KAFKA_ADMIN, name=KAFKA_PASSWORD_FILE, content=_secret(random_bytes), reason="made"
+        )
+    for user in KAFKA_CLIENTS:
+        found = volumes[user].get(KAFKA_PASSWORD_FILE)
+        if found is None:
+            yield SecretFile(
+                consumer=user,
+                name=KAFKA_PASSWORD_FILE,
+                content=users[user],
+                reason=f"copied from {KAFKA_ADMIN}",
+            )
+        elif found != users[user]:
+            disagreements.append(Disagreement(decides=KAFKA_ADMIN, follows=user, about=KAFKA_PASSWORD_FILE))
+    for user in (KAFKA_ADMIN, *KAFKA_CLIENTS):
+        if volumes[user].get(KAFKA_USER_FILE) != user:
+            yield SecretFile(consumer=user, name=KAFKA_USER_FILE, content=user, reason="its name at Kafka")
+
+
 def _check_shape(volumes: Volumes) -> None:
     missing = [consumer for consumer in UIDS if consumer not in volumes]
     if missing:
@@ -363,7 +449,7 @@ def _check_content(consumer: str, name: str, content: str) -> None:
         )
     if content.lower() in _KNOWN_DEFAULTS:
         raise InvalidError(f"secret file {consumer}/{name} holds a well-known default; {fix}", file=name)
-    if name not in ("root_user", ACCESS_KEY_FILE) and len(content) < SECRET_CHARS_MIN:
+    if name not in ("root_user", ACCESS_KEY_FILE, KAFKA_USER_FILE) and len(content) < SECRET_CHARS_MIN:
         raise InvalidError(
             f"secret file {consumer}/{name} has {len(content)} characters; "
             f"at least {SECRET_CHARS_MIN} are needed; {fix}",
@@ -389,7 +475,11 @@ def _contradiction(disagreements: list[Disagreement]) -> CorruptStateError:
 
 def _strangers(disagreements: list[Disagreement]) -> list[str]:
     """Return the volumes to blame: a deciding one if all that follow it disagree, else those that follow."""
-    followers = {"bootstrap": {"minio", *STORE_USERS}, "catalog": set(PRINCIPALS)}
+    followers = {
+        "bootstrap": {"minio", *STORE_USERS},
+        "catalog": set(PRINCIPALS),
+        KAFKA_ADMIN: set(KAFKA_CLIENTS),
+    }
     blamed: list[str] = []
     for decides, expected in followers.items():
         odd = {d.follows for d in disagreements if d.decides == decides}

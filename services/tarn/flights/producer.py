@@ -17,11 +17,12 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.consumer import KafkaConsumer
-    from kafka.errors import KafkaError, TopicAlreadyExistsError
+    from kafka.errors import AuthorizationError, KafkaError, TopicAlreadyExistsError
     from kafka.producer import KafkaProducer
     from kafka.structs import TopicPartition
 
-from tarn.core.errors import DataError, UnavailableError
+from tarn.adapters.kafka_login import require_login
+from tarn.core.errors import DataError, ForbiddenError, UnavailableError
 from tarn.flights.events import PARTITIONS, TOPIC, Stream
 from tarn.flights.pace import Pace
 from tarn.flights.resume import HEADER, Mark, Play
@@ -46,7 +47,7 @@ class Topic:
     """
 
     bootstrap: str
-    security: Mapping[str, Any] = field(default_factory=dict)
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
     name: str = TOPIC
 
     def ensure(self, partitions: int = PARTITIONS) -> int:
@@ -160,12 +161,20 @@ class Topic:
             producer.close(timeout=10)
 
     def _options(self) -> dict[str, Any]:
+        """The settings of a client; a log-in that would be refused is told before one is made."""
+        require_login(self.bootstrap, self.security)
         return {"bootstrap_servers": self.bootstrap.split(","), **self.security}
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
             yield
+        except AuthorizationError as e:
+            raise ForbiddenError(
+                f"this user may not do this with topic {self.name} ({type(e).__name__}: {e}); the rights of "
+                "users are in docs/reference.md",
+                topic=self.name,
+            ) from e
         except KafkaError as e:
             raise UnavailableError(
                 f"Kafka at {self.bootstrap} does not answer ({type(e).__name__}: {e}); is the service kafka "

@@ -14,7 +14,7 @@ from tarn.ingest.specs import Loaded
 from tarn.ingest.status import Board, State
 from tarn.ingest.stream import Ingestor
 from tarn.ingest.watch import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
-from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_store, make_world
+from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_login, make_store, make_world
 from tarn.ingest.world import World
 
 log = structlog.get_logger()
@@ -88,7 +88,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         {
             "store": look_at_store(looked_at),
             "catalog": look_at_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
-            "kafka": look_at_kafka(settings.kafka_bootstrap),
+            "kafka": look_at_kafka(settings.kafka_bootstrap, lambda: make_login(settings)),
         },
         board,
         stop,

@@ -22,6 +22,8 @@ class Settings(BaseSettings):
     warehouse: str = "tarn"
     catalog_uri: str = "http://catalog:8181"
     kafka_bootstrap: str = "kafka:9092"
+    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL", "PLAINTEXT"] = "SASL_PLAINTEXT"
+    kafka_sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
     secrets_dir: Path = Path("/run/tarn/secrets")
     specs_dir: Path = Path("/etc/tarn/specs")
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -14,6 +14,7 @@ import structlog
 
 from tarn.adapters.catalog_rest import RestCatalog, TableName
 from tarn.adapters.kafka import cluster_id
+from tarn.adapters.kafka_login import Login
 from tarn.adapters.store import ObjectStore
 from tarn.core.errors import NotFoundError, TarnError
 from tarn.ingest.status import Board
@@ -96,10 +97,10 @@ def look_at_catalog(catalog: RestCatalog) -> Callable[[], None]:
     return look
 
 
-def look_at_kafka(bootstrap: str) -> Callable[[], None]:
-    """Asks the cluster who it is."""
+def look_at_kafka(bootstrap: str, login: Callable[[], Login]) -> Callable[[], None]:
+    """Asks the cluster who it is, logged in as the service's own user with what its secret files say now."""
 
     def look() -> None:
-        cluster_id(bootstrap)
+        cluster_id(bootstrap, login())
 
     return look

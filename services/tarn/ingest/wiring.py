@@ -11,7 +11,9 @@ from threading import Event
 from tarn.adapters.catalog_rest import RestCatalog
 from tarn.adapters.files import Objects
 from tarn.adapters.kafka import KafkaSources
+from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.adapters.store import S3Store
+from tarn.core.credentials import KAFKA_PASSWORD_FILE, KAFKA_USER_FILE
 from tarn.ingest.committer import Ports
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import Board
@@ -66,6 +68,22 @@ def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCat
     )
 
 
+def make_login(settings: Settings) -> Login:
+    """This service's own user of Kafka, read now; no files are read for a broker that asks nobody.
+
+    Raises:
+        InvalidSettingError: a secret file cannot be read.
+    """
+    if settings.kafka_security_protocol == "PLAINTEXT":
+        return ANONYMOUS
+    return Login(
+        protocol=settings.kafka_security_protocol,
+        mechanism=settings.kafka_sasl_mechanism,
+        user=settings.secret(KAFKA_USER_FILE),
+        password=settings.secret(KAFKA_PASSWORD_FILE),
+    )
+
+
 def make_world(settings: Settings, board: Board, stop: Event) -> World:
     """Everything an ingestor needs.
 
@@ -74,7 +92,7 @@ def make_world(settings: Settings, board: Board, stop: Event) -> World:
     """
     sleep = stoppable_sleep(stop)
     return World(
-        sources=KafkaSources(settings.kafka_bootstrap),
+        sources=KafkaSources(settings.kafka_bootstrap, lambda: make_login(settings)),
         catalog=make_catalog(settings),
         objects=Objects(make_store(settings), bucket=settings.bucket, sleep=sleep),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),

@@ -23,6 +23,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from tarn.adapters.kafka_login import Login
+from tarn.core.credentials import UIDS
 from tests.support.images import image
 
 with warnings.catch_warnings():
@@ -97,7 +99,8 @@ class Stack:
         return self.containers[service].get_wrapped_container()
 
     def producer(self) -> Any:
-        return KafkaProducer(bootstrap_servers=self.kafka, acks="all", linger_ms=5)
+        login = Login(user="cli", password=self.secret("cli", "kafka_password"))
+        return KafkaProducer(bootstrap_servers=self.kafka, **login.options(), acks="all", linger_ms=5)
 
     def secret(self, consumer: str, name: str) -> str:
         """One secret, read by a container that may."""
@@ -129,13 +132,19 @@ class Stack:
         )
 
 
-CONSUMERS = ("minio", "bootstrap", "catalog", "kafka", "spark", "trino", "ingest", "cli")
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def init_of(secrets: dict[str, str], *options: str) -> DockerContainer:
+    """The service init for these volumes."""
+    init = DockerContainer(image("services")).with_kwargs(user="0:0")
+    init.with_command(["python", "-m", "tarn.bootstrap.init", *options])
+    for consumer, volume in secrets.items():
+        init.with_volume_mapping(volume, f"/secrets/{consumer}", "rw")
+    return init
 
 
 def one_shot(container: DockerContainer) -> None:
@@ -151,17 +160,13 @@ def stack() -> Iterator[Stack]:
     """Store, catalog and Kafka, with credentials made and rights given by our own one-shots."""
     client = docker.from_env()
     mark = uuid.uuid4().hex[:8]
-    secrets = {consumer: f"tarn-test-{mark}-{consumer}" for consumer in CONSUMERS}
+    secrets = {consumer: f"tarn-test-{mark}-{consumer}" for consumer in UIDS}
     volumes = [*secrets.values(), f"tarn-test-{mark}-data"]
     port = free_port()
     s3_port, catalog_port = free_port(), free_port()
     try:
         with Network() as network, contextlib.ExitStack() as running:
-            init = DockerContainer(image("services")).with_command(["python", "-m", "tarn.bootstrap.init"])
-            init.with_kwargs(user="0:0")
-            for consumer, volume in secrets.items():
-                init.with_volume_mapping(volume, f"/secrets/{consumer}", "rw")
-            one_shot(init)
+            one_shot(init_of(secrets))
 
             def service(name: str, *, alias: str, **limits: Any) -> DockerContainer:
                 container = hardened(name, **limits).with_network(network).with_network_aliases(alias)

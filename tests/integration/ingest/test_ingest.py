@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.ingest.conftest import Ingest, eventually, health
+from tests.integration.ingest.conftest import Ingest, eventually, health, init_of, one_shot
 from tests.support.images import image
 
 pytestmark = pytest.mark.filterwarnings("ignore:(read_text|open_text) is deprecated:DeprecationWarning")
@@ -142,6 +142,28 @@ def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, inge
     found = Counter((r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in rows)
     assert max(found.values()) == 1
     assert {place for place, (_, ok) in ledger.sent.items() if ok} <= set(found)
+
+
+def test_a_password_that_kafka_does_not_take_shows_and_heals_with_the_broker(ingest: Ingest) -> None:
+    """Renewed while both run: the broker takes it when it starts, ingest by itself."""
+    eventually("healthy at first", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
+    start, ledger = ends_now(ingest), Ledger(seed=5)
+    producer = ingest.stack.producer()
+    ledger.feed(producer, 200)
+    one_shot(init_of(ingest.stack.secrets, "--renew-kafka", "ingest"))
+    eventually("unhealthy", lambda: health(ingest.wrapped) == "unhealthy", timeout_s=60)
+    faults = json.loads(ingest.get("/health")[1])["faults"]
+    (told,) = [fault for fault in faults if fault.startswith("kafka:")]
+    assert "does not let user ingest in" in told
+    assert "docker compose restart kafka" in told
+    kafka = ingest.stack.wrapped("kafka")
+    kafka.stop(timeout=15)
+    kafka.start()
+    eventually("the broker is healthy", lambda: health(kafka) == "healthy", timeout_s=60)
+    ledger.feed(producer, 200)
+    producer.close()
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)
+    eventually("healthy again", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
 
 
 def test_its_pages_tell_where_it_stands(ingest: Ingest) -> None:

@@ -5,135 +5,21 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
-from docker.models.containers import Container
-from testcontainers.core.container import DockerContainer
 
-from tests.support.images import image
+from tests.integration.kafka.conftest import OLD, Broker
 
-# kafka-python reads its message schemas, at import and at first use, with a function Python calls old.
-OLD = "(read_text|open_text) is deprecated"
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
-    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka import KafkaProducer
+    from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
 pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 
-HEALTHY_WITHIN_S = 60.0
 UNHEALTHY_WITHIN_S = 60.0
 RECORDS = 2_000
-
-
-def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> None:
-    """Return as soon as it holds.
-
-    Raises:
-        AssertionError: it never did within the timeout.
-    """
-    until_s = time.monotonic() + timeout_s
-    while time.monotonic() < until_s:
-        if holds():
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"not within {timeout_s:g} s: {what}")
-
-
-def hardened(port: int) -> DockerContainer:
-    """Our image with what docker-compose.yml takes away from it, published at this port."""
-    container = DockerContainer(image("kafka"))
-    container.with_tmpfs_mount("/tmp", "exec,size=128m")
-    container.with_env("TARN_KAFKA_ADVERTISED_PUBLISHED", f"127.0.0.1:{port}")
-    container.with_kwargs(
-        init=True,
-        read_only=True,
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges:true"],
-        mem_limit="1g",
-        pids_limit=512,
-    )
-    container.ports["9094/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
-    return container
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """A running broker.
-
-    Attributes:
-        container: its container.
-        address: `host:port` as the test reaches it.
-    """
-
-    container: Container
-    address: str
-
-    def health(self) -> str:
-        """What the engine says about its health."""
-        self.container.reload()
-        return str(self.container.attrs["State"]["Health"]["Status"])
-
-    def health_line(self) -> str:
-        """What the last finished check printed."""
-        self.container.reload()
-        return str(self.container.attrs["State"]["Health"]["Log"][-1]["Output"]).strip()
-
-    def await_health(self, status: str, timeout_s: float = HEALTHY_WITHIN_S) -> None:
-        """Return as soon as the engine says so."""
-        eventually(status, lambda: self.health() == status, timeout_s=timeout_s)
-
-    def make_topic(self, name: str, partitions: int = 2) -> None:
-        """Make a topic."""
-        admin = KafkaAdminClient(bootstrap_servers=self.address)
-        admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])
-        admin.close()
-
-    def send(self, topic: str, records: list[bytes]) -> int:
-        """How many of the records were acknowledged."""
-        producer = KafkaProducer(bootstrap_servers=self.address, acks="all")
-        waiting = [producer.send(topic, record, partition=i % 2) for i, record in enumerate(records)]
-        producer.flush(timeout=30)
-        producer.close(timeout=5)
-        return sum(future.succeeded() for future in waiting)
-
-    def read(self, topic: str, partitions: int = 2) -> list[bytes]:
-        """Every record of a topic."""
-        consumer = KafkaConsumer(bootstrap_servers=self.address, enable_auto_commit=False)
-        places = [TopicPartition(topic, number) for number in range(partitions)]
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = consumer.end_offsets(places)
-        found: list[bytes] = []
-        until_s = time.monotonic() + 20
-        while any(consumer.position(place) < ends[place] for place in places):
-            assert time.monotonic() < until_s, f"read {len(found)} records, ends are {ends}"
-            for records in consumer.poll(timeout_ms=500).values():
-                found += [record.value for record in records]
-        consumer.close()
-        return found
-
-
-@pytest.fixture(scope="module")
-def broker(free_port: int) -> Iterator[Broker]:
-    """A healthy broker."""
-    with hardened(free_port) as container:
-        running = Broker(container=container.get_wrapped_container(), address=f"127.0.0.1:{free_port}")
-        running.await_health("healthy")
-        yield running
-
-
-@pytest.fixture(scope="module")
-def free_port() -> int:
-    """A port that was free a moment ago: the broker must be told its published address before it starts."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def pid_of(broker: Broker) -> str:
@@ -149,11 +35,11 @@ def test_what_is_sent_is_read(broker: Broker) -> None:
 
 
 def test_no_topic_is_made_by_naming_it(broker: Broker) -> None:
-    producer = KafkaProducer(bootstrap_servers=broker.address, max_block_ms=2_000)
+    producer = KafkaProducer(**broker.options(), max_block_ms=2_000)
     with pytest.raises(KafkaError):
         producer.send("a-typing-mistake", b"x").get(timeout=5)
     producer.close(timeout=1)
-    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin = KafkaAdminClient(**broker.options())
     assert "a-typing-mistake" not in admin.list_topics()
     admin.close()
 

@@ -24,6 +24,7 @@ from tarn.core.credentials import (
     parse_credential,
     parse_store_users,
     plan,
+    without_kafka_user,
 )
 from tarn.core.errors import CorruptStateError, InvalidError
 
@@ -45,23 +46,33 @@ def made(seed: int) -> dict[str, dict[str, str]]:
     return applied(EMPTY, plan(EMPTY, random_bytes=chance(seed)))
 
 
+KAFKA_FILES = {"kafka_user", "kafka_password"}
+
+
 def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     """Written from docs/reference.md, without the code under test."""
     assert {c: set(f) for c, f in volumes.items()} == {
         "minio": {"root_user", "root_password"},
         "bootstrap": {"root_user", "root_password", "store_users.json"},
         "catalog": {"s3_access_key_id", "s3_secret_access_key", "token_key", "principals.json"},
-        "kafka": set(),
-        **{
-            name: {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"}
-            for name in ("spark", "trino", "ingest")
+        "kafka": {"kafka_user", "kafka_password", "kafka_users.json"},
+        "spark": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"},
+        "trino": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"},
+        "ingest": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", *KAFKA_FILES},
+        "replay": KAFKA_FILES,
+        "cli": {
+            *("s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"),
+            *KAFKA_FILES,
         },
-        **{
-            name: {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"}
-            for name in ("cli", "jupyter")
-        },
+        "jupyter": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"},
         "keeper": {"s3_access_key_id", "s3_secret_access_key"},
     }
+    at_kafka = json.loads(volumes["kafka"]["kafka_users.json"])
+    assert set(at_kafka) == {"ingest", "cli", "replay", "health"}
+    for name in ("ingest", "cli", "replay"):
+        assert (volumes[name]["kafka_user"], volumes[name]["kafka_password"]) == (name, at_kafka[name])
+    assert volumes["kafka"]["kafka_user"] == "kafka"
+    assert volumes["kafka"]["kafka_password"] not in at_kafka.values()
     assert volumes["cli"]["jupyter_token"] == volumes["jupyter"]["jupyter_token"]
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
@@ -95,8 +106,10 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
         *(u.secret_key for u in users.values()),
         *(parse_credential(volumes[p]["catalog_credential"], p)[1] for p in PRINCIPALS),
         volumes["jupyter"]["jupyter_token"],
+        volumes["kafka"]["kafka_password"],
+        *json.loads(volumes["kafka"]["kafka_users.json"]).values(),
     ]
-    assert len(set(secrets)) == len(secrets) == 14
+    assert len(set(secrets)) == len(secrets) == 19
     for secret in secrets:
         assert set(secret) <= URL_SAFE
         assert len(base64.urlsafe_b64decode(secret + "=")) == 32
@@ -107,7 +120,7 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
     assert not is_tarn_access_key(volumes["minio"]["root_user"])
 
 
-@given(crashes=st.lists(st.integers(0, 30), max_size=6), seed=st.integers(0, 1000))
+@given(crashes=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 1000))
 def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int], seed: int):
     volumes: dict[str, dict[str, str]] = EMPTY
     for attempt, crash_after in enumerate(crashes):
@@ -120,10 +133,10 @@ def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int
     assert_complete_and_agreeing(finished)
 
 
-@pytest.mark.parametrize("crash_after", range(27))
+@pytest.mark.parametrize("crash_after", range(38))
 def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
     first = plan(EMPTY, random_bytes=chance(7))
-    assert len(first) == 28
+    assert len(first) == 37
     volumes = applied(EMPTY, first[:crash_after])
     finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
     assert_complete_and_agreeing(finished)
@@ -188,8 +201,8 @@ def test_a_volume_of_another_copy_is_refused_and_named_and_its_removal_heals(str
     assert caught.value.fields["remove"] == [f"secrets-{stranger}"]
     assert f"docker volume rm <project>_secrets-{stranger}" in caught.value.message
     for consumer_files in volumes.values():
-        for content in consumer_files.values():
-            assert content not in caught.value.message
+        for name, content in consumer_files.items():
+            assert name == "kafka_user" or content not in caught.value.message
     emptied = {**volumes, stranger: {}}
     assert_complete_and_agreeing(applied(emptied, plan(emptied, random_bytes=chance(4))))
 
@@ -199,6 +212,43 @@ def test_two_strangers_are_both_named():
     with pytest.raises(CorruptStateError) as caught:
         plan({**made(1), "spark": other["spark"], "cli": other["cli"]}, random_bytes=chance(3))
     assert sorted(caught.value.fields["remove"]) == ["secrets-cli", "secrets-spark"]
+
+
+def test_an_installation_from_before_kafka_had_users_gets_them_and_keeps_the_rest():
+    whole = made(1)
+    before = {
+        c: {name: text for name, text in files.items() if not name.startswith("kafka_")}
+        for c, files in whole.items()
+        if c != "replay"
+    } | {"replay": {}}
+    after = applied(before, plan(before, random_bytes=chance(2)))
+    assert_complete_and_agreeing(after)
+    for consumer, files in before.items():
+        assert {name: after[consumer][name] for name in files} == files
+
+
+def test_a_lost_kafka_volume_keeps_the_clients_passwords_and_a_lost_clients_comes_back():
+    before = made(1)
+    for lost in ("kafka", "ingest", "replay"):
+        volumes = {**before, lost: {}}
+        after = applied(volumes, plan(volumes, random_bytes=chance(2)))
+        for client in ("ingest", "cli", "replay"):
+            assert after[client]["kafka_password"] == before[client]["kafka_password"]
+        assert_complete_and_agreeing(after)
+
+
+def test_a_user_whose_entry_was_taken_out_gets_a_new_password_at_both_ends():
+    before = made(1)
+    volumes = {c: dict(files) for c, files in before.items()}
+    del volumes["ingest"]["kafka_password"]
+    text = without_kafka_user(volumes["kafka"]["kafka_users.json"], "ingest")
+    volumes["kafka"]["kafka_users.json"] = text
+    after = applied(volumes, plan(volumes, random_bytes=chance(2)))
+    assert_complete_and_agreeing(after)
+    assert after["ingest"]["kafka_password"] != before["ingest"]["kafka_password"]
+    assert after["cli"] == before["cli"]
+    with pytest.raises(InvalidError, match="no such user of Kafka: 'spark'; choose one of ingest"):
+        without_kafka_user(text, "spark")
 
 
 def test_half_a_key_pair_that_nothing_decides_is_replaced():
@@ -226,6 +276,8 @@ def test_half_a_key_pair_that_nothing_decides_is_replaced():
             '{"spark": {"access_key": "A"}}',
             "needs access_key and secret_key",
         ),
+        ("kafka", "kafka_users.json", '{"cli": "too short"}', "needs a password of at least 16"),
+        ("kafka", "kafka_users.json", '{"cli": {"password": "none"}}', "needs a password"),
         ("cli", "catalog_credential", "no-colon-in-here-at-all", "client_id:client_secret"),
         ("catalog", "principals.json", "{broken broken broken", "is not JSON"),
     ],
@@ -247,7 +299,7 @@ def test_a_volume_that_is_not_mounted_is_refused():
 
 def test_no_secret_shows_in_a_repr():
     for write in plan(EMPTY, random_bytes=chance(1)):
-        assert write.content not in repr(write)
+        assert write.content not in repr(write) or write.name == "kafka_user"
     users = parse_store_users(made(1)["bootstrap"]["store_users.json"])
     assert set(users) == set(STORE_USERS)
     for user in users.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tarn.bootstrap.init import main, make_credentials
+from tarn.bootstrap.init import forget_kafka_password, main, make_credentials
 from tarn.bootstrap.volumes import SecretVolumes, load_secrets
 from tarn.core.credentials import UIDS, files_of
 from tarn.core.errors import InvalidError, UnavailableError
@@ -65,7 +65,7 @@ def contents(root: Path) -> dict[str, str]:
 def test_first_start_writes_every_file_and_the_second_none(root: Path):
     owners = Owners()
     first = make_credentials(SecretVolumes(root=root, own=owners))
-    assert len(first.written) == 28
+    assert len(first.written) == 37
     before = contents(root)
     assert set(before) == {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
     second = make_credentials(SecretVolumes(root=root, own=owners))
@@ -102,9 +102,13 @@ def steps_of_a_first_start(folder: Path) -> int:
     return len(counter.seen)
 
 
-def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_completes(tmp_path: Path):
+def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Only the process crashes here; thousands of real syncs take a minute on a busy disk.
+    monkeypatch.setattr("tarn.bootstrap.volumes.os.fsync", lambda descriptor: None)
     steps = steps_of_a_first_start(tmp_path / "count")
-    assert steps == 28 * 5
+    assert steps == 37 * 5
     for step in range(1, steps + 1):
         root = tmp_path / str(step)
         for consumer in UIDS:
@@ -191,15 +195,50 @@ def test_no_secret_is_logged(root: Path, capsys, monkeypatch):
     assert main(["--root", str(root)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines if line["event"] == "secret written"].count("root_password") == 2
-    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 28, "service": "init"}
+    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 37, "service": "init"}
     for path, text in contents(root).items():
-        assert text not in json.dumps(lines), path
+        if not path.endswith("/kafka_user"):  # a name
+            assert text not in json.dumps(lines), path
+
+
+@pytest.mark.parametrize("crash_at", range(4 * 5))
+def test_a_renewed_password_is_the_same_at_both_ends_whatever_crashes(root: Path, crash_at: int):
+    make_credentials(SecretVolumes(root=root, own=Owners()))
+    before = contents(root)
+    crashing = SecretVolumes(root=root, own=Owners(), checkpoint=CrashAt(crash_at))
+    try:
+        forget_kafka_password(crashing, "ingest")
+        make_credentials(crashing)
+    except CrashError:
+        make_credentials(SecretVolumes(root=root, own=Owners()))
+    after = contents(root)
+    changed = {path for path, text in after.items() if before[path] != text}
+    assert changed in (set(), {"kafka/kafka_users.json", "ingest/kafka_password"})
+    users = json.loads(after["kafka/kafka_users.json"])
+    assert users["ingest"] == after["ingest/kafka_password"]
+    if crash_at == 0:
+        assert changed
+
+
+def test_the_admins_password_and_one_nobody_holds_are_renewed_too(root: Path):
+    volumes = SecretVolumes(root=root, own=Owners())
+    make_credentials(volumes)
+    before = contents(root)
+    for user, path in (("kafka", "kafka/kafka_password"), ("health", "kafka/kafka_users.json")):
+        forget_kafka_password(volumes, user)
+        make_credentials(volumes)
+        assert contents(root)[path] != before[path]
+    with pytest.raises(InvalidError, match="no such user of Kafka: 'spark'"):
+        forget_kafka_password(volumes, "spark")
 
 
 def test_a_consumer_reads_its_own_secrets(root: Path):
     make_credentials(SecretVolumes(root=root, own=Owners()))
     loaded = load_secrets(root / "cli", files_of("cli"))
-    assert set(loaded) == {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"}
+    assert set(loaded) == {
+        *("s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"),
+        *("kafka_user", "kafka_password"),
+    }
 
 
 def test_a_missing_secret_names_the_file_and_the_service_that_makes_it(tmp_path: Path):

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tarn.adapters.kafka_login import Login
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import InvalidError
@@ -40,6 +41,9 @@ NAMES = {
 }
 
 
+LOGIN = Login(user="cli", password="k-_secret")
+
+
 def settings(**changes) -> Settings:
     ports = {
         "port_s3": 19000,
@@ -53,12 +57,15 @@ def settings(**changes) -> Settings:
 
 
 def test_every_address_is_on_loopback_at_the_published_port():
-    variables = host_env(settings(region="eu-west-1", warehouse="lake"), SECRETS)
+    variables = host_env(settings(region="eu-west-1", warehouse="lake"), SECRETS, LOGIN)
     assert set(variables) == NAMES
     assert variables["TARN_CATALOG_URI"] == "http://127.0.0.1:18181"
     assert variables["TARN_S3_ENDPOINT"] == "http://127.0.0.1:19000"
     assert variables["TARN_TRINO_URI"] == "http://127.0.0.1:18080"
     assert variables["TARN_KAFKA_BOOTSTRAP"] == "127.0.0.1:19092"
+    login = {name: variables[f"TARN_KAFKA_{name}"] for name in ("SECURITY_PROTOCOL", "SASL_MECHANISM")}
+    assert login == {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_MECHANISM": "SCRAM-SHA-512"}
+    assert (variables["TARN_KAFKA_USERNAME"], variables["TARN_KAFKA_PASSWORD"]) == ("cli", "k-_secret")
     assert variables["TARN_SPARK_REMOTE"] == "sc://127.0.0.1:25002"
     assert variables["TARN_JUPYTER_URL"] == "http://127.0.0.1:18888/lab?token=j-_token"
     assert variables["TARN_CATALOG_CREDENTIAL"] == "cli-ab12cd:x-_y"
@@ -91,3 +98,4 @@ def test_an_unknown_shell_is_refused_with_the_choices():
 def test_secrets_do_not_show_in_a_repr():
     assert "s-_secret" not in repr(SECRETS)
     assert "x-_y" not in repr(SECRETS)
+    assert "k-_secret" not in repr(LOGIN)

@@ -15,8 +15,10 @@ import tarn.bootstrap.store
 import tarn.cli.settings
 import tarn.ingest.settings
 import tarn_catalog.settings
+from tarn.adapters.kafka_login import Login
 from tarn.cli.hostenv import host_env
 from tarn.core.credentials import UIDS, files_of
+from tarn.core.kafka_users import ADMIN, EVERYBODY, RIGHTS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
@@ -140,6 +142,22 @@ def test_every_consumer_holds_the_secrets_of_the_table_and_no_other():
     assert held == {consumer: set(files_of(consumer)) for consumer in UIDS}
 
 
+def test_every_user_of_kafka_has_the_rights_of_the_table_and_no_other():
+    rows = table("Kafka's users and what they may do")
+    admin, *found = [(r["user"], r["resource"], r["names"], r["may"]) for r in rows]
+    assert admin[0] == ADMIN
+    assert found == [
+        (
+            "everybody" if user == EVERYBODY else user,
+            right.resource,
+            "all" if right.name == "*" else f"`{right.name}{'…' if right.prefixed else ''}`",
+            "nothing, whatever else is allowed" if right.denied else ", ".join(right.operations),
+        )
+        for user, rights in RIGHTS.items()
+        for right in rights
+    ]
+
+
 def documented() -> set[str]:
     cells = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("|")]
     ports = [row["on 127.0.0.1 (variable)"] for row in rows_of_services().values()]
@@ -203,4 +221,4 @@ def test_env_prints_the_documented_variables():
     section = list(tables("Settings"))[-1]
     named = {name for row in section for name in re.findall(r"[A-Z0-9_]{6,}", row["variable"])}
     secrets = tarn.cli.settings.Secrets(access_key="a", secret_key="s", credential="c", jupyter_token="j")
-    assert set(host_env(tarn.cli.settings.Settings(), secrets)) == named
+    assert set(host_env(tarn.cli.settings.Settings(), secrets, Login())) == named

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafka.consumer import KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import AuthorizationError, KafkaError
 from kafka.producer import KafkaProducer
 
+from tarn.adapters.kafka_login import Login, require_login
 from tarn.cli.ports import Placed
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import ForbiddenError, UnavailableError
 
 TOPIC_POLL_S = 0.2
 
@@ -21,16 +22,20 @@ class KafkaLog:
 
     Args:
         bootstrap: `host:port`, several joined by commas.
+        login: who we are.
     """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, login: Login) -> None:
         self._bootstrap = bootstrap
+        self._login = login
 
     def send(self, topic: str, value: bytes, *, timeout_s: float) -> Placed:
         """Append one message and return where it is; see `MessageLog`."""
         end_s = time.monotonic() + timeout_s
+        require_login(self._bootstrap, self._login.options())
         try:
             producer = KafkaProducer(
+                **self._login.options(),
                 bootstrap_servers=self._bootstrap.split(","),
                 acks="all",
                 enable_idempotence=True,
@@ -61,8 +66,10 @@ class KafkaLog:
 
     def topics(self, *, timeout_s: float) -> Sequence[str]:
         """Return the names of all topics; see `MessageLog`."""
+        require_login(self._bootstrap, self._login.options(), timeout_s=timeout_s)
         try:
             consumer = KafkaConsumer(
+                **self._login.options(),
                 bootstrap_servers=self._bootstrap.split(","),
                 bootstrap_timeout_ms=_milliseconds(timeout_s),
                 request_timeout_ms=_milliseconds(timeout_s),
@@ -74,7 +81,13 @@ class KafkaLog:
         except KafkaError as error:
             raise self._unreachable(error) from error
 
-    def _unreachable(self, error: KafkaError) -> UnavailableError:
+    def _unreachable(self, error: KafkaError) -> UnavailableError | ForbiddenError:
+        if isinstance(error, AuthorizationError):
+            return ForbiddenError(
+                f"user {self._login.user} may not do this at Kafka ({type(error).__name__}: {error}); its "
+                "rights are in docs/reference.md",
+                address=self._bootstrap,
+            )
         return UnavailableError(
             f"Kafka at {self._bootstrap} does not answer ({type(error).__name__}: {error}); "
             "is the service kafka running and healthy? see docker compose logs kafka",

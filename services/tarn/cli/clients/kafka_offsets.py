@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     from kafka.errors import KafkaError
     from kafka.structs import TopicPartition
 
+from tarn.adapters.kafka_login import require_login
 from tarn.cli.ports import Bounds
 from tarn.core.errors import UnavailableError
 
@@ -103,6 +104,7 @@ class KafkaOffsets:
     @cached_property
     def _consumer(self) -> Any:
         timeout_ms = max(1, int(self._timeout_s * 1000))
+        require_login(self._bootstrap, self._security, timeout_s=self._timeout_s)
         try:
             return KafkaConsumer(
                 bootstrap_servers=self._bootstrap.split(","),

@@ -1,0 +1,220 @@
+"""One broker of ours, as docker-compose.yml runs it, with secrets made for the test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.models.containers import Container
+from testcontainers.core.container import DockerContainer
+
+from tarn.adapters.kafka_login import Login
+from tarn.core.kafka_users import ADMIN, USERS
+from tests.support.images import image
+
+# kafka-python reads its message schemas, at import and at first use, with a function Python calls old.
+OLD = "(read_text|open_text) is deprecated"
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", OLD, DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.admin import KafkaAdminClient, NewTopic
+
+HEALTHY_WITHIN_S = 60.0
+
+
+def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> None:
+    """Return as soon as it holds.
+
+    Raises:
+        AssertionError: it never did within the timeout.
+    """
+    until_s = time.monotonic() + timeout_s
+    while time.monotonic() < until_s:
+        if holds():
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+def free_port() -> int:
+    """A port that was free a moment ago: the broker must be told its published address before it starts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """The broker's secret files, in a folder that its container sees.
+
+    Attributes:
+        folder: where they are.
+        passwords: user to password, as written last.
+    """
+
+    folder: Path
+    passwords: dict[str, str] = field(default_factory=dict)
+
+    def write(self, **passwords: str) -> None:
+        """Write them, with these passwords changed."""
+        self.passwords.update({u: secrets.token_urlsafe(32) for u in USERS if u not in self.passwords})
+        self.passwords.update(passwords)
+        self.folder.mkdir(exist_ok=True)
+        files = {
+            "kafka_user": ADMIN,
+            "kafka_password": secrets.token_urlsafe(32),
+            "kafka_users.json": json.dumps(self.passwords),
+        }
+        for name, content in files.items():
+            path = self.folder / name
+            path.unlink(missing_ok=True)
+            path.write_text(content)
+            path.chmod(0o444)
+        self.folder.chmod(0o755)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A running broker.
+
+    Attributes:
+        container: its container.
+        address: `host:port` of the listener for the host, as the test reaches it.
+        inside: the same of the listener for containers.
+        secrets: its secret files.
+    """
+
+    container: Container
+    address: str
+    inside: str
+    secrets: Secrets
+
+    def options(self, user: str = "cli", **changes: str) -> dict[str, Any]:
+        """The settings of a client of this user; kafka-python's words may be changed."""
+        login = Login(user=user, password=self.secrets.passwords.get(user, "no such user"))
+        return {"bootstrap_servers": self.address, **login.options(), **changes}
+
+    def health(self) -> str:
+        """What the engine says about its health."""
+        self.container.reload()
+        return str(self.container.attrs["State"]["Health"]["Status"])
+
+    def health_line(self) -> str:
+        """What the last finished check printed."""
+        self.container.reload()
+        return str(self.container.attrs["State"]["Health"]["Log"][-1]["Output"]).strip()
+
+    def await_health(self, status: str, timeout_s: float = HEALTHY_WITHIN_S) -> None:
+        """Return as soon as the engine says so."""
+        eventually(status, lambda: self.health() == status, timeout_s=timeout_s)
+
+    def restart(self) -> None:
+        """Stop it politely, start it, and return when it is healthy."""
+        self.container.stop(timeout=15)
+        self.container.start()
+        self.await_health("healthy")
+
+    def make_topic(self, name: str, partitions: int = 2) -> None:
+        """Make a topic."""
+        admin = KafkaAdminClient(**self.options())
+        admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])
+        admin.close()
+
+    def send(self, topic: str, records: list[bytes]) -> int:
+        """How many of the records were acknowledged."""
+        producer = KafkaProducer(**self.options(), acks="all")
+        waiting = [producer.send(topic, record, partition=i % 2) for i, record in enumerate(records)]
+        producer.flush(timeout=30)
+        producer.close(timeout=5)
+        return sum(future.succeeded() for future in waiting)
+
+    def read(self, topic: str, partitions: int = 2) -> list[bytes]:
+        """Every record of a topic."""
+        consumer = KafkaConsumer(**self.options(), enable_auto_commit=False)
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        ends = consumer.end_offsets(places)
+        found: list[bytes] = []
+        until_s = time.monotonic() + 20
+        while any(consumer.position(place) < ends[place] for place in places):
+            assert time.monotonic() < until_s, f"read {len(found)} records, ends are {ends}"
+            for records in consumer.poll(timeout_ms=500).values():
+                found += [record.value for record in records]
+        consumer.close()
+        return found
+
+
+def hardened(secret_files: Secrets, port: int, inside_port: int, data: str | None = None) -> DockerContainer:
+    """Our image with what docker-compose.yml takes away from it, both of its listeners published."""
+    container = DockerContainer(image("kafka"))
+    container.with_tmpfs_mount("/tmp", "exec,size=128m")
+    container.with_env("TARN_KAFKA_ADVERTISED_PUBLISHED", f"127.0.0.1:{port}")
+    container.with_volume_mapping(str(secret_files.folder), "/run/tarn/secrets", "ro")
+    if data is not None:
+        container.with_volume_mapping(data, "/data", "rw")
+    container.with_kwargs(
+        init=True,
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        mem_limit="1g",
+        pids_limit=512,
+    )
+    container.ports["9094/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
+    container.ports["9092/tcp"] = ("127.0.0.1", inside_port)  # type: ignore[assignment]
+    return container
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    data: str | None = None,
+    *,
+    over: Mapping[str, str] | None = None,
+    without: str = "",
+    healthy: bool = True,
+) -> Iterator[Broker]:
+    """A broker.
+
+    Args:
+        folder: where its secrets are.
+        data: the volume of its log; none for one of its own.
+        over: files of the host, and the files of the image that they take the place of.
+        without: a secret that it does not get.
+        healthy: wait until it is.
+    """
+    secret_files = Secrets(folder=folder)
+    secret_files.write()
+    if without:
+        (folder / without).unlink()
+    port, inside_port = free_port(), free_port()
+    container = hardened(secret_files, port, inside_port, data)
+    for source, target in (over or {}).items():
+        container.with_volume_mapping(source, target, "ro")
+    with container:
+        found = Broker(
+            container=container.get_wrapped_container(),
+            address=f"127.0.0.1:{port}",
+            inside=f"127.0.0.1:{inside_port}",
+            secrets=secret_files,
+        )
+        if healthy:
+            found.await_health("healthy")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A healthy broker."""
+    with running(tmp_path_factory.mktemp("broker") / "secrets") as found:
+        yield found
