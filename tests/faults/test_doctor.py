@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import socket
 import subprocess
 import tarfile
@@ -149,7 +148,6 @@ def test_a_limit_that_is_too_low_is_out_of_memory(broken: Stack) -> None:
         run(["docker", "restart", identity], timeout_s=60)
     assert found["service"] == "ingest"
     assert "its limit is 256 MiB" in found["what"]
-    assert re.search(r"[1-9]\d* of its processes were ended", found["what"]), found["what"]
     assert "TARN_MEM_INGEST" in found["fix"]
 
 
