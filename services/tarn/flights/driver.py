@@ -150,9 +150,10 @@ def follow(
     while not stop.is_set():
         try:
             with session(remote) as spark:
-                if not told:
-                    beat("")  # Spark answers; what follows may take a while on a new lake
+                # Spark answers; what follows may take a while on a new lake or a busy machine.
+                beat(told)
                 pipeline = prepared(spark, got_on)
+                beat(told)
                 for _ in _cycles(pipeline, pace, stop, lambda: brought):
                     wait_s, told = WAIT_S_MIN, ""
                     beat("")
