@@ -1,0 +1,67 @@
+"""What scripts/up is told and what it chooses by itself: ports, the profile."""
+
+from __future__ import annotations
+
+import pytest
+from tarn_host import checks, project, up
+from tarn_host.project import Project
+from tarn_host.say import StopError
+
+NAMES = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
+
+
+def test_nothing_told_nothing_chosen() -> None:
+    assert up.choices(None, None) == {}
+
+
+def test_a_first_port_moves_every_port() -> None:
+    told = up.choices("small", "20000")
+    assert told.pop("TARN_PROFILE") == "small"
+    assert set(told) == set(NAMES)
+    assert min(int(port) for port in told.values()) == 20_000
+
+
+def test_default_and_full_forget() -> None:
+    told = up.choices("full", "default")
+    assert set(told) == {*NAMES, "TARN_PROFILE"}
+    assert set(told.values()) == {""}
+
+
+@pytest.mark.parametrize("text", ["80", "65535", "http", "-1", ""])
+def test_what_is_no_first_port_is_refused_with_what_is_one(text: str) -> None:
+    with pytest.raises(StopError) as caught:
+        up.choices(None, text)
+    assert caught.value.code == 2
+    assert "20000" in caught.value.fix
+
+
+def here(fixed: frozenset[str] = frozenset()) -> Project:
+    return Project(name="tarn-1", base="b", own_base=True, settings={}, fixed=fixed)
+
+
+WANTED = {"TARN_PORT_S3": "9000", "TARN_PORT_TRINO": "8080"}
+OTHER = checks.Published(holders={9000: "container x"}, tarns={9000: "/b/tarn"})
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "is_taken", lambda port: False)
+
+
+def test_a_copy_makes_way_for_another_copy_with_all_its_ports(capsys: pytest.CaptureFixture[str]) -> None:
+    moved = up._make_way(here(), WANTED, OTHER)
+    assert moved == {"TARN_PORT_S3": "20000", "TARN_PORT_TRINO": "20003"}
+    said = capsys.readouterr().out
+    assert "taken by the copy of Tarn in /b/tarn: 9000" in said
+    assert "20000 to 20003" in said
+
+
+def test_a_port_that_the_user_named_is_never_moved() -> None:
+    assert up._make_way(here(frozenset({"TARN_PORT_S3"})), WANTED, OTHER) == {}
+    other = checks.Published(holders={8080: "container x"}, tarns={8080: "/b/tarn"})
+    moved = up._make_way(here(frozenset({"TARN_PORT_S3"})), WANTED, other)
+    assert moved == {"TARN_PORT_TRINO": "20003"}
+
+
+def test_nobody_makes_way_for_anything_else() -> None:
+    assert up._make_way(here(), WANTED, checks.Published(holders={9000: "container web"})) == {}
