@@ -85,7 +85,7 @@ def bronze_rows(stack: Stack) -> int:
 def replayed(stack: Stack) -> int:
     """How many messages of the year the replay had handed over when it first told."""
     told = eventually(
-        lambda: re.findall(r"([\d,]+) of [\d,]+ messages", stack.compose("logs", "replay").text),
+        lambda: re.findall(r"([\d,]+) of [\d,]+ messages", stack.compose("logs", "replay").text) or None,
         timeout_s=60,
         what="the replay tells where it is",
     )
