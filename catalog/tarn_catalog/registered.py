@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 import orjson
@@ -103,7 +104,7 @@ def _check_parts(meta: Json, format_version: int, location: str) -> None:
     known = {snapshot["snapshot-id"] for snapshot in meta["snapshots"]}
     for snapshot in meta["snapshots"]:
         named = snapshot.get("manifest-list")
-        if named is not None and not named.startswith(f"{meta['location']}/"):
+        if named is not None and not _plain(named).startswith(f"{_plain(meta['location'])}/"):
             raise _bad(location, f"the manifest list {named} lies outside of {meta['location']}")
     current = meta.get("current-snapshot-id")
     if current not in (None, -1) and current not in known:
@@ -113,6 +114,11 @@ def _check_parts(meta: Json, format_version: int, location: str) -> None:
             raise _bad(
                 location, f"its {ref['type']} {name} points at snapshot {ref['snapshot-id']}, which is gone"
             )
+
+
+def _plain(location: str) -> str:
+    """Without what engines of Hadoop's line write otherwise: `s3a://`, and `file:/` for `file:///`."""
+    return re.sub("^file:/+", "file:/", re.sub("^s3[an]://", "s3://", location))
 
 
 def _bad(location: str, why: str) -> InvalidError:

@@ -76,6 +76,11 @@ def taken(slot: Slot) -> AlreadyExistsError:
     return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
 
 
+def created_meanwhile(slot: Slot) -> AlreadyExistsError:
+    """The error if there is a table at the end of a staged create; clients look for these words."""
+    return AlreadyExistsError(f"Requirement failed: table already exists: {slot.text}", table=slot.text)
+
+
 def blank(slot: Slot, nonce: str) -> Pointer:
     """What the first value of a name is built on."""
     return Pointer(

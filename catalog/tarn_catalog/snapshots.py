@@ -118,7 +118,7 @@ def set_snapshot_ref(draft: Draft, update: Json) -> Draft:
 
 
 def remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
-    """Remove a branch or tag; without `main` there is no current snapshot."""
+    """Remove a branch or tag; without `main` there is no current snapshot, but still a history."""
     name = get(update, "ref-name", str)
     refs = draft.meta.get("refs") or {}
     if name not in refs:
@@ -126,7 +126,6 @@ def remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
     values: Json = {"refs": {key: ref for key, ref in refs.items() if key != name}}
     if name == MAIN:
         values["current-snapshot-id"] = None if draft.meta["format-version"] >= 3 else -1
-        values["snapshot-log"] = []
     return replace(draft, meta={**draft.meta, **values})
 
 

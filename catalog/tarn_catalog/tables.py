@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tarn.core.errors import (
+    AlreadyExistsError,
     ConflictError,
     NoSuchTableError,
     OutcomeUnknownError,
@@ -23,6 +24,7 @@ from tarn_catalog.slots import (
     Slot,
     blank,
     check_locations,
+    created_meanwhile,
     is_create,
     last_of,
     placed,
@@ -367,9 +369,12 @@ class Tables:
                     not adds or metadata.already_applied(updates, current.parsed)
                 ):
                     return current
-                raise taken(slot)
+                raise created_meanwhile(slot)
         meta = staged(requirements, updates, roots=self._core.roots, now_ms=self._core.now_ms())
-        return self._create(slot, held, meta, repeat)
+        try:
+            return self._create(slot, held, meta, repeat)
+        except AlreadyExistsError as e:
+            raise created_meanwhile(slot) from e
 
     # -- dropping
 

@@ -11,7 +11,7 @@ from tarn_catalog.core import Core, Held, Metadata, Repeat
 from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.pointer import Pointer
 from tarn_catalog.schemas import Json
-from tarn_catalog.slots import Slot, blank, check_locations, is_create, placed, staged, taken
+from tarn_catalog.slots import Slot, blank, check_locations, created_meanwhile, is_create, placed, staged
 from tarn_catalog.tables import Tables
 from tarn_catalog.transactions import Part, Transactions
 
@@ -105,7 +105,7 @@ class Together:
         slot = change.slot
         if is_create(change.requirements):
             if held is not None and held.value.live:
-                raise taken(slot)
+                raise created_meanwhile(slot)
             self._namespaces.load(slot.namespace)
             if slot.key not in first:
                 fresh = staged(

@@ -391,7 +391,7 @@ def test_the_end_of_a_staged_create_repeats_without_a_key(world: World) -> None:
     assert first.parsed["current-snapshot-id"] is None
     again = world.another().tables.commit(SLOT, requirements, updates)
     assert again.location == first.location
-    with pytest.raises(AlreadyExistsError, match=r"Table already exists: ns\.t"):
+    with pytest.raises(AlreadyExistsError, match=r"Requirement failed: table already exists: ns\.t"):
         world.catalog.tables.commit(SLOT, *staged_elsewhere(updates))
 
 
