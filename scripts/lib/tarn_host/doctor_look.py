@@ -86,7 +86,7 @@ def look(here: Project) -> Facts:
         return Facts(
             now_unix=time.time(),
             config_error=fault,
-            images_there=bool(tags),
+            images_there=images.built_somewhere(("minio", "kafka")),
             wanted=wanted,
             containers=tuple(seen),
             volumes=volumes,

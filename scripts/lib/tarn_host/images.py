@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,12 @@ def image_ids(names: list[str]) -> dict[str, str]:
         for tag in (json.loads(tags) or []) if tab else []:
             found[tag] = identity
     return {name: found[name] for name in names if name in found}
+
+
+def built_somewhere(names: Iterable[str]) -> bool:
+    """Whether the engine has these images of ours, of whichever copy: then building them takes little disk."""
+    listed = shell.capture(["docker", "image", "ls", "--format", "{{.Repository}}", "tarn/*"], timeout_s=30)
+    return {f"tarn/{name}" for name in names} <= set(listed.out.split())
 
 
 def build(

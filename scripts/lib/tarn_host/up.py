@@ -212,8 +212,7 @@ def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, en
     if found.server:
         running = bool(shell.capture(_project_containers(here), timeout_s=20).out.strip())
         largest = ("minio", "kafka") if small else ("minio", "trino", "spark")
-        there = images.image_ids([f"tarn/{name}:{here.name}" for name in largest])
-        images_there = len(there) == len(largest)
+        images_there = images.built_somewhere(largest)
         published = checks.published(here.name)
     problems += checks.disk(found.data_root, images_there, checks.free_mib(found.data_root))
     problems += checks.memory(checks.available_mib(found.memory_bytes), running, small=small)
