@@ -17,12 +17,12 @@ from pathlib import Path
 
 from tarn.bootstrap.log import configure
 from tarn.bootstrap.volumes import SecretVolumes
+from tarn.core.credential_plan import plan
 from tarn.core.credentials import (
     KAFKA_CLIENTS,
     KAFKA_PASSWORD_FILE,
     KAFKA_USERS_FILE,
     SecretFile,
-    plan,
     without_kafka_user,
 )
 from tarn.core.errors import TarnError

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
-from tarn.core.credentials import UIDS, plan
+from tarn.core.credential_plan import plan
+from tarn.core.credentials import UIDS
 from tests.integration.minio.conftest import eventually, write_secrets
 from tests.support.images import image
 

@@ -13,17 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tarn.core.credential_plan import applied, plan
 from tarn.core.credentials import (
     PRINCIPALS,
     STORE_USERS,
     UIDS,
     SecretFile,
-    applied,
     files_of,
     is_tarn_access_key,
     parse_credential,
     parse_store_users,
-    plan,
     without_kafka_user,
 )
 from tarn.core.errors import CorruptStateError, InvalidError

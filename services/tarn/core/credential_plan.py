@@ -1,0 +1,356 @@
+"""Which secret files are missing, and the order in which they are made.
+
+A *volume* is one consumer's folder of secret files. `plan` looks at all volumes at once and answers with the
+files to write, in order, or refuses. It never changes a secret that somebody already holds.
+
+Each secret has one place that decides:
+
+- root user and password, and the store users' keys: the volume of `bootstrap`; every other copy follows it;
+- the secret of a catalog principal: its own consumer's `catalog_credential`; the catalog holds only the hash;
+- the catalog's token key: the catalog alone;
+- the token that opens JupyterLab: the volume of `jupyter`; `cli` holds a copy, to tell people;
+- the passwords of Kafka's users: the volume of `kafka`; every other copy follows it. The admin's: only there.
+
+The order of writes makes a crash between any two of them harmless: a deciding file is written before its
+copies, and the hash of a new principal before the secret is handed out. So a file that exists always agrees
+with the file that decides, and whatever is missing can be made again. Two files that disagree therefore never
+come from a crash; they come from a volume of another copy of Tarn, and are refused.
+
+Losing one volume is healed in the same way: the root secret comes back from `minio`, the store users from
+their consumers, the list of principals from the credentials, and a consumer without a credential gets a new
+one.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tarn.core.credentials import (
+    ACCESS_KEY_CHARS,
+    ACCESS_KEY_FILE,
+    CREDENTIAL_FILE,
+    JUPYTER_TOKEN_FILE,
+    KAFKA_CLIENTS,
+    KAFKA_PASSWORD_FILE,
+    KAFKA_USER_FILE,
+    KAFKA_USERS_FILE,
+    PRINCIPALS,
+    PRINCIPALS_FILE,
+    ROOT_FILES,
+    SECRET_CHARS_MAX,
+    SECRET_CHARS_MIN,
+    SECRET_KEY_FILE,
+    STORE_USERS,
+    STORE_USERS_FILE,
+    TOKEN_KEY_FILE,
+    UIDS,
+    SecretFile,
+    StoreUser,
+    Volumes,
+    access_key_stem,
+    dump,
+    files_of,
+    json_object,
+    parse_credential,
+    parse_kafka_users,
+    parse_store_users,
+    secret_sha256,
+)
+from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
+from tarn.core.kafka_users import USERS as KAFKA_USERS
+
+SECRET_BYTES = 32
+_KNOWN_DEFAULTS = frozenset(
+    {"minioadmin", "minio123", "minio", "admin", "password", "changeme", "secret", "tarn", "root"}
+)
+
+RandomBytes = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """Two volumes that hold different ideas of one secret.
+
+    Attributes:
+        decides: the volume that decides.
+        follows: the volume that should agree with it.
+        about: the file in `follows`.
+    """
+
+    decides: str
+    follows: str
+    about: str
+
+
+def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ...]:
+    """Return the files to write, in order, so that every volume is complete and all agree.
+
+    Empty when nothing is missing. Existing secrets are kept. Unknown files are left alone.
+
+    Args:
+        volumes: consumer -> file name -> content, of all consumers.
+        random_bytes: a source of that many unpredictable bytes.
+
+    Raises:
+        InvalidError: a volume is not there, or a file cannot be what it should be.
+        CorruptStateError: two volumes contradict each other.
+    """
+    _check_shape(volumes)
+    disagreements: list[Disagreement] = []
+    writes: list[SecretFile] = []
+    writes += _plan_root(volumes, random_bytes, disagreements)
+    writes += _plan_store_users(volumes, random_bytes, disagreements)
+    writes += _plan_token_key(volumes, random_bytes)
+    writes += _plan_principals(volumes, random_bytes, disagreements)
+    writes += _plan_jupyter_token(volumes, random_bytes, disagreements)
+    writes += _plan_kafka(volumes, random_bytes, disagreements)
+    if disagreements:
+        raise _contradiction(disagreements)
+    return tuple(writes)
+
+
+def applied(volumes: Volumes, writes: tuple[SecretFile, ...]) -> dict[str, dict[str, str]]:
+    """Return the volumes as they are after the writes."""
+    result = {consumer: dict(files) for consumer, files in volumes.items()}
+    for write in writes:
+        result.setdefault(write.consumer, {})[write.name] = write.content
+    return result
+
+
+def _plan_root(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    for name in ROOT_FILES:
+        truth, copy = volumes["bootstrap"].get(name), volumes["minio"].get(name)
+        if truth is not None and copy is not None and truth != copy:
+            disagreements.append(Disagreement(decides="bootstrap", follows="minio", about=name))
+            continue
+        made = _secret(random_bytes) if name == "root_password" else f"tarn-root-{_suffix(random_bytes, 6)}"
+        value = truth or copy or made
+        if truth is None:
+            reason = "made" if copy is None else "taken back from minio"
+            yield SecretFile(consumer="bootstrap", name=name, content=value, reason=reason)
+        if copy is None:
+            yield SecretFile(consumer="minio", name=name, content=value, reason="copied from bootstrap")
+
+
+def _plan_store_users(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    text = volumes["bootstrap"].get(STORE_USERS_FILE)
+    known = {} if text is None else parse_store_users(text)
+    users = dict(known)
+    reasons: list[str] = []
+    for user in STORE_USERS:
+        if user in users:
+            continue
+        held = volumes[user]
+        if ACCESS_KEY_FILE in held and SECRET_KEY_FILE in held:
+            users[user] = StoreUser(access_key=held[ACCESS_KEY_FILE], secret_key=held[SECRET_KEY_FILE])
+            reasons.append(f"{user} taken back from its volume")
+        else:
+            users[user] = StoreUser(
+                access_key=_access_key(user, random_bytes), secret_key=_secret(random_bytes)
+            )
+            reasons.append(f"{user} made")
+    if users != known:
+        content = {
+            name: {"access_key": user.access_key, "secret_key": user.secret_key}
+            for name, user in users.items()
+        }
+        yield SecretFile(
+            consumer="bootstrap", name=STORE_USERS_FILE, content=dump(content), reason=", ".join(reasons)
+        )
+    for user in STORE_USERS:
+        for name, value in (
+            (ACCESS_KEY_FILE, users[user].access_key),
+            (SECRET_KEY_FILE, users[user].secret_key),
+        ):
+            found = volumes[user].get(name)
+            if found == value:
+                continue
+            if found is not None and user in known:
+                disagreements.append(Disagreement(decides="bootstrap", follows=user, about=name))
+                continue
+            # Half a pair whose other half and whose entry are both gone is of no use to anybody: replaced.
+            yield SecretFile(consumer=user, name=name, content=value, reason="copied from bootstrap")
+
+
+def _plan_token_key(volumes: Volumes, random_bytes: RandomBytes) -> Iterator[SecretFile]:
+    if TOKEN_KEY_FILE not in volumes["catalog"]:
+        key = base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).decode()
+        yield SecretFile(consumer="catalog", name=TOKEN_KEY_FILE, content=key, reason="made")
+
+
+def _plan_principals(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    text = volumes["catalog"].get(PRINCIPALS_FILE)
+    known = {} if text is None else json_object(text, f"catalog/{PRINCIPALS_FILE}")
+    principals = dict(known)
+    handed_out: list[SecretFile] = []
+    reasons: list[str] = []
+    for name in PRINCIPALS:
+        credential = volumes[name].get(CREDENTIAL_FILE)
+        if credential is None:
+            client_id, secret = f"{name}-{_suffix(random_bytes, 6)}", _secret(random_bytes)
+            principals = {key: entry for key, entry in principals.items() if _name_of(entry) != name}
+            principals[client_id] = {"name": name, "secret_sha256": secret_sha256(secret)}
+            handed_out.append(
+                SecretFile(
+                    consumer=name, name=CREDENTIAL_FILE, content=f"{client_id}:{secret}", reason="made"
+                )
+            )
+            reasons.append(f"{name} made")
+            continue
+        client_id, secret = parse_credential(credential, name)
+        entry = {"name": name, "secret_sha256": secret_sha256(secret)}
+        if text is None:
+            principals[client_id] = entry
+            reasons.append(f"{name} taken back from its credential")
+        elif known.get(client_id) != entry:
+            disagreements.append(Disagreement(decides="catalog", follows=name, about=CREDENTIAL_FILE))
+    if principals != known:
+        yield SecretFile(
+            consumer="catalog", name=PRINCIPALS_FILE, content=dump(principals), reason=", ".join(reasons)
+        )
+    yield from handed_out
+
+
+def _plan_jupyter_token(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    truth, copy = (volumes[consumer].get(JUPYTER_TOKEN_FILE) for consumer in ("jupyter", "cli"))
+    if truth is not None and copy is not None and truth != copy:
+        disagreements.append(Disagreement(decides="jupyter", follows="cli", about=JUPYTER_TOKEN_FILE))
+        return
+    value = truth or copy or _secret(random_bytes)
+    if truth is None:
+        reason = "made" if copy is None else "taken back from cli"
+        yield SecretFile(consumer="jupyter", name=JUPYTER_TOKEN_FILE, content=value, reason=reason)
+    if copy is None:
+        yield SecretFile(consumer="cli", name=JUPYTER_TOKEN_FILE, content=value, reason="copied from jupyter")
+
+
+def _plan_kafka(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    own = volumes[KAFKA_ADMIN]
+    text = own.get(KAFKA_USERS_FILE)
+    known = {} if text is None else parse_kafka_users(text)
+    users = dict(known)
+    reasons: list[str] = []
+    for user in KAFKA_USERS:
+        if user in users:
+            continue
+        held = volumes[user].get(KAFKA_PASSWORD_FILE) if user in KAFKA_CLIENTS else None
+        users[user] = held or _secret(random_bytes)
+        reasons.append(f"{user} taken back from its volume" if held else f"{user} made")
+    if users != known:
+        yield SecretFile(
+            consumer=KAFKA_ADMIN, name=KAFKA_USERS_FILE, content=dump(users), reason=", ".join(reasons)
+        )
+    if KAFKA_PASSWORD_FILE not in own:
+        yield SecretFile(
+            consumer=KAFKA_ADMIN, name=KAFKA_PASSWORD_FILE, content=_secret(random_bytes), reason="made"
+        )
+    for user in KAFKA_CLIENTS:
+        found = volumes[user].get(KAFKA_PASSWORD_FILE)
+        if found is None:
+            yield SecretFile(
+                consumer=user,
+                name=KAFKA_PASSWORD_FILE,
+                content=users[user],
+                reason=f"copied from {KAFKA_ADMIN}",
+            )
+        elif found != users[user]:
+            disagreements.append(Disagreement(decides=KAFKA_ADMIN, follows=user, about=KAFKA_PASSWORD_FILE))
+    for user in (KAFKA_ADMIN, *KAFKA_CLIENTS):
+        if volumes[user].get(KAFKA_USER_FILE) != user:
+            yield SecretFile(consumer=user, name=KAFKA_USER_FILE, content=user, reason="its name at Kafka")
+
+
+def _check_shape(volumes: Volumes) -> None:
+    missing = [consumer for consumer in UIDS if consumer not in volumes]
+    if missing:
+        names = ", ".join(f"secrets-{consumer}" for consumer in missing)
+        raise InvalidError(
+            f"not mounted: {names}; mount every volume at /secrets/<consumer>", missing=missing
+        )
+    for consumer in UIDS:
+        for name in files_of(consumer):
+            content = volumes[consumer].get(name)
+            if content is not None:
+                _check_content(consumer, name, content)
+
+
+def _check_content(consumer: str, name: str, content: str) -> None:
+    fix = f"remove the volume secrets-{consumer} and start again, it is filled anew"
+    if not content or len(content) > SECRET_CHARS_MAX or not content.isprintable():
+        raise InvalidError(
+            f"secret file {consumer}/{name} has {len(content)} characters of the wrong kind; "
+            f"expected 1 to {SECRET_CHARS_MAX} printable ones on one line; {fix}",
+            consumer=consumer,
+            file=name,
+        )
+    if content.lower() in _KNOWN_DEFAULTS:
+        raise InvalidError(f"secret file {consumer}/{name} holds a well-known default; {fix}", file=name)
+    if name not in ("root_user", ACCESS_KEY_FILE, KAFKA_USER_FILE) and len(content) < SECRET_CHARS_MIN:
+        raise InvalidError(
+            f"secret file {consumer}/{name} has {len(content)} characters; "
+            f"at least {SECRET_CHARS_MIN} are needed; {fix}",
+            consumer=consumer,
+            file=name,
+        )
+
+
+def _contradiction(disagreements: list[Disagreement]) -> CorruptStateError:
+    strangers = _strangers(disagreements)
+    found = "; ".join(
+        f"secrets-{d.follows} ({d.about}) disagrees with secrets-{d.decides}" for d in disagreements
+    )
+    volumes = " ".join(f"<project>_secrets-{name}" for name in strangers)
+    return CorruptStateError(
+        f"the secret volumes contradict each other: {found}. Nothing was changed. Probably a volume of "
+        f"another copy is mounted. Stop the stack, remove the stranger (docker volume rm {volumes}) and "
+        "start again: it is filled to agree with the others.",
+        disagreements=[f"{d.follows}/{d.about} vs {d.decides}" for d in disagreements],
+        remove=[f"secrets-{name}" for name in strangers],
+    )
+
+
+def _strangers(disagreements: list[Disagreement]) -> list[str]:
+    """Return the volumes to blame: a deciding one if all that follow it disagree, else those that follow."""
+    followers = {
+        "bootstrap": {"minio", *STORE_USERS},
+        "catalog": set(PRINCIPALS),
+        KAFKA_ADMIN: set(KAFKA_CLIENTS),
+    }
+    blamed: list[str] = []
+    for decides, expected in followers.items():
+        odd = {d.follows for d in disagreements if d.decides == decides}
+        blamed += [decides] if odd == expected else sorted(odd)
+    # One copy cannot outvote the one that decides; a stranger shows by other signs as well.
+    blamed += [d.follows for d in disagreements if d.decides == "jupyter" and "jupyter" not in blamed]
+    return list(dict.fromkeys(blamed))
+
+
+def _name_of(entry: object) -> object:
+    return entry.get("name") if isinstance(entry, dict) else None
+
+
+def _secret(random_bytes: RandomBytes) -> str:
+    return base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+
+
+def _suffix(random_bytes: RandomBytes, count: int) -> str:
+    return base64.b32encode(random_bytes(count)).decode()[:count].lower()
+
+
+def _access_key(user: str, random_bytes: RandomBytes) -> str:
+    stem = access_key_stem(user)
+    count = ACCESS_KEY_CHARS - len(stem)
+    return stem + base64.b32encode(random_bytes(count)).decode()[:count]
