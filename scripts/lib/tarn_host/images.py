@@ -106,7 +106,7 @@ def image_ids(names: list[str]) -> dict[str, str]:
 
 
 def built_somewhere(names: Iterable[str]) -> bool:
-    """Whether the engine has these images of ours, of whichever copy: then building them takes little disk."""
+    """Whether the engine has these images of ours, of any copy: then building them takes little disk."""
     listed = shell.capture(["docker", "image", "ls", "--format", "{{.Repository}}", "tarn/*"], timeout_s=30)
     return {f"tarn/{name}" for name in names} <= set(listed.out.split())
 
