@@ -32,7 +32,7 @@ class Log:
     def topics(self):
         if self.fault:
             raise self.fault
-        return {"t"}
+        return {"t", "__consumer_offsets"}
 
     def partitions_for_topic(self, topic):
         return set(self.held)

@@ -24,6 +24,8 @@ LOOK_BACK = 8
 """Offsets to read before an end: those right before it may be marks of a transaction, which nobody gets."""
 FETCH_BYTES_MAX = 64 * 1024
 POLL_MS = 200
+INTERNAL = "__"
+"""How the names of the broker's own topics begin: nobody may ask for these."""
 
 
 class KafkaOffsets:
@@ -43,9 +45,9 @@ class KafkaOffsets:
         self._security = dict(security or {})
 
     def bounds(self) -> Mapping[str, Bounds]:
-        """Return first and end offset of each partition of each topic; see `LogEnds`."""
+        """Return first and end offset of each partition of each topic but the broker's own; see `LogEnds`."""
         try:
-            topics = sorted(self._consumer.topics())
+            topics = sorted(name for name in self._consumer.topics() if not name.startswith(INTERNAL))
             parts = [
                 TopicPartition(topic, partition)
                 for topic in topics
