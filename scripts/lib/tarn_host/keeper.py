@@ -108,6 +108,7 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
+        process.terminate()
         raise StopError(
             f"could not write {part} after {written / MIB:.1f} MiB: {error.strerror or error}; it is removed",
             "free some space or name a file on another disk; the lake was not touched",

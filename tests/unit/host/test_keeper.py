@@ -101,12 +101,16 @@ class Streaming:
     def __init__(self, data: bytes, code: int) -> None:
         self.stdout = io.BytesIO(data)
         self.returncode = code
+        self.ended = False
 
     def __call__(self, *_: object, **__: object) -> Streaming:
         return self
 
     def wait(self, timeout: float | None = None) -> int:
         return self.returncode
+
+    def terminate(self) -> None:
+        self.ended = True
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -122,4 +126,22 @@ def test_half_a_backup_is_removed_and_named(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(StopError, match="was cut short after") as caught:
         keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")])
     assert caught.value.code == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_ends_the_container_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    container = Streaming(whole(), 0)
+    monkeypatch.setattr(keeper.subprocess, "Popen", container)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keeper.os, "fsync", full)
+    with pytest.raises(
+        StopError, match=r"lake\.tar\.part after .* MiB: No space left on device; it is removed"
+    ):
+        keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")])
+    assert container.ended
     assert list(tmp_path.iterdir()) == []
