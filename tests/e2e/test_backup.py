@@ -45,7 +45,7 @@ from tarn.cli.clients.lake import RestLake
 from tarn.cli.settings import load_secrets, load_settings
 
 settings = load_settings()
-lake = RestLake(settings, load_secrets(settings.secrets_dir))
+catalog = RestLake(settings, load_secrets(settings.secrets_dir))._catalog
 wanted = json.loads('''WANTED''')
 
 
@@ -57,9 +57,15 @@ def plain(column):
     return column
 
 
+def tables(above=()):
+    for namespace in catalog.list_namespaces(above):
+        yield from (".".join(name) for name in catalog.list_tables(namespace))
+        yield from tables(namespace)
+
+
 found = {}
-for name in lake.tables():
-    table = lake._catalog.load_table(name)
+for name in sorted(tables()):
+    table = catalog.load_table(name)
     current = table.current_snapshot()
     snapshot = wanted[name]["snapshot"] if wanted else (current.snapshot_id if current else None)
     rows = total = 0
