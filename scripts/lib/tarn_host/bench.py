@@ -47,7 +47,7 @@ ABOUT = {
         "Memory",
         "What the control group of each container holds without file cache that can be dropped "
         "(`memory.current` less `inactive_file`, as `docker stats` shows it), every two seconds: idle, a "
-        "minute after the start, with the replay of flights running, and while `scripts/tarn demo load` runs.",
+        "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
 }
