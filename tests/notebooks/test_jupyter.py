@@ -108,7 +108,7 @@ def test_another_sites_page_can_neither_read_nor_write(stack: Stack, token: str)
     assert not [name for name in page.headers if name.startswith("access-control-")]
     assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
     made = ask(stack, "/api/contents/work", method="POST", headers=foreign, body='{"type": "notebook"}')
-    assert made.status == 403
+    assert made.status in (403, 404)
     made = ask(stack, "/api/kernels", method="POST", headers={"Cookie": cookies}, body="{}")
     assert made.status == 403
     assert json.loads(ask(stack, "/api/kernels", headers=bearer(token)).body) == []
