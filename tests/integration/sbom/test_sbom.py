@@ -42,7 +42,7 @@ def debian_listed(name: str) -> set[str]:
     told = subprocess.run(
         [*command, "/usr/share/tarn/packages.txt"], capture_output=True, text=True, check=True, timeout=60
     )
-    return set(told.stdout.splitlines())
+    return {" ".join(row.split()) for row in told.stdout.splitlines()}
 
 
 @pytest.mark.parametrize("name", IMAGES)
