@@ -42,7 +42,8 @@ def debian_listed(name: str) -> set[str]:
     told = subprocess.run(
         [*command, "/usr/share/tarn/packages.txt"], capture_output=True, text=True, check=True, timeout=60
     )
-    return {" ".join(row.split()) for row in told.stdout.splitlines()}
+    rows = (row.split() for row in told.stdout.splitlines())
+    return {f"{package.partition(':')[0]} {version}" for package, version in rows}
 
 
 @pytest.mark.parametrize("name", IMAGES)
