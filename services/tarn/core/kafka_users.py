@@ -41,10 +41,12 @@ HEALTH = "health"
 HEALTH_TOPIC = "_tarn_health"
 
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
-    # Specs name the topics, and may ask for them to be made.
+    # Specs name the topics, and may ask for them to be made. A table remembers the cluster's id: the library
+    # asks for the rights on the cluster with it, and their denial would be logged at each commit.
     "ingest": (
         Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
         Right(resource="GROUP", name="tarn-", prefixed=True, operations=("READ",)),
+        Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
     ),
     # A person's own tools, from the host too.
     "cli": (
