@@ -64,7 +64,7 @@ def tables(above=()):
 
 
 found = {}
-for name in sorted(tables()):
+for name in sorted(wanted or tables()):
     table = catalog.load_table(name)
     current = table.current_snapshot()
     snapshot = wanted[name]["snapshot"] if wanted else (current.snapshot_id if current else None)
