@@ -13,6 +13,7 @@ from minio.credentials import StaticProvider
 from minio.error import MinioAdminException, S3Error
 
 from tests.support.flights import host_env
+from tests.support.secrets import secret_values
 from tests.support.stack import LONG_RUNNING, Stack, run
 
 ADDRESSES = {
@@ -134,31 +135,14 @@ def test_a_services_key_administers_nothing(stack: Stack) -> None:
         assert "AccessDenied" in str(refused.value), name
 
 
-def values(text: str) -> set[str]:
-    """The parts of a secret file that are secret: long texts; of a credential, the part after the colon."""
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return {text.strip().rpartition(":")[2]}
-    leaves = [content]
-    found = set()
-    while leaves:
-        leaf = leaves.pop()
-        if isinstance(leaf, dict):
-            leaves += [v for key, v in leaf.items() if key not in ("access_key", "name", "secret_sha256")]
-        elif isinstance(leaf, list):
-            leaves += leaf
-        elif isinstance(leaf, str) and len(leaf) >= 20:
-            found.add(leaf)
-    return found
-
-
 def test_no_secret_is_seen_where_it_does_not_belong(stack: Stack) -> None:
     answer = stack.one_shot("init", ALL_SECRETS)
     assert answer.code == 0, answer.text
     files: dict[str, str] = json.loads(answer.text.splitlines()[-1])
     secrets = {
-        name: values(text) for name, text in files.items() if name.rpartition("/")[2] not in IDS and text
+        name: secret_values(text)
+        for name, text in files.items()
+        if name.rpartition("/")[2] not in IDS and text
     }
     everything = set().union(*secrets.values())
     assert len(everything) >= 15, "too few secrets were found to mean anything"

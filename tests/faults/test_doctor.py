@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from tarn_host import doctor_judge, doctor_look, project
 
+from tests.support.secrets import secret_values
 from tests.support.stack import LONG_RUNNING, Stack, eventually, free_ports, run
 
 HEAL_S = 120
@@ -221,12 +221,7 @@ def all_secrets(stack: Stack) -> set[str]:
     for volume in listed.text.split():
         texts = in_volume(stack, volume.rpartition("_secrets-")[2], "for f in /s/*; do cat $f; echo; done")
         for text in texts.splitlines():
-            with contextlib.suppress(ValueError):
-                found |= {
-                    v for entry in json.loads(text).values() for v in entry.values() if "secret" not in v
-                }
-                continue
-            found |= {text, *text.split(":")}
+            found |= secret_values(text)
     return {value for value in found if len(value) >= 16}
 
 

@@ -45,3 +45,22 @@ def holders(stack: Stack, service: str, secret: str) -> list[str]:
     if secret in run(["docker", "logs", stack.container(service)], timeout_s=60).text:
         found.append("the log")
     return found
+
+
+def secret_values(text: str) -> set[str]:
+    """The parts of a secret file that are secret: long texts; of a credential, the part after the colon."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {text.strip().rpartition(":")[2]}
+    leaves = [content]
+    found = set()
+    while leaves:
+        leaf = leaves.pop()
+        if isinstance(leaf, dict):
+            leaves += [v for key, v in leaf.items() if key not in ("access_key", "name", "secret_sha256")]
+        elif isinstance(leaf, list):
+            leaves += leaf
+        elif isinstance(leaf, str) and len(leaf) >= 20:
+            found.add(leaf)
+    return found
