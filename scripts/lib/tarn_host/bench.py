@@ -253,6 +253,7 @@ def _keep(kind: str, command: str, runs: list[dict[str, Any]]) -> None:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
         "engine": _engine_of(runs),
+        "load": round(os.getloadavg()[1], 1),
         "runs": runs,
     }
     RAW.mkdir(parents=True, exist_ok=True)
@@ -279,6 +280,11 @@ def _raw_files() -> list[dict[str, Any]]:
     ]
 
 
+def _load(raw: Mapping[str, Any]) -> str:
+    """What else may have slowed it down: the load average of the last five minutes at its end."""
+    return f" Load average at the end: {raw['load']}." if "load" in raw else ""
+
+
 def report(raws: Sequence[Mapping[str, Any]]) -> str:
     """The page about a set of raw results. Pure.
 
@@ -291,7 +297,7 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
         parts.append(f"\n## {title}\n\n{about}\n")
         parts.append(
             f"\n`{raw['command']}` on {raw['date']}, commit {raw['commit']}: "
-            f"{raw['machine']}; engine {raw['engine']}.\n"
+            f"{raw['machine']}; engine {raw['engine']}.{_load(raw)}\n"
         )
         if raw["bench"] == "memory":
             parts.append(f"\n{bench_memory.section(runs)}")
