@@ -18,7 +18,8 @@ from tarn_host import lanes, python, shell, stack, up
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, StopError, line, stopped
 
-TIERS = ("unit", "contract", "spark", "integration", "e2e", "faults", "notebooks", "rck")
+# Faults last: what they provoke stands in the logs of the stack that the tiers share.
+TIERS = ("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
 SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
 TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
