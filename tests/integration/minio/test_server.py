@@ -208,6 +208,9 @@ def test_a_paused_server_is_healthy_soon_after(server: Server) -> None:
     eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
     wrapped.unpause()
     eventually("healthy again", lambda: server.health() == "healthy", timeout_s=30)
+    wrapped.reload()
+    assert wrapped.status == "running"
+    assert wrapped.attrs["RestartCount"] == 0, "it was thawed, not started again"
 
 
 def test_a_kill_loses_nothing_that_was_acknowledged(server: Server, bucket: str) -> None:

@@ -60,6 +60,7 @@ class FakeBroker:
 
     def __init__(self, *, mechanisms: tuple[str, ...] = ("SCRAM-SHA-512",), knows: str, honest: bool) -> None:
         self._mechanisms, self._knows, self._honest = mechanisms, knows, honest
+        self.judged: list[bool] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.port = int(self._listener.getsockname()[1])
@@ -98,7 +99,8 @@ class FakeBroker:
         key = hmac.digest(salted, b"Client Key", "sha512")
         signature = hmac.digest(hashlib.sha512(key).digest(), signed, "sha512")
         expected = bytes(a ^ b for a, b in zip(key, signature, strict=True))
-        if base64.b64decode(proof) != expected:
+        self.judged.append(base64.b64decode(proof) == expected)
+        if not self.judged[-1]:
             told = b"invalid credentials"
             self._answer(connection, struct.pack(f">hh{len(told)}si", 58, len(told), told, 0))
             return
@@ -134,7 +136,9 @@ def fake() -> Iterator[Callable[..., FakeBroker]]:
 
 
 def test_who_knows_the_password_gets_in(fake: Callable[..., FakeBroker]) -> None:
-    require_login(fake().address, Login(user="cli", password=PASSWORD).options())
+    broker = fake()
+    require_login(broker.address, Login(user="cli", password=PASSWORD).options())
+    assert broker.judged == [True]
 
 
 def test_a_wrong_password_is_told_with_the_user_and_what_to_do(fake: Callable[..., FakeBroker]) -> None:

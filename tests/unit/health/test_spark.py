@@ -15,9 +15,11 @@ SETTINGS = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes(6)
 
 
 @contextmanager
-def server(*answers: bytes, close: bool = True) -> Iterator[tuple[str, int]]:
+def server(
+    *answers: bytes, close: bool = True, heard: list[bytes] | None = None
+) -> Iterator[tuple[str, int]]:
     """Sends these parts to whoever greets it, then closes or stays silent."""
-    heard: list[bytes] = []
+    heard = [] if heard is None else heard
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -42,8 +44,10 @@ def server(*answers: bytes, close: bool = True) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("parts", [(SETTINGS,), (SETTINGS[:4], SETTINGS[4:])])
 def test_a_server_that_greets_is_there(parts: tuple[bytes, ...]) -> None:
-    with server(*parts) as address:
+    heard: list[bytes] = []
+    with server(*parts, heard=heard) as address:
         check_connect(address, timeout_s=5.0)
+    assert heard == [HTTP2_HELLO]
 
 
 def test_a_frozen_process_behind_an_open_port_is_seen() -> None:
