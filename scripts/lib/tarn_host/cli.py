@@ -7,18 +7,17 @@ would send the same events. `status` is told what the engine says of the contain
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from tarn_host import base, engine, keeper, project, shell, stack
+from tarn_host import base, engine, keeper, oneshot, project, stack
 from tarn_host.say import StopError, stopped
 
 PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; does not come back where it could be started."""
+    """Run the command; gives its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         here = project.load()
@@ -44,10 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     told = ["--env", f"TARN_CONTAINERS={containers(stack.services(here))}"] if is_status(words) else []
-    options = ["--rm", "--no-deps", *([] if terminal else ["-T"]), *told]
-    command = ["docker", "compose", "run", *options, keeper.service_of(words), *words]
-    os.chdir(project.ROOT)
-    return os.execvpe(command[0], command, shell.environment(here.env()))
+    return oneshot.run(here, keeper.service_of(words), words, options=told, terminal=terminal)
 
 
 def is_play(words: Sequence[str]) -> bool:

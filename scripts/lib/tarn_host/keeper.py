@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tarn_host import project, shell, stack
+from tarn_host import oneshot, project, shell, stack
 from tarn_host.project import ROOT, Project
 from tarn_host.say import StopError, line
 
@@ -47,12 +47,6 @@ def _plain(words: Sequence[str]) -> list[str]:
     return [word for word in words if word != "--debug"]
 
 
-def compose_run(service: str, *words: str, entrypoint: str = "") -> list[str]:
-    """The command that runs one service once, without a terminal. Pure."""
-    named = ["--entrypoint", entrypoint] if entrypoint else []
-    return ["docker", "compose", "run", "--rm", "--no-deps", "-T", *named, service, *words]
-
-
 def backup(here: Project, words: Sequence[str]) -> int:
     """Take a backup into a file; the file shows under its name when it is whole.
 
@@ -61,7 +55,7 @@ def backup(here: Project, words: Sequence[str]) -> int:
     """
     target = _file(words, "backup")
     if target is None:
-        return _pass(here, compose_run("keeper", "backup"))
+        return oneshot.run(here, "keeper", ["backup"])
     if target.exists():
         raise StopError(f"{target} exists, and a backup overwrites nothing", "choose another name")
     if not target.parent.is_dir():
@@ -88,43 +82,29 @@ def backup(here: Project, words: Sequence[str]) -> int:
 def _take(here: Project, part: Path) -> tuple[int, int]:
     """Stream a backup into a file; the container's exit code and the bytes written."""
     written = 0
-    process = subprocess.Popen(
-        compose_run("keeper", "backup"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=shell.environment(here.env()),
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        with part.open("wb") as file:
-            os.chmod(part, 0o600)
-            while True:
-                chunk = process.stdout.read(CHUNK_BYTES)
-                if not chunk:
-                    break
-                file.write(chunk)
-                written += len(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        process.terminate()
-        raise StopError(
-            f"could not write {part} after {written / MIB:.1f} MiB: {error.strerror or error}; it is removed",
-            "free some space or name a file on another disk; the lake was not touched",
-        ) from None
-    finally:
-        process.stdout.close()
-        _end(process)
+    taking = oneshot.started(here, "keeper", ["backup"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    with taking as process:
+        assert process.stdout is not None
+        try:
+            with part.open("wb") as file:
+                os.chmod(part, 0o600)
+                while True:
+                    chunk = process.stdout.read(CHUNK_BYTES)
+                    if not chunk:
+                        break
+                    file.write(chunk)
+                    written += len(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StopError(
+                f"could not write {part} after {written / MIB:.1f} MiB: {error.strerror or error}; it is "
+                "removed",
+                "free some space or name a file on another disk; the lake was not touched",
+            ) from None
+        finally:
+            process.stdout.close()
     return process.returncode, written
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(timeout=shell.TERMINATE_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def restore(here: Project, words: Sequence[str]) -> int:
@@ -157,19 +137,18 @@ def restore(here: Project, words: Sequence[str]) -> int:
     up = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
     up += ["--wait", "--wait-timeout", str(START_TIMEOUT_S), "minio"]
     _prepare(here, up, "starting the store", START_TIMEOUT_S + 60)
-    _prepare(here, compose_run("bootstrap"), "preparing the store", PREPARE_TIMEOUT_S)
-    command = compose_run("bootstrap", "restore", entrypoint="tarn")
+    once = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "bootstrap"]
+    _prepare(here, once, "preparing the store", PREPARE_TIMEOUT_S)
+    options = ["--entrypoint", "tarn"]
     if source is None:
-        code = _pass(here, command)
+        code = oneshot.run(here, "bootstrap", ["restore"], options=options)
     else:
         with source.open("rb") as file:
-            code = subprocess.run(
-                command, stdin=file, env=shell.environment(here.env()), cwd=ROOT, check=False
-            ).returncode
+            code = oneshot.run(here, "bootstrap", ["restore"], options=options, stdin=file)
     if code != 0:
         return code
     line(f"restored in {time.monotonic() - begin:.1f} s; looking at the copy")
-    code = _pass(here, compose_run("keeper", "fsck"), stdin=subprocess.DEVNULL)
+    code = oneshot.run(here, "keeper", ["fsck"], stdin=subprocess.DEVNULL)
     line(f"done in {time.monotonic() - begin:.1f} s; scripts/up starts everything else")
     return code
 
@@ -184,13 +163,6 @@ def _prepare(here: Project, command: list[str], what: str, timeout_s: float) -> 
         env=here.env(),
         cwd=ROOT,
     )
-
-
-def _pass(here: Project, command: list[str], stdin: int | None = None) -> int:
-    """Run with this process's own streams."""
-    return subprocess.run(
-        command, stdin=stdin, env=shell.environment(here.env()), cwd=ROOT, check=False
-    ).returncode
 
 
 def _file(words: Sequence[str], command: str) -> Path | None:

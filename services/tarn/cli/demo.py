@@ -15,7 +15,7 @@ from rich.table import Table
 from tarn.cli.ports import Clock as PortsClock
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import InvalidError
-from tarn.core.exits import FAILED, OK
+from tarn.core.exits import FAILED, INTERRUPTED, OK
 
 if TYPE_CHECKING:
     from tarn.cli.glance import Glance
@@ -60,15 +60,20 @@ def load_(
     lake = FlightTables(settings, load_secrets(settings.secrets_dir))
     stream = _stream(duplicates, late, broken, seed)
     clock = Clock(now_s=time.monotonic, wait=time.sleep)
-    done = load(
-        stream,
-        Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()),
-        lake,
-        Lines(clock, _err().print),
-        again=again,
-        clock=clock,
-        limits=Limits(stall_s_max=stall_s),
-    )
+    _hear_a_stop()
+    try:
+        done = load(
+            stream,
+            Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()),
+            lake,
+            Lines(clock, _err().print),
+            again=again,
+            clock=clock,
+            limits=Limits(stall_s_max=stall_s),
+        )
+    except KeyboardInterrupt:
+        _err().print("Stopped; the next load goes on from here.")
+        raise typer.Exit(INTERRUPTED) from None
     _summary(done)
 
 
@@ -121,7 +126,7 @@ def replay(
             shown_s = time.monotonic()
             out.print(f"{_moment(stream, at)}   {at:,} of {len(stream):,} messages", highlight=False)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped container ends as by Ctrl-C
+    _hear_a_stop()
     end = None if messages is None else play.start + messages
     try:
         sent = topic.play(stream, pace, play, end=end, on_progress=progress)
@@ -189,6 +194,11 @@ def _summary(done: Loaded) -> None:
         )
     for name in LAYERS:
         out.print(f"{name:7} {done.layers[name].rows:>12,} rows", highlight=False)
+
+
+def _hear_a_stop() -> None:
+    """A container that is stopped ends as by Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _stream(duplicates: float, late: float, broken: float, seed: int) -> Stream:

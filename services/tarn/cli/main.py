@@ -1,7 +1,8 @@
 """The commands: read options, call, print. What they do is in the modules they call.
 
 Exit codes: 0 done; 1 the answer is no (a canary that did not arrive, a service that is down); 2 wrong input
-or setting; 3 something does not answer; 4 access refused; 5 stored state needs a person; 70 a defect of Tarn.
+or setting; 3 something does not answer; 4 access refused; 5 stored state needs a person; 70 a defect of Tarn;
+130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ UNAVAILABLE = 3
 DENIED = 4
 STOPPED = 5
 BUG = 70
+INTERRUPTED = 130
 
 _CODES: tuple[tuple[type[TarnError], int], ...] = (
     (InvalidError, INVALID),

@@ -12,7 +12,7 @@ from tarn.core.errors import TarnError, UnavailableError
 from tarn.flights.events import PARTITIONS, Kind, Stream
 from tarn.flights.pace import AllAtOnce, Pace
 from tarn.flights.producer import ends_in
-from tarn.flights.resume import Mark, Play, is_finished, plan
+from tarn.flights.resume import Mark, Play, is_begun, is_finished, plan
 
 GOLD_TABLES = ("delays_by_carrier", "delays_by_route", "delays_by_hour", "delays_by_weather")
 LAYERS = ("bronze", "silver", "gold")
@@ -180,17 +180,17 @@ def load(
     sent, complete = 0, is_complete(stream, lake, before)
     partitions = log.ensure()
     begun = sum(log.end_offsets().values())
-    if again or not complete:
-        ends = ends_in(stream, partitions)
-        play = plan(log.tails(), ends, fingerprint=stream.fingerprint, again=again)
-        if not is_finished(play, ends):
-            goal = begun + len(stream) - play.start
-            with _watched(lake, limits) as seen:
+    ends = ends_in(stream, partitions)
+    play = plan(log.tails(), ends, fingerprint=stream.fingerprint, again=again)
+    # A second play that was stopped on its way is gone on with, although the lake knows all its events.
+    if (again or not complete or is_begun(play)) and not is_finished(play, ends):
+        goal = begun + len(stream) - play.start
+        with _watched(lake, limits) as seen:
 
-                def show(at: int) -> None:
-                    view.show(_progress("playing", at, stream, begun, goal, seen()))
+            def show(at: int) -> None:
+                view.show(_progress("playing", at, stream, begun, goal, seen()))
 
-                sent = log.play(stream, AllAtOnce(), play, on_progress=show)
+            sent = log.play(stream, AllAtOnce(), play, on_progress=show)
     produced_s = clock.now_s()
     after = _await(log.end_offsets(), begun, stream, lake, view, clock, limits)
     return Loaded(

@@ -95,6 +95,11 @@ def plan(tails: Mapping[int, Mark | None], ends: tuple[int, ...], *, fingerprint
     return last
 
 
+def is_begun(play: Play) -> bool:
+    """Whether any partition has messages of it."""
+    return any(play.next)
+
+
 def is_finished(play: Play, ends: tuple[int, ...]) -> bool:
     """Whether every partition has all of its messages."""
     return all(done >= end for done, end in zip(play.next, ends, strict=True))

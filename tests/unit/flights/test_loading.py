@@ -140,6 +140,17 @@ def test_again_sends_a_second_round() -> None:
     assert [p.round for p in log.plays] == [1, 2]
 
 
+def test_a_second_play_that_was_stopped_is_gone_on_with_on_a_complete_lake() -> None:
+    log = Log()
+    load(_stream(), log, Lake(log), Seen(), again=False, clock=Time().clock(), limits=LIMITS)
+    print_ = _stream().fingerprint
+    log.marks[1] = Mark(fingerprint=print_, round=2, index=40)
+    lake = Lake(log, has_heard=True, looks=10)
+    done = load(_stream(), log, lake, Seen(), again=False, clock=Time().clock(), limits=LIMITS)
+    assert (done.sent, done.complete_before) == (len(_stream()), True)
+    assert log.plays[1:] == [Play(fingerprint=print_, round=2, next=(0, 41, 0, 0))]
+
+
 def test_a_topic_that_has_everything_is_only_waited_for() -> None:
     log = Log()
     load(_stream(), log, Lake(log), Seen(), again=False, clock=Time().clock(), limits=LIMITS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -96,33 +98,32 @@ def test_a_running_stack_is_not_restored_into(tmp_path: Path, monkeypatch: pytes
 
 
 class Streaming:
-    """Stands for the container: gives bytes and an exit code."""
+    """Stands for the container: gives bytes and an exit code, and knows what its block ended with."""
 
     def __init__(self, data: bytes, code: int) -> None:
         self.stdout = io.BytesIO(data)
         self.returncode = code
-        self.ended = False
+        self.ended_by: BaseException | None = None
 
-    def __call__(self, *_: object, **__: object) -> Streaming:
-        return self
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self.returncode
-
-    def terminate(self) -> None:
-        self.ended = True
+    @contextmanager
+    def __call__(self, *_: object, **__: object) -> Iterator[Streaming]:
+        try:
+            yield self
+        except BaseException as error:
+            self.ended_by = error
+            raise
 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_whole_backup_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int):
-    monkeypatch.setattr(keeper.subprocess, "Popen", Streaming(whole(), code))
+    monkeypatch.setattr(keeper.oneshot, "started", Streaming(whole(), code))
     assert keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")]) == code
     assert [path.name for path in tmp_path.iterdir()] == ["lake.tar"]
     assert (tmp_path / "lake.tar").stat().st_mode & 0o777 == 0o600
 
 
 def test_half_a_backup_is_removed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeper.subprocess, "Popen", Streaming(whole()[:700], 3))
+    monkeypatch.setattr(keeper.oneshot, "started", Streaming(whole()[:700], 3))
     with pytest.raises(StopError, match="was cut short after") as caught:
         keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")])
     assert caught.value.code == 3
@@ -133,7 +134,7 @@ def test_a_disk_that_is_full_ends_the_container_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     container = Streaming(whole(), 0)
-    monkeypatch.setattr(keeper.subprocess, "Popen", container)
+    monkeypatch.setattr(keeper.oneshot, "started", container)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -143,5 +144,5 @@ def test_a_disk_that_is_full_ends_the_container_and_leaves_nothing(
         StopError, match=r"lake\.tar\.part after .* MiB: No space left on device; it is removed"
     ):
         keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")])
-    assert container.ended
+    assert isinstance(container.ended_by, StopError)
     assert list(tmp_path.iterdir()) == []
