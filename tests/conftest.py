@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from tarn_host.tiers import UNEXPECTED
 
 from tests.support.containers import (
     KEEPER,
@@ -84,7 +85,11 @@ def log_keeper(pytestconfig: pytest.Config) -> LogKeeper:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run on an ERROR line that nobody expected."""
-    if session.config.stash[KEEPER].findings and session.exitstatus == 0:
+    findings = session.config.stash[KEEPER].findings
+    if findings:
+        text = "".join(f"{finding.service}: {finding.line[:400]}\n" for finding in findings)
+        (artifacts() / UNEXPECTED).write_text(text, encoding="utf-8")
+    if findings and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

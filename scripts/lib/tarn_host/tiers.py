@@ -25,6 +25,9 @@ SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
 TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
+UNEXPECTED = "unexpected-errors.txt"  # written by tests/conftest.py
+BROKEN_LINES_MAX = 40
+BROKEN_CHARS_MAX = 400
 ARTIFACTS = ROOT / "artifacts"
 HELP = """Run the tests. No tier: all that exist. `unit` includes `lint` (format, lint, types, imports),
 needs no container and takes seconds. Tiers with containers build the images first and remove their
@@ -41,6 +44,7 @@ class Outcome:
     failed: int
     skipped: int
     seconds: float
+    broken: tuple[str, ...] = ()  # each failed test with the first line of why
 
     @property
     def tests(self) -> int:
@@ -65,8 +69,11 @@ def existing(tests_dir: Path) -> list[str]:
 def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
     """The counts of one pytest run; a run that failed without a failed test counts as one failure."""
     passed = failed = skipped = 0
+    broken: list[str] = []
     if report.is_file():
-        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        root = ElementTree.parse(report).getroot()
+        broken = [told for case in root.iter("testcase") for told in _why(case)]
+        for suite in root.iter("testsuite"):
             total, bad = (
                 int(suite.get("tests", 0)),
                 int(suite.get("failures", 0)) + int(suite.get("errors", 0)),
@@ -76,7 +83,18 @@ def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
             passed += max(0, total - bad - skips)
     if code != 0 and failed == 0:
         failed = 1
-    return Outcome(tier=tier, passed=passed, failed=failed, skipped=skipped, seconds=round(seconds, 1))
+        broken.append(f"exit code {code} without a failed test; the reason is above and in artifacts/{tier}")
+    unexpected = report.with_name(UNEXPECTED)
+    if code != 0 and unexpected.is_file():
+        broken += [f"unexpected: {text}" for text in unexpected.read_text(encoding="utf-8").splitlines()]
+    return Outcome(tier, passed, failed, skipped, round(seconds, 1), tuple(broken))
+
+
+def _why(case: ElementTree.Element) -> list[str]:
+    """What failed in a test: nothing, its body, its set-up or both."""
+    name = f"{case.get('classname', '')}.{case.get('name', '')}".strip(".")
+    found = [*case.findall("failure"), *case.findall("error")]
+    return [f"{name}: {next(iter((one.get('message') or '').split(chr(10))), '')}" for one in found]
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
@@ -87,6 +105,9 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
             f"{o.tier:<12} {o.tests:>6} {o.passed:>7} {o.failed:>7} {o.skipped:>8} {o.seconds:>7.1f}s"
         )
     rows.append("")
+    broken = [f"{o.tier}: {told[:BROKEN_CHARS_MAX]}" for o in outcomes for told in o.broken]
+    if broken:
+        rows += ["failed:", *(f"  {told}" for told in broken[:BROKEN_LINES_MAX]), ""]
     rows.append(f"{sum(o.passed for o in outcomes)} passed, {sum(o.failed for o in outcomes)} failed")
     return rows
 
@@ -226,15 +247,16 @@ def lint() -> Outcome:
         "imports": [tool("lint-imports")],
     }
     begin = time.monotonic()
-    failed = 0
+    broken = []
     for name, command in checks.items():
         result = shell.capture(command, timeout_s=LINT_TIMEOUT_S, cwd=ROOT)
         line(f"    {name}: {'ok' if result.ok else 'FAILED'}")
         if not result.ok:
-            failed += 1
+            broken.append(name)
             for text in (result.out + result.err).splitlines()[-60:]:
                 line(f"        {text}")
-    return Outcome("lint", len(checks) - failed, failed, 0, round(time.monotonic() - begin, 1))
+    seconds = round(time.monotonic() - begin, 1)
+    return Outcome("lint", len(checks) - len(broken), len(broken), 0, seconds, tuple(broken))
 
 
 @contextlib.contextmanager

@@ -130,6 +130,7 @@ class ObjectStore(Protocol):
         """
 
 
+NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
@@ -265,6 +266,13 @@ class S3Store:
         if status is not None and 400 <= status < 500:
             raise StoreDeniedError(
                 f"could not {what} at {self.endpoint}: {_first_line(error)}; check bucket and settings"
+            ) from error
+        if status == 507 or any(word in str(error) for word in NO_ROOM):
+            # Not a refusal: a disk that runs full while it writes proves nothing about what is on it.
+            raise StoreAmbiguousError(
+                f"could not {what}: the disk of the store at {self.endpoint} is full; free some space and it "
+                "goes on by itself (scripts/doctor tells how much there is)",
+                endpoint=self.endpoint,
             ) from error
         raise StoreAmbiguousError(
             f"no answer to: {what} at {self.endpoint}: {_first_line(error)}; it may have happened",

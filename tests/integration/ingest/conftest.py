@@ -33,6 +33,7 @@ with warnings.catch_warnings():
     from kafka import KafkaProducer
 
 UID = 10006
+DATA_UIDS = {"minio": 10001, "kafka": 10002}
 RUNS_WITHIN_S = 60.0
 
 SPEC = """
@@ -75,6 +76,36 @@ def hardened(name: str, **limits: Any) -> DockerContainer:
     )
 
 
+def holder(volume: str) -> DockerContainer:
+    """A container that keeps a volume mounted while its user ends and starts, and can write to it."""
+    container = DockerContainer(image("services")).with_kwargs(user="0:0", network_mode="none")
+    return container.with_volume_mapping(volume, "/data", "rw").with_command(["sleep", "3600"])
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A data volume of a fixed size."""
+
+    holder: DockerContainer
+
+    def fill(self) -> None:
+        """Take all room that is left."""
+        self._run("dd if=/dev/zero of=/data/filler bs=64k; dd if=/dev/zero of=/data/filler2 bs=1k", 1)
+        assert self.free_bytes() == 0
+
+    def free(self) -> None:
+        """Give it back."""
+        self._run("rm -f /data/filler /data/filler2", 0)
+
+    def free_bytes(self) -> int:
+        code = "import os; s = os.statvfs('/data'); print(s.f_bavail * s.f_frsize)"
+        return int(self.holder.exec(["python", "-c", code]).output)
+
+    def _run(self, script: str, code: int) -> None:
+        done = self.holder.exec(["sh", "-c", script])
+        assert done.exit_code == code, done.output.decode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """A small stack of ours: each service called by its name in the network, each with its own secrets.
@@ -83,6 +114,7 @@ class Stack:
         network: where they meet.
         secrets: consumer to the volume that holds its secrets.
         containers: by service.
+        disks: data volumes of a fixed size, by service.
         s3: the store as the test reaches it.
         catalog: the catalog as the test reaches it.
         kafka: the broker as the test reaches it.
@@ -91,6 +123,7 @@ class Stack:
     network: Network
     secrets: dict[str, str]
     containers: dict[str, DockerContainer]
+    disks: dict[str, Disk]
     s3: str
     catalog: str
     kafka: str
@@ -98,9 +131,11 @@ class Stack:
     def wrapped(self, service: str) -> Container:
         return self.containers[service].get_wrapped_container()
 
+    def login(self) -> Login:
+        return Login(user="cli", password=self.secret("cli", "kafka_password"))
+
     def producer(self) -> Any:
-        login = Login(user="cli", password=self.secret("cli", "kafka_password"))
-        return KafkaProducer(bootstrap_servers=self.kafka, **login.options(), acks="all", linger_ms=5)
+        return KafkaProducer(bootstrap_servers=self.kafka, **self.login().options(), acks="all", linger_ms=5)
 
     def secret(self, consumer: str, name: str) -> str:
         """One secret, read by a container that may."""
@@ -156,12 +191,23 @@ def one_shot(container: DockerContainer) -> None:
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+def disk_mib() -> dict[str, int]:
+    """How large the data volume of a service is; those that are not named have all of the machine's disk."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def stack(disk_mib: dict[str, int]) -> Iterator[Stack]:
     """Store, catalog and Kafka, with credentials made and rights given by our own one-shots."""
     client = docker.from_env()
     mark = uuid.uuid4().hex[:8]
     secrets = {consumer: f"tarn-test-{mark}-{consumer}" for consumer in UIDS}
-    volumes = [*secrets.values(), f"tarn-test-{mark}-data"]
+    data = {name: f"tarn-test-{mark}-{name}-data" for name in DATA_UIDS}
+    volumes = [*secrets.values(), *data.values()]
+    for name, mib in disk_mib.items():
+        owner = f"uid={DATA_UIDS[name]},gid={DATA_UIDS[name]},mode=0750"
+        options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={mib}m,{owner}"}
+        client.volumes.create(data[name], driver_opts=options)
     port = free_port()
     s3_port, catalog_port = free_port(), free_port()
     try:
@@ -172,8 +218,9 @@ def stack() -> Iterator[Stack]:
                 container = hardened(name, **limits).with_network(network).with_network_aliases(alias)
                 return container.with_volume_mapping(secrets[alias], "/run/tarn/secrets", "ro")
 
+            disks = {name: Disk(running.enter_context(holder(data[name]))) for name in disk_mib}
             minio = service("minio", alias="minio", mem_limit="768m")
-            minio.with_volume_mapping(volumes[-1], "/data", "rw")
+            minio.with_volume_mapping(data["minio"], "/data", "rw")
             minio.ports["9000/tcp"] = ("127.0.0.1", s3_port)  # type: ignore[assignment]
             running.enter_context(minio)
             bootstrap = service("services", alias="bootstrap", user="10008:10008")
@@ -182,7 +229,9 @@ def stack() -> Iterator[Stack]:
             catalog.with_env("TARN_S3_ENDPOINT_PUBLISHED", f"http://127.0.0.1:{s3_port}")
             catalog.ports["8182/tcp"] = ("127.0.0.1", catalog_port)  # type: ignore[assignment]
             running.enter_context(catalog)
-            kafka = service("kafka", alias="kafka", mem_limit="1g")
+            # As in the compose file: a broker whose disk is full ends, and the engine starts it again.
+            kafka = service("kafka", alias="kafka", mem_limit="1g", restart_policy={"Name": "unless-stopped"})
+            kafka.with_volume_mapping(data["kafka"], "/data", "rw")
             kafka.with_env("TARN_KAFKA_ADVERTISED_PUBLISHED", f"127.0.0.1:{port}")
             kafka.ports["9094/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
             running.enter_context(kafka)
@@ -190,6 +239,7 @@ def stack() -> Iterator[Stack]:
                 network=network,
                 secrets=secrets,
                 containers={"minio": minio, "catalog": catalog, "kafka": kafka},
+                disks=disks,
                 s3=f"http://127.0.0.1:{s3_port}",
                 catalog=f"http://127.0.0.1:{catalog_port}",
                 kafka=f"127.0.0.1:{port}",

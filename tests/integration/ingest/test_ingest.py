@@ -172,7 +172,7 @@ def test_its_pages_tell_where_it_stands(ingest: Ingest) -> None:
     producer = ingest.stack.producer()
     ledger.feed(producer, 300)
     producer.close()
-    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=30)
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=90)
     found = ingest.status()
     assert found["state"] == "Running"
     assert found["conditions"][0]["status"] is True
@@ -184,7 +184,7 @@ def test_its_pages_tell_where_it_stands(ingest: Ingest) -> None:
         ingest.stack.open().load_table("bronze.orders").metadata.current_snapshot_id
     )
     assert found["lastCommit"]["durationMs"] > 0
-    eventually("no lag is shown", lambda: ingest.status()["lag"] == 0, timeout_s=20)
+    eventually("no lag is shown", lambda: ingest.status()["lag"] == 0, timeout_s=90)
     status, body = ingest.get("/metrics")
     assert status == 200
     assert (
@@ -232,14 +232,14 @@ def test_a_column_renamed_by_somebody_stops_ingest_until_it_is_put_back(ingest: 
     ledger = Ledger(seed=5)
     producer = ingest.stack.producer()
     ledger.feed(producer, 200)
-    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=30)
+    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=90)
     table = ingest.stack.open().load_table("bronze.orders")
     before = table.metadata.current_snapshot_id
     with table.update_schema() as change:
         change.rename_column("text", "words")
     ledger.feed(producer, 200)
     producer.close()
-    eventually("it stops", lambda: ingest.status()["state"] == "Stopped", timeout_s=30)
+    eventually("it stops", lambda: ingest.status()["state"] == "Stopped", timeout_s=90)
     condition = ingest.status()["conditions"][0]
     assert (condition["status"], condition["reason"]) == (False, "InvalidSpec")
     assert condition["message"] == (

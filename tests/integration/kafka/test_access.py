@@ -132,7 +132,7 @@ def test_our_clients_say_at_once_what_is_wrong_and_what_to_do(broker: Broker) ->
     start_s = time.monotonic()
     with pytest.raises(UnauthenticatedError) as caught:
         require_login(broker.address, broker.options("cli", sasl_plain_password="wrong"))
-    assert time.monotonic() - start_s < 3
+    assert time.monotonic() - start_s < 15, "not after the time of a client that tries again and again"
     for part in (broker.address, "user cli", "invalid credentials", "docker compose restart kafka"):
         assert part in caught.value.message
     assert "wrong" not in caught.value.message

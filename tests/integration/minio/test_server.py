@@ -189,7 +189,7 @@ def test_a_frozen_server_is_unhealthy_in_time_and_healthy_again(server: Server) 
     eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
     assert server.health_line() == "shallow: GET http://127.0.0.1:9000/tarn-health/beat: no answer within 4 s"
     assert wrapped.exec_run(["sh", "-c", f"kill -CONT {number}"]).exit_code == 0
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=30)
+    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
 
 
 def test_a_revoked_key_is_unhealthy_in_time_and_healthy_again(server: Server) -> None:
@@ -198,7 +198,7 @@ def test_a_revoked_key_is_unhealthy_in_time_and_healthy_again(server: Server) ->
     line = "shallow: GET /tarn-health/beat answered 403 (SignatureDoesNotMatch), expected 200 or 404"
     assert server.health_line() == line
     write_secrets(server.secrets_dir, root_user=server.user, root_password=server.password)
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=30)
+    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
 
 
 def test_a_paused_server_is_healthy_soon_after(server: Server) -> None:
@@ -207,7 +207,7 @@ def test_a_paused_server_is_healthy_soon_after(server: Server) -> None:
     time.sleep(LIMITS.gap_s_max)  # a shorter pause the check cannot tell from the engine's own
     eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
     wrapped.unpause()
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=30)
+    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
     wrapped.reload()
     assert wrapped.status == "running"
     assert wrapped.attrs["RestartCount"] == 0, "it was thawed, not started again"
@@ -223,7 +223,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(server: Server, bucket: str)
     wrapped.start()
     wrapped.reload()
     address = f"127.0.0.1:{wrapped.ports['9000/tcp'][0]['HostPort']}"
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=30)
+    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
     for number in range(50):
         target = f"/{bucket}/kept-{number}"
         signed = sign("GET", address, target, user=server.user, password=server.password)

@@ -65,6 +65,12 @@ def state(tmp_path: Path) -> Path:
     return folder
 
 
+def heard() -> None:
+    """Undoes what nohup or a background job of a shell hands on."""
+    for number in oneshot.SENT_AS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def interrupted(state: Path, number: signal.Signals, *, wait_for: str = "tarn-*") -> int:
     """Start a command, send a signal to its process group as a terminal does; its exit code."""
     path = os.pathsep.join([str(state.parent / "bin"), os.environ["PATH"]])
@@ -73,7 +79,7 @@ def interrupted(state: Path, number: signal.Signals, *, wait_for: str = "tarn-*"
         [sys.executable, "-c", RUN],
         env={**os.environ, "PATH": path, "PYTHONPATH": lib},
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heard,
     ) as process:
         eventually(lambda: any(state.glob(wait_for)), timeout_s=20, what="it was started", pause_s=0.02)
         os.killpg(process.pid, number)

@@ -35,14 +35,39 @@ def test_existing_needs_a_test_file(tmp_path: Path) -> None:
 def test_counted_reads_the_report(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
-    assert counted(report, "unit", 1, 2.0) == Outcome("unit", passed=5, failed=2, skipped=2, seconds=2.0)
+    found = counted(report, "unit", 1, 2.0)
+    assert (found.passed, found.failed, found.skipped, found.seconds) == (5, 2, 2, 2.0)
 
 
 def test_a_failed_run_without_a_failed_test_counts_as_one(tmp_path: Path) -> None:
     assert counted(tmp_path / "none.xml", "e2e", -9, 1.0).failed == 1
     report = tmp_path / "report.xml"
     report.write_text('<testsuites><testsuite tests="3" failures="0" errors="0" skipped="0"/></testsuites>')
-    assert counted(report, "e2e", 1, 1.0) == Outcome("e2e", passed=3, failed=1, skipped=0, seconds=1.0)
+    found = counted(report, "e2e", 1, 1.0)
+    assert (found.passed, found.failed, found.skipped) == (3, 1, 0)
+    assert found.broken == ("exit code 1 without a failed test; the reason is above and in artifacts/e2e",)
+    (tmp_path / "unexpected-errors.txt").write_text("kafka: ERROR no\n")
+    assert counted(report, "e2e", 1, 1.0).broken[1:] == ("unexpected: kafka: ERROR no",)
+    assert counted(report, "e2e", 0, 1.0).broken == ()
+
+
+def test_what_failed_is_told_again_at_the_end(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="3" failures="1" errors="1" skipped="0">'
+        '<testcase classname="tests.a" name="test_b"><failure message="assert 1 == 2&#10;more">x</failure>'
+        '</testcase><testcase classname="tests.a" name="test_c"><error message="no">x</error></testcase>'
+        '<testcase classname="tests.a" name="test_d"/></testsuite></testsuites>'
+    )
+    rows = table([counted(report, "e2e", 1, 1.0)])
+    assert rows[-5:] == [
+        "failed:",
+        "  e2e: tests.a.test_b: assert 1 == 2",
+        "  e2e: tests.a.test_c: no",
+        "",
+        "1 passed, 2 failed",
+    ]
+    assert "failed:" not in table([Outcome("unit", 5, 0, 0, 1.0)])
 
 
 def test_table_ends_in_the_plain_closing_line() -> None:

@@ -1,0 +1,108 @@
+"""What the store adapter makes of a server's answers: each status is one error of ours, told in words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tarn.adapters.store import (
+    S3Store,
+    StoreAmbiguousError,
+    StoreBusyError,
+    StoreDeniedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+
+FULL = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>{}</Message><Key>k</Key></Error>'
+)
+
+
+class Answers(ThreadingHTTPServer):
+    """Gives the same answer to everything and counts the questions."""
+
+    status, body, asked = 200, "", 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Answers
+
+    def answer(self) -> None:
+        self.server.asked += 1
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        data = self.server.body.encode()
+        self.send_response(self.server.status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_PUT = do_DELETE = answer  # noqa: N815 - the names that the library looks for
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Answers]:
+    with Answers(("127.0.0.1", 0), Handler) as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def store(server: Answers) -> S3Store:
+    return S3Store(
+        bucket="b",
+        endpoint=f"http://127.0.0.1:{server.server_port}",
+        region="us-east-1",
+        access_key_id="id",
+        secret_access_key="secret",
+        sleep=lambda _: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "told"),
+    [
+        (503, "", StoreBusyError, "asks to slow down"),
+        (429, "", StoreBusyError, "asks to slow down"),
+        (403, "", StoreDeniedError, "check the store user and its policy"),
+        (400, "", StoreDeniedError, "check bucket and settings"),
+        (500, "", StoreAmbiguousError, "it may have happened"),
+        (507, FULL.format("XMinioStorageFull", "no room"), StoreAmbiguousError, "is full; free some"),
+        (
+            500,
+            FULL.format("InternalError", "drive path full"),
+            StoreAmbiguousError,
+            "is full; free some",
+        ),
+        (412, "", StoreRefusedError, "refused to write k"),
+    ],
+)
+def test_a_write_is_told_by_its_status(
+    server: Answers, store: S3Store, status: int, body: str, error: type[Exception], told: str
+) -> None:
+    server.status, server.body = status, body
+    with pytest.raises(error, match=told) as caught:
+        store.put("k", b"1")
+    assert type(caught.value) is error
+    assert server.asked == 1, "who writes decides whether it is tried again"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "asked"), [(500, StoreUnavailableError, 3), (403, StoreDeniedError, 1)]
+)
+def test_a_read_is_tried_again_unless_it_is_refused(
+    server: Answers, store: S3Store, status: int, error: type[Exception], asked: int
+) -> None:
+    server.status = status
+    with pytest.raises(error):
+        store.get("k")
+    assert server.asked == asked
