@@ -51,6 +51,11 @@ def test_it_runs_as_nobody_special_on_a_root_it_cannot_write(broker: Broker) -> 
     assert b"Read-only file system" in said
 
 
+def test_it_uses_the_archive_of_classes_of_its_image(broker: Broker) -> None:
+    look = "cat /proc/[0-9]*/maps | grep -o '[^ ]*classes.jsa' | sort -u"
+    assert broker.container.exec_run(["sh", "-c", look]).output.decode().strip() == "/opt/kafka/classes.jsa"
+
+
 def test_the_controller_listens_for_nobody_else(broker: Broker) -> None:
     listening = set()
     for table in ("tcp", "tcp6"):

@@ -1,0 +1,57 @@
+"""Runs while the image is built: a few statements, so that the JVM loads the classes that a lake needs."""
+
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+WAIT_S = 200.0
+SERVER = "sc://127.0.0.1:15002"
+LAKE = {
+    "": "org.apache.iceberg.spark.SparkCatalog",
+    ".type": "hadoop",
+    ".warehouse": str(Path.cwd() / "lake"),
+}
+STATEMENTS = (
+    "CREATE NAMESPACE train.a",
+    "CREATE TABLE train.a.t (id BIGINT, at TIMESTAMP, s STRUCT<x: INT>, d DOUBLE) USING iceberg "
+    "PARTITIONED BY (days(at))",
+    "INSERT INTO train.a.t "
+    "SELECT id, timestamp_seconds(id * 40000), named_struct('x', 1), rand() FROM range(9)",
+    "MERGE INTO train.a.t t USING (SELECT id, current_timestamp() AS at FROM range(5, 12)) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET t.at = s.at WHEN NOT MATCHED THEN INSERT (id, at) VALUES (s.id, s.at)",
+    "DELETE FROM train.a.t WHERE id = 3",
+    "SELECT l.s.x, count(*), avg(r.d), row_number() OVER (ORDER BY l.s.x) FROM train.a.t l "
+    "LEFT JOIN train.a.t r ON l.id = r.id WHERE l.at IS NOT NULL GROUP BY l.s.x ORDER BY 1",
+    "SELECT snapshot_id, summary FROM train.a.t.snapshots",
+    "DROP TABLE train.a.t",
+)
+
+
+def session() -> SparkSession:
+    """A session, as soon as the server is there."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            found = SparkSession.builder.remote(SERVER).create()
+            found.sql("SELECT 1").collect()
+        except Exception as error:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"no answer within {WAIT_S:g} s: {error}") from error
+            time.sleep(0.5)
+        else:
+            return found
+
+
+def main() -> None:
+    """Run them all."""
+    spark = session()
+    for end, value in LAKE.items():
+        spark.conf.set(f"spark.sql.catalog.train{end}", value)
+    for statement in STATEMENTS:
+        spark.sql(statement).toPandas()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
