@@ -17,6 +17,7 @@ from pyiceberg.exceptions import CommitStateUnknownException, RESTError, ServerE
 
 from tests.integration.ingest.conftest import Disk, Ingest, eventually, health
 from tests.integration.ingest.test_ingest import Ledger, ends_now
+from tests.support.containers import LogKeeper
 
 with warnings.catch_warnings():
     # kafka-python reads its message schemas with a function that Python 3.11 calls old.
@@ -77,10 +78,13 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
     assert ("more",) in lake.list_namespaces()
 
 
-def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(ingest: Ingest) -> None:
+def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
+    ingest: Ingest, log_keeper: LogKeeper
+) -> None:
     """The broker ends, the engine starts it again and again; with room it recovers its log by itself."""
     start, ledger, disk = ends_now(ingest), Ledger(seed=7), ingest.stack.disks["kafka"]
     kafka = ingest.stack.wrapped("kafka")
+    log_keeper.expect_errors(kafka.short_id)
     producer = ingest.stack.producer()
     ledger.feed(producer, 500)
     eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)

@@ -53,7 +53,7 @@ def test_it_runs_as_nobody_special_on_a_root_it_cannot_write(broker: Broker) -> 
 
 def test_it_uses_the_archive_of_classes_of_its_image(broker: Broker) -> None:
     look = "cat /proc/[0-9]*/maps | grep -o '[^ ]*classes.jsa' | sort -u"
-    assert broker.container.exec_run(["sh", "-c", look]).output.decode().strip() == "/opt/kafka/classes.jsa"
+    assert "/opt/kafka/classes.jsa" in broker.container.exec_run(["sh", "-c", look]).output.decode().split()
 
 
 def test_the_controller_listens_for_nobody_else(broker: Broker) -> None:
