@@ -37,6 +37,8 @@ log = structlog.get_logger()
 
 REQUEST_TIMEOUT_MS = 10_000
 CALL_TIMEOUT_MS = 10_000
+# The library's own 30 s would let a broker that has just come up wait for us for seconds.
+RECONNECT_MS_MAX = 500
 FETCH_WAIT_MS_MAX = 250
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_FETCH_BYTES_MAX = 4 * 1024 * 1024
@@ -96,6 +98,7 @@ class KafkaSource:
                     fetch_max_bytes=FETCH_BYTES_MAX,
                     max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
                     request_timeout_ms=REQUEST_TIMEOUT_MS,
+                    reconnect_backoff_max_ms=RECONNECT_MS_MAX,
                     metadata_max_age_ms=METADATA_AGE_MS_MAX,
                     metrics_enabled=False,
                 )
@@ -243,6 +246,7 @@ def _admin(bootstrap: str, login: Login) -> Any:
         bootstrap_servers=bootstrap.split(","),
         client_id="tarn-ingest",
         request_timeout_ms=REQUEST_TIMEOUT_MS,
+        reconnect_backoff_max_ms=RECONNECT_MS_MAX,
     )
 
 
@@ -262,6 +266,7 @@ def cluster_id(bootstrap: str, login: Login, *, timeout_ms: int = LOOK_TIMEOUT_M
             bootstrap_servers=bootstrap.split(","),
             client_id="tarn-ingest-watch",
             request_timeout_ms=timeout_ms,
+            reconnect_backoff_max_ms=RECONNECT_MS_MAX,
             bootstrap_timeout_ms=timeout_ms,
         )
         try:

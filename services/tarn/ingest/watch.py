@@ -22,6 +22,7 @@ from tarn.ingest.status import Board
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 5.0
+LOOK_AGAIN_S = 1.0
 PROBE_KEY = "warehouse/_health/ingest"
 PROBE_TABLE = TableName(("ops",), "canary")
 
@@ -59,7 +60,7 @@ class Watch:
             if ok is not before:
                 (log.info if ok else log.warning)("dependency", name=name, usable=ok, message=message)
                 before = ok
-            self._stop.wait(LOOK_EVERY_S)
+            self._stop.wait(LOOK_EVERY_S if ok else LOOK_AGAIN_S)
 
 
 def look_at_store(store: ObjectStore) -> Callable[[], None]:
