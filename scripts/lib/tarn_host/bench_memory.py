@@ -45,12 +45,15 @@ def bytes_of(text: str) -> int:
 
 
 def sample(text: str) -> dict[str, tuple[int, int]]:
-    """Container -> bytes in use and limit, from lines `name<tab>12.5MiB / 1GiB`. Pure."""
+    """Container -> bytes in use and limit, from lines `name<tab>12.5MiB / 1GiB`. Pure.
+
+    A stopped one, `0B / 0B`, is left out.
+    """
     found = {}
     for row in text.splitlines():
         name, _, sizes = row.partition("\t")
         used, slash, limit = sizes.partition(" / ")
-        if slash:
+        if slash and bytes_of(limit):
             found[name] = (bytes_of(used), bytes_of(limit))
     return found
 
@@ -213,7 +216,10 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     """The tables about one run. Pure."""
     stages = {name: runs[0]["stages"][name] for name in STAGES if name in runs[0]["stages"]}
     services = sorted({service for stage in stages.values() for service in stage["services"]})
-    limits = {s: e["limit_mib"] for stage in stages.values() for s, e in stage["services"].items()}
+    limits = {
+        service: max(stage["services"].get(service, {}).get("limit_mib", 0) for stage in stages.values())
+        for service in services
+    }
     rows = [
         "| MiB | limit | " + " | ".join(TITLES[name] for name in stages) + " |",
         "|---|---" + "|---" * len(stages) + "|",
@@ -237,6 +243,6 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(stage: str, entry: Mapping[str, int] | None) -> str:
-    if not entry:
+    if not entry or entry.get("limit_mib") == 0:
         return "\u2013"
     return str(entry["max_mib"] if stage == "load" else entry["median_mib"])

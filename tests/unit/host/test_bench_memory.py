@@ -22,7 +22,7 @@ def test_sizes_of_the_engine(text: str, wanted: int | None) -> None:
 
 
 def test_a_sample_has_use_and_limit_of_each_container() -> None:
-    assert sample("a\t1MiB / 2GiB\nb\t3MiB / 4MiB\nc\t--\n") == {
+    assert sample("a\t1MiB / 2GiB\nb\t3MiB / 4MiB\nc\t--\nd\t0B / 0B\n") == {
         "a": (MIB, 2048 * MIB),
         "b": (3 * MIB, 4 * MIB),
     }
