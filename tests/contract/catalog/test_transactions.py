@@ -218,6 +218,30 @@ def test_a_commit_to_two_tables_killed_at_any_step_is_in_both_or_in_none(how: Fa
     assert min(outcomes.values()) > 3, outcomes
 
 
+def test_an_intent_whose_record_is_gone_never_happened() -> None:
+    """A record goes only when nothing needs it any more; one that is lost must not turn into a commit."""
+    for at in itertools.count(1):
+        world = small_world()
+        uuids = {slot: world.catalog.tables.create(slot, NEW).parsed["table-uuid"] for slot in (A, B)}
+        steps = itertools.count(1)
+        world.store.plan = lambda _, steps=steps, at=at: Fault.CRASH if next(steps) == at else None
+        with pytest.raises(Crash):
+            world.another().together.commit([set_on(slot, "both", uuid=uuids[slot]) for slot in (A, B)])
+        world.store.plan = no_faults
+        intents = [world.pointer(slot).intent for slot in (A, B)]
+        if all(intent is not None and intent.record is not None for intent in intents):
+            break
+    (record,) = world.memory.list(TRANSACTIONS_PREFIX)
+    world.memory.delete(record.key)
+    healthy = world.healthy()
+    for slot in (A, B):
+        assert "both" not in healthy.tables.load(slot).parsed["properties"]
+    healthy.together.commit([set_on(A, "later"), set_on(B, "later")])
+    for slot in (A, B):
+        assert "both" not in healthy.tables.load(slot).parsed["properties"]
+        assert world.pointer(slot).intent is None
+
+
 def test_a_commit_to_several_tables_holds_all_requirements_or_changes_nothing() -> None:
     world = small_world()
     catalog = world.catalog
