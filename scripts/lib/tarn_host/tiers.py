@@ -94,7 +94,7 @@ def _why(case: ElementTree.Element) -> list[str]:
     """What failed in a test: nothing, its body, its set-up or both."""
     name = f"{case.get('classname', '')}.{case.get('name', '')}".strip(".")
     found = [*case.findall("failure"), *case.findall("error")]
-    return [f"{name}: {next(iter((one.get('message') or '').split(chr(10))), '')}" for one in found]
+    return [f"{name}: {(one.get('message') or '').partition(chr(10))[0]}" for one in found]
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:

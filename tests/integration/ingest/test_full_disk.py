@@ -54,12 +54,13 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
     notes = lake.create_table("bronze.notes", pa.schema([("n", pa.int64())]))
     notes.append(pa.table({"n": [1]}))
     before = lake.load_table("bronze.orders").metadata.current_snapshot_id
+    kept = good(ledger)
     disk.fill()
     try:
         ledger.feed(producer, 500)
         eventually("ingest names it", lambda: "is full" in json.dumps(ingest.status()), timeout_s=60)
         assert lake.load_table("bronze.orders").metadata.current_snapshot_id == before, "no half commit"
-        assert places(ingest).keys() >= good(ledger) & places(ingest).keys(), "what is there can be read"
+        assert kept <= set(places(ingest)), "what is there can be read"
         assert lake.load_table("bronze.notes").scan().to_arrow().to_pylist() == [{"n": 1}]
         with pytest.raises((RESTError, ServerError, CommitStateUnknownException), match="is full"):
             lake.create_namespace("more")
