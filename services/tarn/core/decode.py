@@ -20,6 +20,7 @@ import pyarrow.json as pj
 from tarn.core.batch import RawBatch
 from tarn.core.convert import convert
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.years import LOG_TIME, log_times
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 REASON_CHARS_MAX = 300
@@ -30,7 +31,7 @@ TRACE_TYPE = pa.struct(
         pa.field("source", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
-        pa.field("time", pa.timestamp("us", "UTC")),
+        pa.field("time", LOG_TIME),
     ]
 )
 
@@ -41,11 +42,13 @@ class Decoded:
 
     Attributes:
         rows: the good records in order, one column per field, and the trace column if asked for.
+        index: row to its index in the batch, rising.
         bad: index in the batch to reason, rising; together with the rows every record of the batch.
         joined: whether one parse served all candidates.
     """
 
     rows: pa.Table
+    index: Sequence[int]
     bad: dict[int, str]
     joined: bool
 
@@ -109,7 +112,8 @@ class Decoder:
             good.append(self._trace_column(batch, index))
             names.append(TRACE_COLUMN)
         rows = pa.Table.from_arrays(good, names=names)
-        return Decoded(rows=rows, bad={i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}, joined=joined)
+        told = {i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}
+        return Decoded(rows=rows, index=index, bad=told, joined=joined)
 
     def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
         """Index to reason of the values that need no look inside."""
@@ -130,14 +134,12 @@ class Decoder:
         pick: Callable[[list[int]], list[int]] = (
             (lambda column: column) if whole else (lambda column: [column[i] for i in index])
         )
-        times = pa.array(pick(batch.times_ms), pa.int64())
-        known = pc.if_else(pc.greater_equal(times, 0), times, pa.scalar(None, pa.int64()))
         return pa.StructArray.from_arrays(
             [
                 pa.repeat(pa.scalar(self._source, pa.string()), len(index)),
                 pa.array(pick(batch.partitions), pa.int32()),
                 pa.array(pick(batch.offsets), pa.int64()),
-                pc.multiply(known, 1_000).cast(TRACE_TYPE.field("time").type),
+                log_times(pick(batch.times_ms)),
             ],
             fields=list(TRACE_TYPE),
         )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import structlog
 
 from tarn.adapters.catalog_rest import TableName
-from tarn.adapters.files import WrittenFile, write_rows
+from tarn.adapters.files import put_files
 from tarn.adapters.manifests import Manifests
 from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
@@ -24,6 +24,7 @@ from tarn.core.table import TableState
 from tarn.ingest.changes import BatchChange, offsets_in
 from tarn.ingest.committer import Committer, NotDone
 from tarn.ingest.letters import Letters
+from tarn.ingest.making import decode, encode
 from tarn.ingest.plan import start_positions
 from tarn.ingest.status import State
 from tarn.ingest.target import Target, ensure, letters_request
@@ -196,14 +197,13 @@ class Ingestor:
         """
         world = self._world
         started = world.clock()
-        decoded = self._decoder.decode(batch)
+        decoded = decode(self._decoder, batch)
         decoded_s = world.clock()
         layout = self.target.layout
-        files: tuple[WrittenFile, ...] = ()
-        if decoded.rows.num_rows:
-            files = write_rows(world.objects, layout, self.target.root, decoded.rows, new_name=world.new_id)
+        made = encode(decoded, layout, self.target.root, new_name=world.new_id)
+        files = put_files(world.objects, made.files)
         at = datetime.fromtimestamp(world.ports.now_ms() / 1_000, tz=UTC)
-        letters = self._letters.write(batch, decoded.bad, at=at)
+        letters = self._letters.write(batch, made.bad, at=at)
         written_s = world.clock()
         # Ids are never used twice: the same one before the first read and now means that all came from it.
         require_same_source(identity, source.identity())
@@ -235,7 +235,7 @@ class Ingestor:
         if not self.target.is_current(result.state):
             self.target.see(result.state)
         if result.by_us:
-            world.board.add(self.name, rows=decoded.rows.num_rows, bad_records=len(decoded.bad), commits=1)
+            world.board.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
         status = world.board.get(self.name)
         world.board.update(
             self.name,
@@ -249,8 +249,8 @@ class Ingestor:
         log.debug(
             "batch committed",
             ingestor=self.name,
-            rows=decoded.rows.num_rows,
-            bad=len(decoded.bad),
+            rows=made.rows,
+            bad=len(made.bad),
             attempts=result.attempts,
             ms=round(took_ms, 1),
             decode_ms=round((decoded_s - started) * 1_000, 1),
@@ -260,9 +260,9 @@ class Ingestor:
             log.warning(
                 "bad records went to dead letters",
                 ingestor=self.name,
-                records=len(decoded.bad),
+                records=len(made.bad),
                 table=str(self._letters_table),
-                first=next(iter(decoded.bad.values())),
+                first=next(iter(made.bad.values())),
             )
             self._letters.register(result.state)
         return result.state, after
