@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from tarn.core import transforms
 from tarn.core.errors import InvalidSpecError
 
 API_VERSION = "tarn/v1"
@@ -39,6 +40,7 @@ SCALARS = (
 )
 EPOCHS = ("epoch-seconds", "epoch-millis", "epoch-micros")
 
+_SUFFIX = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 _TRANSFORM = re.compile(
     r"(?:(?P<unary>identity|year|month|day|hour)\((?P<column>\w+)\)"
@@ -99,6 +101,15 @@ class PartitionRule(_Model):
         if width < 1:
             raise ValueError(f"{text!r}: the width is at least 1")
         return PartitionRule(transform=found["wide"], column=found["wide_column"], width=width)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """The partition field's name in the table."""
+        return self.column + _SUFFIX.get(self.transform, f"_{self.transform}")
+
+    def __str__(self) -> str:
+        width = f"{self.width}, " if self.width is not None else ""
+        return f"{self.transform}({width}{self.column})"
 
 
 class TableRef(_Model):
@@ -273,16 +284,52 @@ class IngestorBody(_Model):
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
-        names = [f.name for f in self.columns.fields]
-        for rule in self.table.partitioning:
-            if rule.column not in names:
-                raise ValueError(
-                    f"partitioning names column {rule.column!r}, which schema.fields lacks"
-                    f"{_suggest(rule.column, names)}; columns are {', '.join(names)}"
-                )
+        _check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
         if str(self.table) == str(self.dead_letters.table):
             raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
         return self
+
+
+def _check_partitioning(rules: tuple[PartitionRule, ...], types: dict[str, str]) -> None:
+    """Returns if a table with these columns can be partitioned so, and every engine can read it.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    seen: dict[str, PartitionRule] = {}
+    for rule in rules:
+        kind = types.get(rule.column)
+        if kind is None:
+            raise ValueError(
+                f"partitioning names column {rule.column!r}, which schema.fields lacks"
+                f"{_suggest(rule.column, list(types))}; columns are {', '.join(types)}"
+            )
+        if not transforms.fits(rule.transform, kind):
+            raise ValueError(
+                f"partitioning {rule}: column {rule.column} is {kind}, and {rule.transform} takes "
+                f"{transforms.types_for(rule.transform)}; for {kind} use {_fitting(rule.column, kind)}"
+            )
+        if kind in ("float", "double"):
+            raise ValueError(
+                f"partitioning {rule}: column {rule.column} is {kind}; a {kind} is no partition, as equal "
+                "ones are luck: leave it out, or make the column a decimal"
+            )
+        if rule.name in seen:
+            raise ValueError(f"partitioning has {seen[rule.name]} and {rule}; name each once")
+        if rule.name in types and rule.transform != "identity":
+            raise ValueError(
+                f"partitioning {rule}: its field in the table would be {rule.name}, which is a column; "
+                "rename the column"
+            )
+        seen[rule.name] = rule
+
+
+def _fitting(column: str, kind: str) -> str:
+    found = []
+    for name in transforms.transforms_for(kind):
+        wide = "n, " if name in ("bucket", "truncate") else ""
+        found.append(f"{name}({wide}{column})")
+    return " or ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
 
 
 class IngestorSpec(_Model):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import IcebergType
 
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import PartitionRule, check_together, parse_spec
+from tarn.core.spec import SCALARS, PartitionRule, check_together, parse_spec
 from tarn.ingest.specs import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
@@ -139,6 +141,46 @@ def test_unreadable_files_say_where(text, told):
 )
 def test_partition_rules_are_read(text, transform, column, width):
     assert PartitionRule.parse(text) == PartitionRule(transform=transform, column=column, width=width)
+
+
+TYPES = [*SCALARS, "decimal(9, 2)"]
+RULES = ["v", "year(v)", "month(v)", "day(v)", "hour(v)", "bucket(16, v)", "truncate(4, v)"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_partition_rule_that_does_not_fit_its_column_is_refused_with_what_does(kind: str, rule: str):
+    text = GOOD.replace("name: note, type: string", f"name: v, type: '{kind}'").replace(
+        "  schema:", f"    partitioning: ['{rule}']\n  schema:"
+    )
+    parsed = PartitionRule.parse(rule)
+    iceberg = IcebergType.model_validate(kind)
+    width = f"[{parsed.width}]" if parsed.width else ""
+    if parse_transform(parsed.transform + width).can_transform(iceberg) and kind not in ("float", "double"):
+        assert parse_spec(text, file="a.yaml").spec.table.partitioning == (parsed,)
+        return
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(text, file="a.yaml")
+    assert f"a.yaml: spec: partitioning {parsed}: column v is {kind}" in caught.value.message
+    if kind == "string":
+        assert "for string use identity(v), truncate(n, v) or bucket(n, v)" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ("['day(sent_at)', 'day(sent_at)']", "partitioning has day(sent_at) and day(sent_at)"),
+        ("['bucket(2, id)', 'bucket(4, id)']", "partitioning has bucket(2, id) and bucket(4, id)"),
+        ("['day(sent_at)']", "its field in the table would be sent_at_day, which is a column"),
+    ],
+)
+def test_partition_fields_that_the_table_could_not_name_are_refused(rules: str, told: str):
+    text = GOOD.replace("  schema:", f"    partitioning: {rules}\n  schema:")
+    if "sent_at_day" in told:
+        text = text.replace("name: note", "name: sent_at_day")
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(text, file="a.yaml")
+    assert told in caught.value.message
 
 
 def test_specs_that_share_a_name_or_a_table_are_refused_together():
