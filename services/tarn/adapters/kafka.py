@@ -142,7 +142,7 @@ class KafkaSource:
                 raise OffsetGapError(
                     f"topic {self._topic} has no offset {self._positions} any more, or not yet: {e}; rows "
                     "between the table's offsets and the log are lost, or the topic was cut. Restore "
-                    "the log, or start a new stream under a new name",
+                    "the log; the next plan says what else can be done",
                     topic=self._topic,
                     positions=dict(self._positions),
                 ) from e

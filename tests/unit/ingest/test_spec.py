@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IcebergType
 
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import SCALARS, PartitionRule, check_together, parse_spec
+from tarn.core.spec import SCALARS, IngestorSpec, PartitionRule, clashes, parse_spec, settle
 from tarn.ingest.specs import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
@@ -183,14 +184,72 @@ def test_partition_fields_that_the_table_could_not_name_are_refused(rules: str, 
     assert told in caught.value.message
 
 
-def test_specs_that_share_a_name_or_a_table_are_refused_together():
-    one = parse_spec(GOOD, file="a.yaml")
-    same_name = parse_spec(GOOD.replace("name: canary\n  schema", "name: other\n  schema"), file="b.yaml")
-    same_table = parse_spec(GOOD.replace("name: canary\nspec", "name: other\nspec"), file="c.yaml")
-    found = check_together({"a.yaml": one, "b.yaml": same_name, "c.yaml": same_table})
-    assert set(found) == {"b.yaml", "c.yaml"}
-    assert "metadata.name 'canary' is taken by a.yaml" in found["b.yaml"].message
-    assert "spec.table 'ops.canary' is written by a.yaml" in found["c.yaml"].message
+def named(name: str, *, table: str = "canary", stream: str | None = None) -> IngestorSpec:
+    text = GOOD.replace("  name: canary\nspec", f"  name: {name}\nspec").replace(
+        "name: canary\n  schema", f"name: {table}\n  schema"
+    )
+    if stream:
+        text = text.replace(f"  name: {name}\nspec", f"  name: {name}\n  stream: {stream}\nspec")
+    return parse_spec(text, file=f"{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("specs", "groups"),
+    [
+        ({"a": named("one"), "b": named("two", table="t2")}, {}),
+        ({"a": named("one"), "b": named("two")}, {("a", "b"): "spec.table 'ops.canary' is written by two"}),
+        (
+            {"a": named("one"), "b": named("one", table="t2")},
+            {("a", "b"): "metadata.name 'one' is used twice and stream 'one' is used twice"},
+        ),
+        (
+            {"a": named("one"), "b": named("two", table="t2", stream="one")},
+            {("a", "b"): "stream 'one' is used twice"},
+        ),
+        (
+            {
+                "c": named("one"),
+                "b": named("two"),
+                "a": named("two", table="t2"),
+                "d": named("four", table="t4"),
+            },
+            {("a", "b", "c"): "metadata.name 'two' is used twice"},
+        ),
+    ],
+)
+def test_specs_that_want_the_same_are_found_as_a_group(specs: Any, groups: dict[tuple[str, ...], str]):
+    for order in (specs, dict(reversed(specs.items()))):
+        found = clashes(order)
+        assert {c.files for c in found} == set(groups)
+        assert all(groups[c.files] in c.about for c in found)
+
+
+@pytest.mark.parametrize("holder", ["a", "b"])
+def test_the_one_that_works_already_wins_whatever_its_file_is_called(holder: str):
+    (clash,) = clashes({"a": named("one"), "b": named("two")})
+    winner, errors = settle(clash, frozenset({holder}))
+    (loser,) = {"a", "b"} - {holder}
+    assert (winner, list(errors)) == (holder, [loser])
+    assert errors[loser].message == (
+        f"{loser}: spec.table 'ops.canary' is written by two; {holder} goes on, as its table holds its "
+        f"stream already; change or remove this one. The other: {holder}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("holders", "told"), [(set(), "neither has begun"), ({"a", "b"}, "the tables of a, b hold their streams")]
+)
+def test_where_the_tables_do_not_tell_who_is_right_none_begins(holders: set[str], told: str):
+    (clash,) = clashes({"a": named("one"), "b": named("two")})
+    winner, errors = settle(clash, frozenset(holders))
+    assert winner is None
+    assert sorted(errors) == ["a", "b"]
+    assert all(told in e.message for e in errors.values())
+
+
+def test_a_stream_is_called_like_its_ingestor_unless_the_spec_says_else():
+    assert named("one").stream == "one"
+    assert named("one", stream="old").stream == "old"
 
 
 def test_a_bad_file_does_not_stop_the_others(tmp_path):
