@@ -27,6 +27,7 @@ _TARGET: dict[str, pa.DataType] = {
     "uuid": pa.binary(16),
     "binary": pa.binary(),
 }
+_FINE = r"^(.{10}[T ]\d\d:\d\d:\d\d\.\d{6})\d{1,3}(\D.*)?$"
 _PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
 
 
@@ -101,6 +102,8 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
     """Raises: ArrowException or ValueError if any value does not fit."""
     if field.type == "float":
         return _narrow(column, target)
+    if field.type in ("timestamp", "timestamptz") and field.encoding == "iso8601":
+        return _cast_times(column, target)
     if field.encoding != "iso8601":
         micros = pc.multiply_checked(column, _PER_SECOND[field.encoding])
         return micros.cast(target)
@@ -115,6 +118,18 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
         except binascii.Error as e:
             raise ValueError(f"not base64: {e}") from e
     return column.cast(target)
+
+
+def _cast_times(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """ISO 8601 text as times; what .NET, Java and Go write beyond microseconds is cut off, up to 9 digits.
+
+    Raises:
+        ArrowException: a text is no time.
+    """
+    try:
+        return column.cast(target)
+    except pa.ArrowException:
+        return pc.replace_substring_regex(column, _FINE, r"\1\2").cast(target)
 
 
 def _narrow(column: pa.Array, target: pa.DataType) -> pa.Array:

@@ -9,6 +9,7 @@ whole numbers, floating numbers and truth values first; `convert` makes the spec
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from tarn.core.spec import TRACE_COLUMN, FieldSpec
 from tarn.core.years import LOG_TIME, log_times
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+EXACT_FLOAT_END = 2**53
+"""From here on a float may stand for another whole number than the message says."""
 REASON_CHARS_MAX = 300
 BLOCK_BYTES_MIN = 1 << 20
 BLOCK_RECORDS = 1_024
@@ -34,6 +37,9 @@ TRACE_TYPE = pa.struct(
         pa.field("time", LOG_TIME),
     ]
 )
+
+
+_NUMBER = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +211,13 @@ class Decoder:
             try:
                 message = orjson.loads(value)
             except orjson.JSONDecodeError as e:
-                reasons[i] = f"not JSON: {e}"
+                # Alone it would be a row: the other parser takes any depth, and a field that nobody reads.
+                deep = self._parse_joined([value]) if "depth limit" in str(e) else None
+                if deep is None:
+                    reasons[i] = f"not JSON: {e}"
+                    continue
+                rows.append([column[0].as_py() for column in deep])
+                kept.append(i)
                 continue
             row: list[object] = [None] * len(self._fields)
             reason = (
@@ -213,6 +225,8 @@ class Decoder:
                 if isinstance(message, dict)
                 else f"the message is {_name(message)}, not an object"
             )
+            if reason is None and _NUMBER in row:
+                _fill_numbers(row, value, self._fields)
             if reason is not None:
                 reasons[i] = reason
                 continue
@@ -321,6 +335,8 @@ def _read(
             if not isinstance(value, bool):
                 return f"{where}: expected true or false, found {_name(value)}"
         elif pa.types.is_int64(source):
+            if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOAT_END:
+                value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
                 return f"{where}: expected a whole number, found {_name(value)}"
             if not INT64_MIN <= value <= INT64_MAX:
@@ -329,10 +345,23 @@ def _read(
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return f"{where}: expected a number, found {_name(value)}"
             value = float(value)
+        elif fields[child.column].type.startswith("decimal") and type(value) in (int, float):
+            value = _NUMBER
         elif not isinstance(value, str):
             return f"{where}: expected text, found {_name(value)}"
         row[child.column] = value
     return None
+
+
+def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:
+    """Puts in the text of the numbers that `_read` found for decimals: a float would lose digits."""
+    message = json.loads(value, parse_float=str, parse_int=str)
+    for column, field in enumerate(fields):
+        if row[column] is _NUMBER:
+            found = message
+            for key in field.path:
+                found = found[key]
+            row[column] = found
 
 
 def _name(value: object) -> str:
