@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -13,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import StaticTable
 
 from tarn.adapters import files as files_adapter
 from tarn.adapters.catalog_rest import TableName
 from tarn.adapters.files import put_files
-from tarn.adapters.manifests import Manifests, _MemoryInput, read_entries
+from tarn.adapters.manifests import Manifests, _MemoryInput, _readable, read_entries
 from tarn.adapters.tables import Layout, create_request, layout_of
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
@@ -347,3 +349,12 @@ def test_a_defect_that_no_record_is_to_blame_for_stops_the_stream_and_moves_noth
     monkeypatch.undo()
     lake.work(lake.ingestor(), turns=30)
     assert lake.offsets() == [(0, 0), (0, 1)]
+
+
+def test_manifests_whose_partition_values_would_not_come_back_are_not_merged() -> None:
+    """Ingest refuses such a partitioning; a table made by others may have one."""
+    for name, merged in (("double", False), ("date", True)):
+        layout = Writer(KINDS[name], "identity(v)").layout
+        assert _readable(layout.spec, layout.schema) is merged
+    read = CythonBinaryDecoder(struct.pack("<d", 0.1)).read_double()
+    assert read != 0.1, "pyiceberg reads doubles now: let them be merged"
