@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import settings
 from tarn_host.tiers import UNEXPECTED
 
 from tests.support.containers import (
@@ -20,6 +21,11 @@ from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 
 # The reaper image of testcontainers lives in a registry; we clean up by label instead.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+
+
+# The machine may be busy with other things: how long an example takes says nothing about the code.
+settings.register_profile("tarn", deadline=None)
+settings.load_profile("tarn")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

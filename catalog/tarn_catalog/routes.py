@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import orjson
 
@@ -50,7 +50,8 @@ class Routes:
         """
         segments = call.path.strip("/").split("/")
         try:
-            parts = [unquote(segment, errors="strict") for segment in segments]
+            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, as its reference server reads it.
+            parts = [unquote_plus(segment, errors="strict") for segment in segments]
         except UnicodeDecodeError as e:
             raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
         route, arguments = _match(call.method, parts)
@@ -108,8 +109,8 @@ class Routes:
 
     def _list_namespaces(self, call: Call, _: list[str]) -> Answer:
         token, size = call.page()
-        # pyiceberg encodes the parent twice; no name holds a percent escape, so this is harmless.
-        parent = unquote(call.query.get("parent", ""))
+        # Clients encode the parent twice; no name holds a percent escape, so this is harmless.
+        parent = unquote_plus(call.query.get("parent", ""))
         page = self._catalog.namespaces.children(
             levels_of(parent) if parent else (), token=token, page_size=size
         )

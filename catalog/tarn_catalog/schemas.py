@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tarn.core import transforms
 from tarn.core.errors import InvalidError
 
 Json = dict[str, Any]
@@ -200,11 +201,12 @@ def spec_fields(
         new_ids: if given, source ids are old ones that this maps, and all field ids are given afresh.
 
     Raises:
-        InvalidError: a source column is missing, a name is taken, or a transform is not known.
+        InvalidError: a source column is missing, a name is taken, or a transform is not known or does not
+            take the column's type.
     """
     fields = _fields(spec, "partition spec")
-    columns = {field_id: path for field_id, path, _, _ in walk(schema)}
-    by_path = {path: field_id for field_id, path in columns.items()}
+    columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
+    by_path = {path: field_id for field_id, (path, _) in columns.items()}
     out: list[Json] = []
     names: set[str] = set()
     for field in fields:
@@ -221,6 +223,7 @@ def spec_fields(
             sources = [new_ids.get(source, -1) for source in sources]
         if not sources or (transform != "void" and any(source not in columns for source in sources)):
             raise InvalidError(f"Cannot find source column for partition field: {name}")
+        _check_fit(transform, sources, columns, f"partition field {name}")
         clash = by_path.get(name)
         if clash is not None and not (transform in ("identity", "void") and clash == sources[0]):
             raise InvalidError(f"Cannot create partition from name that exists in schema: {name}")
@@ -239,7 +242,7 @@ def spec_fields(
 def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None = None) -> list[Json]:
     """The checked fields of a sort order. Arguments and errors as `spec_fields`."""
     fields = _fields(order, "sort order")
-    columns = {field_id for field_id, _, _, _ in walk(schema)}
+    columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
     out: list[Json] = []
     for field in fields:
         transform, direction, nulls = field.get("transform"), field.get("direction"), field.get("null-order")
@@ -252,24 +255,43 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
             sources = [new_ids.get(source, -1) for source in sources]
         if not sources or any(source not in columns for source in sources):
             raise InvalidError(f"Cannot find source column for sort field: {transform} of {sources}")
+        _check_fit(transform, sources, columns, "a sort field")
         source: Json = {"source-id": sources[0]} if len(sources) == 1 else {"source-ids": sources}
         out.append({"transform": transform, **source, "direction": direction, "null-order": nulls})
     return out
+
+
+def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[str, Any]], what: str) -> None:
+    """Nothing, if the transform takes the column's type: engines neither read nor drop a table else.
+
+    Raises:
+        InvalidError: it does not.
+    """
+    for source in sources:
+        path, kind = columns.get(source, ("", None))
+        if path and not transforms.fits(transform, kind):
+            named = kind if isinstance(kind, str) else kind.get("type")
+            raise InvalidError(
+                f"Invalid source type {named} for transform: {transform} of {path} in {what}; {transform} "
+                f"takes {transforms.types_for(transform)}"
+            )
 
 
 def check_bound(meta: Json) -> None:
     """Nothing, if the default spec and sort order fit the current schema.
 
     Raises:
-        InvalidError: a source column of theirs is not in it.
+        InvalidError: a source column of theirs is not in it, or has a type that the transform does not take.
     """
     schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
-    columns = {field_id for field_id, _, _, _ in walk(schema)}
+    columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
     spec = next(s for s in meta["partition-specs"] if s["spec-id"] == meta["default-spec-id"])
     for field in spec["fields"]:
-        if field["transform"] != "void" and not columns.issuperset(_field_sources(field)):
+        if field["transform"] != "void" and not columns.keys() >= set(_field_sources(field)):
             raise InvalidError(f"Cannot find source column for partition field: {field['name']}")
+        _check_fit(field["transform"], _field_sources(field), columns, f"partition field {field['name']}")
     order = next(o for o in meta["sort-orders"] if o["order-id"] == meta["default-sort-order-id"])
     for field in order["fields"]:
-        if not columns.issuperset(_field_sources(field)):
+        if not columns.keys() >= set(_field_sources(field)):
             raise InvalidError(f"Cannot find source column for sort field: {field['transform']}")
+        _check_fit(field["transform"], _field_sources(field), columns, "a sort field")

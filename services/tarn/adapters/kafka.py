@@ -43,6 +43,7 @@ FETCH_WAIT_MS_MAX = 250
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_FETCH_BYTES_MAX = 4 * 1024 * 1024
 METADATA_AGE_MS_MAX = 60_000
+CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 class KafkaSources:
@@ -142,9 +143,16 @@ class KafkaSource:
                 raise OffsetGapError(
                     f"topic {self._topic} has no offset {self._positions} any more, or not yet: {e}; rows "
                     "between the table's offsets and the log are lost, or the topic was cut. Restore "
-                    "the log, or start a new stream under a new name",
+                    "the log; the next plan says what else can be done",
                     topic=self._topic,
                     positions=dict(self._positions),
+                ) from e
+            except vendor.UnsupportedCodecError as e:
+                raise DataError(
+                    f"topic {self._topic} holds records at or after {self._positions} in a compression that "
+                    f"cannot be read here: {e}; readable are {', '.join(CODECS)}. Let producers and topic "
+                    "use one of these, or write to another topic",
+                    topic=self._topic,
                 ) from e
             except vendor.CorruptRecordError as e:
                 raise DataError(

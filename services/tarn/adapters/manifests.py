@@ -34,6 +34,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
+from pyiceberg.types import DoubleType
 
 from tarn.adapters.files import Objects, WrittenFile
 from tarn.adapters.tables import Layout
@@ -158,11 +159,11 @@ class Manifests:
         self, manifests: list[ManifestFile], state: TableState, snapshot_id: int, schema: Schema
     ) -> list[ManifestFile]:
         """The same live files in fewer manifests, if a group is due; at most one group per commit."""
-        due = due_group(manifests)
+        spec = _spec(state, int(state.metadata["default-spec-id"]))
+        due = due_group(manifests, spec_id=spec.spec_id) if _readable(spec, schema) else []
         if not due:
             return manifests
         group = [manifests[n] for n in due]
-        spec = _spec(state, group[0].partition_spec_id)
         entries = [
             e for m in group for e in read_entries(self._objects.read(m.manifest_path), m, spec, schema)
         ]
@@ -190,17 +191,27 @@ class Manifests:
         return writer.to_manifest_file()
 
 
-def due_group(manifests: Sequence[ManifestFile]) -> list[int]:
-    """The positions of manifests to merge now: sixteen of one partitioning and about one size, or none."""
-    groups: dict[tuple[int, int], list[int]] = {}
+def due_group(manifests: Sequence[ManifestFile], *, spec_id: int) -> list[int]:
+    """The positions of manifests to merge now: sixteen of this partitioning and about one size, or none.
+
+    Those of another partitioning stay as they are: no commit adds to them, and their column may be gone.
+    """
+    groups: dict[int, list[int]] = {}
     for n, m in enumerate(manifests):
         live = (m.added_files_count or 0) + (m.existing_files_count or 0)
         if m.content is not ManifestContent.DATA or live * MERGE_COUNT > MERGE_FILES_MAX:
             continue
+        if m.partition_spec_id != spec_id:
+            continue
         tier = 0 if live < MERGE_COUNT else 1 if live < MERGE_COUNT**2 else 2
-        groups.setdefault((tier, m.partition_spec_id), []).append(n)
+        groups.setdefault(tier, []).append(n)
     ready = [group for _, group in sorted(groups.items()) if len(group) >= MERGE_COUNT]
     return ready[0] if ready else []
+
+
+def _readable(spec: PartitionSpec, schema: Schema) -> bool:
+    """Whether partition values come back as they were: pyiceberg 0.12 reads a double as half of one."""
+    return not any(isinstance(f.field_type, DoubleType) for f in spec.partition_type(schema).fields)
 
 
 def read_list(data: bytes) -> list[ManifestFile]:

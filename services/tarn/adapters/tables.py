@@ -29,7 +29,6 @@ PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.previous-versions-max": "20",
 }
-_SUFFIX = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def create_request(
                 {
                     "source-id": ids[rule.column],
                     "field-id": PARTITION_ID_FIRST + n,
-                    "name": rule.column + _SUFFIX.get(rule.transform, f"_{rule.transform}"),
+                    "name": rule.name,
                     "transform": rule.transform + (f"[{rule.width}]" if rule.width is not None else ""),
                 }
                 for n, rule in enumerate(partitioning)

@@ -216,7 +216,7 @@ def ingestors(page: Any) -> tuple[IngestorFacts, ...]:
             state=str(entry.get("state", "?")),
             topic=str(entry.get("topic", "?")),
             table=str(entry.get("table", "?")),
-            lag=int(entry.get("lag", 0)),
+            lag=None if entry.get("lag") is None else int(entry["lag"]),
             rows=int(entry.get("rows", 0)),
             bad_records=int(entry.get("badRecords", 0)),
             commits=int(entry.get("commits", 0)),

@@ -124,3 +124,16 @@ class RawBatch:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def part(self, start: int, end: int) -> RawBatch:
+        """The records from index `start` to before `end`; the ranges stay those of the whole batch."""
+        if start == 0 and end == len(self):
+            return self
+        return RawBatch(
+            partitions=self.partitions[start:end],
+            offsets=self.offsets[start:end],
+            times_ms=self.times_ms[start:end],
+            keys=self.keys[start:end],
+            values=self.values[start:end],
+            ranges=self.ranges,
+        )

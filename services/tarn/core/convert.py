@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.spec import FieldSpec
+from tarn.core.years import outside
 
 VALUES_NAMED_MAX = 10
 
@@ -26,6 +27,7 @@ _TARGET: dict[str, pa.DataType] = {
     "uuid": pa.binary(16),
     "binary": pa.binary(),
 }
+_FINE = r"^(.{10}[T ]\d\d:\d\d:\d\d\.\d{6})\d{1,3}(\D.*)?$"
 _PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
 
 
@@ -44,10 +46,16 @@ def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str
         missing = pc.indices_nonzero(column.is_null()).to_pylist()
         reasons.update(dict.fromkeys(missing, f"{field.name}: required, but missing or null"))
     target = target_type(field)
+    source = column
     if column.type != target:
         parts: list[pa.Array] = []
         _cast_halves(field, column, 0, target, parts, reasons)
         column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if pa.types.is_date32(target) or pa.types.is_timestamp(target):
+        for i in outside(column):
+            reasons[i] = (
+                f"{field.name}: {source[i].as_py()!r:.80} is outside the years 1 to 9999{_hint(field)}"
+            )
     if field.values is not None:
         allowed = pa.array(field.values, target)
         strange = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, allowed)))
@@ -56,6 +64,10 @@ def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str
                 f"{field.name}: {column[i].as_py()!r:.80} is none of the spec's values: {_list(field)}"
             )
     return column, reasons
+
+
+def _hint(field: FieldSpec) -> str:
+    return "" if field.encoding == "iso8601" else f" as {field.encoding}; is that the unit?"
 
 
 def _list(field: FieldSpec) -> str:
@@ -89,7 +101,9 @@ def _cast_halves(
 def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
     """Raises: ArrowException or ValueError if any value does not fit."""
     if field.type == "float":
-        return column.cast(target, safe=False)
+        return _narrow(column, target)
+    if field.type in ("timestamp", "timestamptz") and field.encoding == "iso8601":
+        return _cast_times(column, target)
     if field.encoding != "iso8601":
         micros = pc.multiply_checked(column, _PER_SECOND[field.encoding])
         return micros.cast(target)
@@ -104,3 +118,27 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
         except binascii.Error as e:
             raise ValueError(f"not base64: {e}") from e
     return column.cast(target)
+
+
+def _cast_times(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """ISO 8601 text as times; what .NET, Java and Go write beyond microseconds is cut off, up to 9 digits.
+
+    Raises:
+        ArrowException: a text is no time.
+    """
+    try:
+        return column.cast(target)
+    except pa.ArrowException:
+        return pc.replace_substring_regex(column, _FINE, r"\1\2").cast(target)
+
+
+def _narrow(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Rounded to the nearest of half the size.
+
+    Raises:
+        ValueError: one is beyond the largest of them.
+    """
+    found = column.cast(target, safe=False)
+    if pc.any(pc.is_inf(found), min_count=0).as_py():
+        raise ValueError("it is beyond the largest float")
+    return found

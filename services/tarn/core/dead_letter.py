@@ -18,6 +18,7 @@ import pyarrow as pa
 from tarn.core.batch import RawBatch
 from tarn.core.errors import CorruptStateError
 from tarn.core.spec import FieldSpec
+from tarn.core.years import log_times
 
 PENDING_PREFIX = "tarn.dead-letters."
 MARKER_KEY = "tarn.dead-letters-registered"
@@ -72,14 +73,13 @@ def rows(batch: RawBatch, bad: Mapping[int, str], *, ingestor: str, source: str,
     """
     index = sorted(bad)
     stamp = pa.timestamp("us", "UTC")
-    times = [batch.times_ms[i] for i in index]
     return pa.table(
         {
             "ingestor": pa.array([ingestor] * len(index), pa.string()),
             "source": pa.array([source] * len(index), pa.string()),
             "partition": pa.array([batch.partitions[i] for i in index], pa.int32()),
             "offset": pa.array([batch.offsets[i] for i in index], pa.int64()),
-            "time": pa.array([None if t < 0 else t * 1_000 for t in times], pa.int64()).cast(stamp),
+            "time": log_times([batch.times_ms[i] for i in index]),
             "key": pa.array([batch.keys[i] for i in index], pa.binary()),
             "value": pa.array([batch.values[i] for i in index], pa.binary()),
             "reason": pa.array([bad[i] for i in index], pa.string()),

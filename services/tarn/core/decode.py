@@ -9,6 +9,7 @@ whole numbers, floating numbers and truth values first; `convert` makes the spec
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,11 @@ import pyarrow.json as pj
 from tarn.core.batch import RawBatch
 from tarn.core.convert import convert
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.years import LOG_TIME, log_times
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+EXACT_FLOAT_END = 2**53
+"""From here on a float may stand for another whole number than the message says."""
 REASON_CHARS_MAX = 300
 BLOCK_BYTES_MIN = 1 << 20
 BLOCK_RECORDS = 1_024
@@ -30,9 +34,12 @@ TRACE_TYPE = pa.struct(
         pa.field("source", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
-        pa.field("time", pa.timestamp("us", "UTC")),
+        pa.field("time", LOG_TIME),
     ]
 )
+
+
+_NUMBER = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +48,13 @@ class Decoded:
 
     Attributes:
         rows: the good records in order, one column per field, and the trace column if asked for.
+        index: row to its index in the batch, rising.
         bad: index in the batch to reason, rising; together with the rows every record of the batch.
         joined: whether one parse served all candidates.
     """
 
     rows: pa.Table
+    index: Sequence[int]
     bad: dict[int, str]
     joined: bool
 
@@ -109,7 +118,8 @@ class Decoder:
             good.append(self._trace_column(batch, index))
             names.append(TRACE_COLUMN)
         rows = pa.Table.from_arrays(good, names=names)
-        return Decoded(rows=rows, bad={i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}, joined=joined)
+        told = {i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}
+        return Decoded(rows=rows, index=index, bad=told, joined=joined)
 
     def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
         """Index to reason of the values that need no look inside."""
@@ -130,14 +140,12 @@ class Decoder:
         pick: Callable[[list[int]], list[int]] = (
             (lambda column: column) if whole else (lambda column: [column[i] for i in index])
         )
-        times = pa.array(pick(batch.times_ms), pa.int64())
-        known = pc.if_else(pc.greater_equal(times, 0), times, pa.scalar(None, pa.int64()))
         return pa.StructArray.from_arrays(
             [
                 pa.repeat(pa.scalar(self._source, pa.string()), len(index)),
                 pa.array(pick(batch.partitions), pa.int32()),
                 pa.array(pick(batch.offsets), pa.int64()),
-                pc.multiply(known, 1_000).cast(TRACE_TYPE.field("time").type),
+                log_times(pick(batch.times_ms)),
             ],
             fields=list(TRACE_TYPE),
         )
@@ -203,7 +211,13 @@ class Decoder:
             try:
                 message = orjson.loads(value)
             except orjson.JSONDecodeError as e:
-                reasons[i] = f"not JSON: {e}"
+                # Alone it would be a row: the other parser takes any depth, and a field that nobody reads.
+                deep = self._parse_joined([value]) if "depth limit" in str(e) else None
+                if deep is None:
+                    reasons[i] = f"not JSON: {e}"
+                    continue
+                rows.append([column[0].as_py() for column in deep])
+                kept.append(i)
                 continue
             row: list[object] = [None] * len(self._fields)
             reason = (
@@ -211,6 +225,8 @@ class Decoder:
                 if isinstance(message, dict)
                 else f"the message is {_name(message)}, not an object"
             )
+            if reason is None and _NUMBER in row:
+                _fill_numbers(row, value, self._fields)
             if reason is not None:
                 reasons[i] = reason
                 continue
@@ -319,6 +335,8 @@ def _read(
             if not isinstance(value, bool):
                 return f"{where}: expected true or false, found {_name(value)}"
         elif pa.types.is_int64(source):
+            if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOAT_END:
+                value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
                 return f"{where}: expected a whole number, found {_name(value)}"
             if not INT64_MIN <= value <= INT64_MAX:
@@ -327,10 +345,23 @@ def _read(
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return f"{where}: expected a number, found {_name(value)}"
             value = float(value)
+        elif fields[child.column].type.startswith("decimal") and type(value) in (int, float):
+            value = _NUMBER
         elif not isinstance(value, str):
             return f"{where}: expected text, found {_name(value)}"
         row[child.column] = value
     return None
+
+
+def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:
+    """Puts in the text of the numbers that `_read` found for decimals: a float would lose digits."""
+    message = json.loads(value, parse_float=str, parse_int=str)
+    for column, field in enumerate(fields):
+        if row[column] is _NUMBER:
+            found = message
+            for key in field.path:
+                found = found[key]
+            row[column] = found
 
 
 def _name(value: object) -> str:

@@ -20,6 +20,7 @@ TarnError
 └── DataError               stop: going on would lose or double rows
     ├── OffsetGapError
     ├── SourceChangedError   the topic is not the one that was read before
+    ├── OtherStreamError     the table holds the topic's records under another stream's name
     └── CorruptStateError    stored state contradicts itself
 """
 
@@ -114,6 +115,10 @@ class OffsetGapError(DataError):
 
 class SourceChangedError(DataError):
     """The topic is not the one that was read before (other cluster or topic id, or shorter)."""
+
+
+class OtherStreamError(DataError):
+    """The table holds another stream of the same topic: its records would go in a second time."""
 
 
 class CorruptStateError(DataError):

@@ -216,7 +216,7 @@ def require_same_source(table: SourceId, seen: SourceId) -> None:
     ]
     raise SourceChangedError(
         f"the source of the stream changed: {'; '.join(told)}; the table's offsets mean nothing in it. "
-        "Give the ingestor a new name (a new stream) or a new table",
+        "Give the ingestor a new metadata.name (a new stream) or a new table",
         table=str(table),
         seen=str(seen),
     )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from tarn.core import transforms
 from tarn.core.errors import InvalidSpecError
 
 API_VERSION = "tarn/v1"
@@ -39,6 +42,7 @@ SCALARS = (
 )
 EPOCHS = ("epoch-seconds", "epoch-millis", "epoch-micros")
 
+_SUFFIX = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 _TRANSFORM = re.compile(
     r"(?:(?P<unary>identity|year|month|day|hour)\((?P<column>\w+)\)"
@@ -52,9 +56,10 @@ class _Model(BaseModel):
 
 
 class Metadata(_Model):
-    """Who the ingestor is. The name is also the stream's name: offsets in the table are kept under it."""
+    """Who the ingestor is, and its stream, under whose name the table keeps offsets: the same if not said."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    stream: Annotated[str | None, Field(pattern=NAME_PATTERN)] = None
 
 
 class KafkaSource(_Model):
@@ -99,6 +104,15 @@ class PartitionRule(_Model):
         if width < 1:
             raise ValueError(f"{text!r}: the width is at least 1")
         return PartitionRule(transform=found["wide"], column=found["wide_column"], width=width)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """The partition field's name in the table."""
+        return self.column + _SUFFIX.get(self.transform, f"_{self.transform}")
+
+    def __str__(self) -> str:
+        width = f"{self.width}, " if self.width is not None else ""
+        return f"{self.transform}({width}{self.column})"
 
 
 class TableRef(_Model):
@@ -273,16 +287,52 @@ class IngestorBody(_Model):
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
-        names = [f.name for f in self.columns.fields]
-        for rule in self.table.partitioning:
-            if rule.column not in names:
-                raise ValueError(
-                    f"partitioning names column {rule.column!r}, which schema.fields lacks"
-                    f"{_suggest(rule.column, names)}; columns are {', '.join(names)}"
-                )
+        _check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
         if str(self.table) == str(self.dead_letters.table):
             raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
         return self
+
+
+def _check_partitioning(rules: tuple[PartitionRule, ...], types: dict[str, str]) -> None:
+    """Returns if a table with these columns can be partitioned so, and every engine can read it.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    seen: dict[str, PartitionRule] = {}
+    for rule in rules:
+        kind = types.get(rule.column)
+        if kind is None:
+            raise ValueError(
+                f"partitioning names column {rule.column!r}, which schema.fields lacks"
+                f"{_suggest(rule.column, list(types))}; columns are {', '.join(types)}"
+            )
+        if not transforms.fits(rule.transform, kind):
+            raise ValueError(
+                f"partitioning {rule}: column {rule.column} is {kind}, and {rule.transform} takes "
+                f"{transforms.types_for(rule.transform)}; for {kind} use {_fitting(rule.column, kind)}"
+            )
+        if kind in ("float", "double"):
+            raise ValueError(
+                f"partitioning {rule}: column {rule.column} is {kind}; a {kind} is no partition, as equal "
+                "ones are luck: leave it out, or make the column a decimal"
+            )
+        if rule.name in seen:
+            raise ValueError(f"partitioning has {seen[rule.name]} and {rule}; name each once")
+        if rule.name in types and rule.transform != "identity":
+            raise ValueError(
+                f"partitioning {rule}: its field in the table would be {rule.name}, which is a column; "
+                "rename the column"
+            )
+        seen[rule.name] = rule
+
+
+def _fitting(column: str, kind: str) -> str:
+    found = []
+    for name in transforms.transforms_for(kind):
+        wide = "n, " if name in ("bucket", "truncate") else ""
+        found.append(f"{name}({wide}{column})")
+    return " or ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
 
 
 class IngestorSpec(_Model):
@@ -295,8 +345,13 @@ class IngestorSpec(_Model):
 
     @property
     def name(self) -> str:
-        """The ingestor's, and the stream's, name."""
+        """The ingestor's name."""
         return self.metadata.name
+
+    @property
+    def stream(self) -> str:
+        """The stream's name: what the table knows its offsets by."""
+        return self.metadata.stream or self.metadata.name
 
 
 def parse_spec(text: str, *, file: str) -> IngestorSpec:
@@ -327,22 +382,65 @@ def parse_spec(text: str, *, file: str) -> IngestorSpec:
         raise InvalidSpecError(f"{file}: {'; '.join(problems)}", file=file, problems=problems) from e
 
 
-def check_together(specs: dict[str, IngestorSpec]) -> dict[str, InvalidSpecError]:
-    """Errors by file for specs that are right alone and wrong together: the second of two that clash."""
-    found: dict[str, InvalidSpecError] = {}
-    names: dict[str, str] = {}
-    tables: dict[str, str] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """Specs that are right alone and wrong together: one name, stream or table is wanted twice.
+
+    Attributes:
+        files: all of them, sorted; the order says nothing about who is right.
+        about: what they share, for people.
+    """
+
+    files: tuple[str, ...]
+    about: str
+
+    def refusal(self, file: str, *, why: str) -> InvalidSpecError:
+        """The error of one of them."""
+        others = ", ".join(f for f in self.files if f != file)
+        return InvalidSpecError(f"{file}: {self.about}; {why}. The other: {others}", file=file)
+
+
+def clashes(specs: Mapping[str, IngestorSpec]) -> list[Clash]:
+    """Groups of files of which at most one can be used; files that share nothing are in none."""
+    wants: dict[str, list[str]] = {}
     for file, spec in sorted(specs.items()):
-        table = str(spec.spec.table)
-        if spec.name in names:
-            message = f"metadata.name {spec.name!r} is taken by {names[spec.name]}; choose another"
-        elif table in tables:
-            message = f"spec.table {table!r} is written by {tables[table]} already; one ingestor per table"
-        else:
-            names[spec.name], tables[table] = file, file
+        wants.setdefault(f"metadata.name {spec.name!r} is used twice", []).append(file)
+        wants.setdefault(f"stream {spec.stream!r} is used twice", []).append(file)
+        wants.setdefault(f"spec.table {str(spec.spec.table)!r} is written by two", []).append(file)
+    groups: list[tuple[set[str], list[str]]] = []
+    for about, files in wants.items():
+        if len(files) < 2:
             continue
-        found[file] = InvalidSpecError(f"{file}: {message}", file=file)
-    return found
+        joined: tuple[set[str], list[str]] = (set(files), [about])
+        apart = []
+        for group in groups:
+            if group[0] & joined[0]:
+                joined = (group[0] | joined[0], [*group[1], *joined[1]])
+            else:
+                apart.append(group)
+        groups = [*apart, joined]
+    return [Clash(files=tuple(sorted(files)), about=" and ".join(about)) for files, about in groups]
+
+
+def settle(clash: Clash, holders: frozenset[str]) -> tuple[str | None, dict[str, InvalidSpecError]]:
+    """The one file of a clash that may be used, and the errors of the others.
+
+    Args:
+        clash: who is at odds.
+        holders: the files whose table holds their stream already.
+
+    Returns:
+        The only holder, so that a new file never stops an ingestor that works; None if there is none or
+            more than one.
+    """
+    winner = next(iter(holders)) if len(holders) == 1 else None
+    if winner is not None:
+        why = f"{winner} goes on, as its table holds its stream already; change or remove this one"
+    elif holders:
+        why = f"the tables of {', '.join(sorted(holders))} hold their streams already; remove all but one"
+    else:
+        why = "neither has begun, so neither begins; change or remove one"
+    return winner, {file: clash.refusal(file, why=why) for file in clash.files if file != winner}
 
 
 _ALLOWED: dict[str, type[BaseModel]] = {

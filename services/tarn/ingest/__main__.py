@@ -30,14 +30,20 @@ def main(arguments: list[str]) -> int:
         folder = options.specs or settings.specs_dir
         loaded = load_specs(folder)
         if options.check:
+            errors = list(loaded.errors.values())
+            for clash in loaded.clashes:
+                why = "where one of them works already it goes on, else none begins; change or remove one"
+                errors += [clash.refusal(file, why=why) for file in clash.files]
             for file, spec in sorted(loaded.specs.items()):
+                if file in loaded.contested:
+                    continue
                 print(f"{file}: ok: {spec.spec.source.kafka.topic} -> {spec.spec.table}")  # noqa: T201
-            for error in loaded.errors.values():
+            for error in errors:
                 print(error.message, file=sys.stderr)  # noqa: T201
-            if not loaded.specs and not loaded.errors:
+            if not loaded.specs and not errors:
                 print(f"{folder}: holds no spec (*.yaml)", file=sys.stderr)  # noqa: T201
                 return exits.INVALID
-            return exits.INVALID if loaded.errors else exits.OK
+            return exits.INVALID if errors else exits.OK
         configure(settings.log_level, service="ingest")
         # The clients' own errors come to us as exceptions and are logged where they are handled.
         for name in ("kafka", "pyiceberg", "urllib3"):

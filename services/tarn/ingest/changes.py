@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from tarn.adapters.files import WrittenFile
 from tarn.core import dead_letter
 from tarn.core.dead_letter import Marker, PendingFile
+from tarn.core.errors import CorruptStateError, OtherStreamError
 from tarn.core.offsets import (
     SUMMARY_PREFIX,
     TAG_PREFIX,
@@ -17,7 +20,8 @@ from tarn.core.offsets import (
     SourceId,
     judge,
 )
-from tarn.core.table import TableState, marker_property
+from tarn.core.source import Bounds
+from tarn.core.table import Json, TableState, marker_property
 from tarn.ingest.committer import Covered, Fit, Unfit
 
 
@@ -29,6 +33,83 @@ def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
     """
     text = state.newest(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream)
     return None if text is None else OffsetMap.from_json(text)
+
+
+def streams_named(state: TableState) -> frozenset[str]:
+    """The streams that ever wrote the table, by its properties: cheap enough for every commit."""
+    suffix = marker_property("")
+    return frozenset(
+        key[len(SUMMARY_PREFIX) : -len(suffix)]
+        for key in state.properties
+        if key.startswith(SUMMARY_PREFIX) and key.endswith(suffix)
+    )
+
+
+def require_only_stream(
+    state: TableState, stream: str, source: SourceId, bounds: Mapping[int, Bounds], *, table: str
+) -> None:
+    """Returns if this stream may begin in the table: no other one has put records there that it would read.
+
+    A stream that was rolled back with its rows does not count, nor one of a topic of the same name that was
+    made anew: its offsets are others. Nor does one whose offsets all lie before the start of the log: then
+    nothing comes twice, and what is lost between them is what a new name accepts.
+
+    Raises:
+        OtherStreamError: another one has.
+    """
+    for other in sorted(_others(state, stream)):
+        found = _map_of(state, other)
+        if isinstance(found, OffsetMap) and (found.source.cluster, found.source.topic_id) != (
+            source.cluster,
+            source.topic_id,
+        ):
+            continue
+        if found is None:
+            continue
+        if isinstance(found, OffsetMap) and all(
+            p not in bounds or bounds[p].start >= offset for p, offset in found.next.items()
+        ):
+            continue
+        stands = f"offsets {dict(found.next)}" if isinstance(found, OffsetMap) else "offsets unknown"
+        raise OtherStreamError(
+            f"table {table} holds stream {other!r} of topic {source.topic} ({stands}), and stream {stream!r} "
+            "would put the same records in again. If this ingestor was renamed, say so in its spec: "
+            f"metadata.stream: {other}; else write to another table",
+            table=table,
+            stream=stream,
+            other=other,
+        )
+
+
+def _others(state: TableState, stream: str) -> frozenset[str]:
+    tagged = {name[len(TAG_PREFIX) :] for name in state.refs if name.startswith(TAG_PREFIX)}
+    return (streams_named(state) | tagged) - {stream}
+
+
+def _map_of(state: TableState, stream: str) -> OffsetMap | Literal["unknown"] | None:
+    """The newest map of another stream whose rows the head holds; None if it holds none."""
+    key = SUMMARY_PREFIX + stream
+    oldest: Json | None = None
+    for snapshot in state.ancestors():
+        text = (snapshot.get("summary") or {}).get(key)
+        if text is not None:
+            return _read(text)
+        oldest = snapshot
+    if oldest is None or oldest.get("parent-snapshot-id") is None:
+        return None
+    # The ancestry is cut: the rows may have come before. Not if the stream began after what is known of it.
+    began = state.properties.get(marker_property(key), "")
+    if began.isdecimal() and int(began) > int(oldest["timestamp-ms"]):
+        return None
+    texts = [t for s in state.metadata.get("snapshots") or [] if (t := (s.get("summary") or {}).get(key))]
+    return _read(texts[-1]) if texts else "unknown"
+
+
+def _read(text: str) -> OffsetMap | Literal["unknown"]:
+    try:
+        return OffsetMap.from_json(text)
+    except CorruptStateError:
+        return "unknown"
 
 
 def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
@@ -75,6 +156,7 @@ class BatchChange:
         files: the good records.
         letters: the dead-letter file, if there are bad ones; its sequence is filled in per attempt.
         registered: the marker last seen in the dead-letter table; files it covers are not carried on.
+        beside: other streams that the table named when the plan was made; one more means: plan again.
     """
 
     commit_id: str
@@ -86,6 +168,7 @@ class BatchChange:
     files: tuple[WrittenFile, ...] = ()
     letters: tuple[WrittenFile, ...] = ()
     registered: Marker | None = None
+    beside: frozenset[str] = frozenset()
 
     @property
     def tag(self) -> str:
@@ -108,6 +191,9 @@ class BatchChange:
             return Covered()
         if isinstance(verdict, Refused):
             return Unfit(reason=verdict.reason)
+        new = streams_named(state) - {self.stream} - self.beside
+        if new:
+            return Unfit(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
         carried = dead_letter.unregistered(
             pending_in(state, self.stream), self.registered, table_uuid=state.uuid
         )

@@ -26,20 +26,20 @@ def start_positions(
             if found is None:
                 raise OffsetGapError(
                     f"stream {stream}: the table stands at offset {offset} of partition {partition}, which "
-                    f"topic {source.topic} does not have; restore it, or start a new stream by a new name",
+                    f"topic {source.topic} does not have; restore it, or write to a new table",
                     partition=partition,
                     offset=offset,
                 )
             if not found.start <= offset <= found.end:
-                what = (
-                    f"the log starts at {found.start}: {found.start - offset} offsets are gone unread"
-                    if offset < found.start
-                    else f"the log ends at {found.end}, before it"
-                )
+                if offset < found.start:
+                    what = f"the log starts at {found.start}: {found.start - offset} offsets are gone unread"
+                    do = "accept the loss by a new metadata.name: it begins where the log does"
+                else:
+                    what = f"the log ends at {found.end}, before it: its next offsets would be used again"
+                    do = "write to a new table"
                 raise OffsetGapError(
                     f"stream {stream}: the table stands at offset {offset} of partition {partition} of "
-                    f"topic {source.topic}, and {what}. Restore the log, or accept the loss by starting a "
-                    "new stream under a new name",
+                    f"topic {source.topic}, and {what}. Restore the log, or {do}",
                     partition=partition,
                     offset=offset,
                     start=found.start,

@@ -8,6 +8,10 @@ import time
 
 import structlog
 
+from tarn.adapters.catalog_rest import TableName
+from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, TarnError
+from tarn.core.spec import Clash, IngestorSpec, settle
+from tarn.ingest.changes import offsets_in
 from tarn.ingest.http import StatusServer
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded
@@ -15,7 +19,7 @@ from tarn.ingest.status import Board, State
 from tarn.ingest.stream import Ingestor
 from tarn.ingest.watch import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
 from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_login, make_store, make_world
-from tarn.ingest.world import World
+from tarn.ingest.world import StoppedError, World
 
 log = structlog.get_logger()
 
@@ -33,26 +37,80 @@ class Service:
     """
 
     def __init__(self, loaded: Loaded, world: World, board: Board, stop: threading.Event) -> None:
+        self._world = world
         self._board = board
         self._stop = stop
+        self._loaded = loaded
         self._threads = [
             threading.Thread(target=Ingestor(spec, world).run, name=spec.name, daemon=True)
-            for spec in loaded.specs.values()
+            for file, spec in loaded.specs.items()
+            if file not in loaded.contested
+        ]
+        self._threads += [
+            threading.Thread(target=self._settle, args=(clash,), name=clash.files[0], daemon=True)
+            for clash in loaded.clashes
         ]
         for file, error in loaded.errors.items():
-            log.error("spec refused", file=file, message=error.message)
-            board.update(
-                file,
-                state=State.INVALID,
-                reason="InvalidSpec",
-                message=error.message,
-                since_ms=world.ports.now_ms(),
-            )
+            self._refuse(file, error)
 
     def start(self) -> None:
         """Starts every ingestor."""
         for thread in self._threads:
             thread.start()
+
+    def _refuse(self, file: str, error: InvalidSpecError) -> None:
+        log.error("spec refused", file=file, message=error.message)
+        self._board.update(
+            file,
+            state=State.INVALID,
+            reason="InvalidSpec",
+            message=error.message,
+            since_ms=self._world.ports.now_ms(),
+        )
+
+    def _settle(self, clash: Clash) -> None:
+        """Finds out which file of a clash works already, refuses the others, and is its ingestor's thread."""
+        for file in clash.files:
+            self._board.update(file, message=f"{clash.about}: the tables are asked whose stream they hold")
+        waits = 0
+        holders: frozenset[str] | None = None
+        while holders is None:
+            try:
+                holders = frozenset(f for f in clash.files if self._holds(self._loaded.specs[f]))
+            except TarnError as e:
+                # Away, or damaged: who is right can be said only when it is known.
+                waits += 1
+                for file in clash.files:
+                    self._board.update(file, state=State.WAITING, message=f"{clash.about}: {e.message}")
+                try:
+                    limits = self._world.limits
+                    self._world.ports.sleep(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8)))
+                except StoppedError:
+                    return
+        winner, errors = settle(clash, self._distinct(clash, holders))
+        for file, error in errors.items():
+            self._refuse(file, error)
+        if winner is not None:
+            self._board.remove(winner)
+            Ingestor(self._loaded.specs[winner], self._world).run()
+
+    def _holds(self, spec: IngestorSpec) -> bool:
+        """Whether the spec's table holds its stream."""
+        table = spec.spec.table
+        try:
+            state = self._world.catalog.load(TableName(table.levels, table.name))
+        except NotFoundError:
+            return False
+        try:
+            return offsets_in(state, spec.stream) is not None
+        except CorruptStateError:
+            return True
+
+    def _distinct(self, clash: Clash, holders: frozenset[str]) -> frozenset[str]:
+        """The holders; one of them where all say the same, as copies of a file do."""
+        files = sorted(holders or clash.files)
+        same = all(self._loaded.specs[f] == self._loaded.specs[files[0]] for f in files)
+        return frozenset(files[:1]) if same else holders
 
     def drain(self) -> bool:
         """Waits until all ingestors ended; False if some did not in time, which is safe."""

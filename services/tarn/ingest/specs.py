@@ -1,4 +1,8 @@
-"""Spec files of a folder: the good ones, and what is wrong with the others. A bad file stops only itself."""
+"""Spec files of a folder: the good ones, and what is wrong with the others. A bad file stops only itself.
+
+Files that want the same name, stream or table are not judged by their order: the one whose table holds its
+stream already is right, and only the tables know that (`tarn.ingest.service`).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import IngestorSpec, check_together, parse_spec
+from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a folder holds, by file name."""
+    """What a folder holds, by file name.
+
+    Attributes:
+        specs: the good ones; those of a clash among them.
+        errors: what is wrong with the others.
+        clashes: which of the good ones cannot be used together.
+    """
 
     specs: dict[str, IngestorSpec]
     errors: dict[str, InvalidSpecError]
+    clashes: tuple[Clash, ...] = ()
+
+    @property
+    def contested(self) -> frozenset[str]:
+        """The files of all clashes."""
+        return frozenset(file for clash in self.clashes for file in clash.files)
 
 
 def load_specs(folder: Path) -> Loaded:
@@ -38,7 +54,4 @@ def load_specs(folder: Path) -> Loaded:
             errors[path.name] = e
         except (OSError, UnicodeDecodeError) as e:
             errors[path.name] = InvalidSpecError(f"{path.name}: cannot be read: {e}", file=path.name)
-    for name, error in check_together(specs).items():
-        errors[name] = error
-        del specs[name]
-    return Loaded(specs=specs, errors=errors)
+    return Loaded(specs=specs, errors=errors, clashes=tuple(clashes(specs)))

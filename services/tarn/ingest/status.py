@@ -32,6 +32,8 @@ class IngestorStatus:
         beat_s: monotonic time of the last turn of its loop.
         progress_s: monotonic time of the last commit, or of the last look that found nothing to commit.
         table, topic: what it writes and reads.
+        stream: the name under which the table keeps its offsets.
+        measured: whether `committed` and `ends` were asked for since the loop last began or waited.
         committed: partition to the next offset, as in the table.
         ends: partition to the end of the log, as last asked.
         rows, bad_records, commits: since the process started.
@@ -48,6 +50,8 @@ class IngestorStatus:
     progress_s: float = 0.0
     table: str = ""
     topic: str = ""
+    stream: str = ""
+    measured: bool = False
     committed: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     rows: int = 0
@@ -58,9 +62,18 @@ class IngestorStatus:
     snapshot_id: int | None = None
 
     @property
-    def lag(self) -> int:
-        """Offsets between the log's end and the table, over all partitions."""
-        return sum(max(0, end - self.committed.get(p, end)) for p, end in self.ends.items())
+    def lag(self) -> int | None:
+        """Offsets between the log's end and the table, over all partitions; None while that is not known."""
+        if not self.measured or set(self.ends) - set(self.committed):
+            return None
+        return sum(max(0, end - self.committed[p]) for p, end in self.ends.items())
+
+    @property
+    def lag_reason(self) -> str:
+        """Why there is no lag; empty if there is one."""
+        if self.lag is not None:
+            return ""
+        return f"the table or the topic could not be asked: {self.message or 'not yet'}"
 
     def to_json(self) -> dict[str, Any]:
         """The form of the status page."""
@@ -77,10 +90,12 @@ class IngestorStatus:
             ],
             "table": self.table,
             "topic": self.topic,
+            "stream": self.stream,
             "partitions": sorted(self.committed),
             "committedOffsets": {str(p): o for p, o in sorted(self.committed.items())},
             "endOffsets": {str(p): o for p, o in sorted(self.ends.items())},
             "lag": self.lag,
+            "lagReason": self.lag_reason,
             "rows": self.rows,
             "badRecords": self.bad_records,
             "commits": self.commits,
@@ -123,6 +138,11 @@ class Board:
             found = replace(found, **{k: getattr(found, k) + v for k, v in amounts.items()})
             self._ingestors[name] = found
             return found
+
+    def remove(self, name: str) -> None:
+        """Forgets one ingestor."""
+        with self._lock:
+            self._ingestors.pop(name, None)
 
     def get(self, name: str) -> IngestorStatus:
         """One ingestor's status."""
@@ -175,7 +195,12 @@ def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
             found.append(f"ingestor {name}: {status.state.value}: {status.message or 'not ready yet'}")
         elif status.state is State.RUNNING and now_s - status.beat_s > BEAT_AGE_S_MAX:
             found.append(f"ingestor {name}: no sign of life for {now_s - status.beat_s:.0f} s")
-        elif deep and status.lag > 0 and now_s - status.progress_s > PROGRESS_AGE_S_MAX:
+        elif (
+            deep
+            and status.state is State.RUNNING
+            and status.lag
+            and now_s - status.progress_s > PROGRESS_AGE_S_MAX
+        ):
             found.append(
                 f"ingestor {name}: {status.lag} behind, no commit for {now_s - status.progress_s:.0f} s"
             )
@@ -191,7 +216,12 @@ _METRICS = (
         lambda s: s.bad_records,
     ),
     ("commits_total", "counter", "Commits since the process started.", lambda s: s.commits),
-    ("lag_offsets", "gauge", "Offsets between the log's end and the table.", lambda s: s.lag),
+    (
+        "lag_offsets",
+        "gauge",
+        "Offsets between the log's end and the table; absent while that is not known.",
+        lambda s: s.lag,
+    ),
     ("last_commit_seconds", "gauge", "Duration of the last commit.", lambda s: s.commit_ms / 1_000),
     ("running", "gauge", "1 while the ingestor runs.", lambda s: int(s.state is State.RUNNING)),
 )
@@ -204,6 +234,8 @@ def to_metrics(board: Board) -> str:
     for name, kind, help_text, read in _METRICS:
         lines += [f"# HELP tarn_ingest_{name} {help_text}", f"# TYPE tarn_ingest_{name} {kind}"]
         for ingestor, status in statuses.items():
+            value = read(status)
             labels = f'ingestor="{ingestor}",table="{status.table}"'
-            lines.append(f"tarn_ingest_{name}{{{labels}}} {read(status)}")
+            if value is not None:
+                lines.append(f"tarn_ingest_{name}{{{labels}}} {value}")
     return "\n".join(lines) + "\n"

@@ -6,24 +6,25 @@ the log, one that was is found in the table's map.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import structlog
 
 from tarn.adapters.catalog_rest import TableName
-from tarn.adapters.files import WrittenFile, write_rows
+from tarn.adapters.files import put_files
 from tarn.adapters.manifests import Manifests
 from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.offsets import SourceId, require_same_source
-from tarn.core.source import NoSuchTopicError, Source
+from tarn.core.offsets import OffsetMap, SourceId, next_or_start, require_same_source
+from tarn.core.source import Bounds, NoSuchTopicError, Source
 from tarn.core.spec import IngestorSpec
 from tarn.core.table import TableState
-from tarn.ingest.changes import BatchChange, offsets_in
+from tarn.ingest.changes import BatchChange, offsets_in, require_only_stream, streams_named
 from tarn.ingest.committer import Committer, NotDone
 from tarn.ingest.letters import Letters
+from tarn.ingest.making import decode, encode
 from tarn.ingest.plan import start_positions
 from tarn.ingest.status import State
 from tarn.ingest.target import Target, ensure, letters_request
@@ -44,6 +45,7 @@ class Ingestor:
     def __init__(self, spec: IngestorSpec, world: World) -> None:
         self.spec = spec
         self.name = spec.name
+        self._stream = spec.stream
         self._world = world
         body = spec.spec
         self._topic = body.source.kafka.topic
@@ -61,13 +63,15 @@ class Ingestor:
         self._letters = Letters(
             self._new_committer(self._letters_table),
             world.objects,
-            stream=self.name,
+            stream=self._stream,
             topic=self._topic,
             table=str(self._letters_table),
             new_id=world.new_id,
         )
         self._source: Source | None = None
-        world.board.update(self.name, table=str(self.target.name), topic=self._topic)
+        self._beside: frozenset[str] = frozenset()
+        self._measured = False
+        world.board.update(self.name, table=str(self.target.name), topic=self._topic, stream=self._stream)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -150,7 +154,8 @@ class Ingestor:
             The topic, who it is, the table, and the partitions that the table does not know yet.
         """
         kafka = self.spec.spec.source.kafka
-        source = self._source = self._world.sources.open(self._topic, stream=self.name)
+        self._measured = False
+        source = self._source = self._world.sources.open(self._topic, stream=self._stream)
         try:
             identity = source.identity()
         except NoSuchTopicError:
@@ -161,20 +166,19 @@ class Ingestor:
         self._letters.see(ensure(self._world.catalog, self._letters_table, letters_request()))
         ensure(self._world.catalog, self.target.name, self.target.request())
         state = self._committer.load()
-        self.target.see(state)
         bounds = source.bounds()
-        table = offsets_in(state, self.name)
-        positions = start_positions(table, identity, bounds, stream=self.name)
+        table = offsets_in(state, self._stream)
+        self._show(state, table, identity, bounds)
+        # From here on whatever stops the ingestor leaves a true lag, renewed by each plan.
+        self.target.see(state)
+        if table is None:
+            require_only_stream(state, self._stream, identity, bounds, table=str(self.target.name))
+        self._beside = streams_named(state) - {self._stream}
+        positions = start_positions(table, identity, bounds, stream=self._stream)
         source.seek(positions)
         self._letters.register(state)
         head = state.head_id
-        self._world.board.update(
-            self.name,
-            committed=dict(positions),
-            ends={p: b.end for p, b in bounds.items()},
-            snapshot_id=head,
-            progress_s=self._world.clock(),
-        )
+        self._world.board.update(self.name, progress_s=self._world.clock())
         log.info(
             "ingestor planned",
             ingestor=self.name,
@@ -186,6 +190,18 @@ class Ingestor:
         known = table.next if table is not None else {}
         return source, identity, state, frozenset(p for p in positions if p not in known)
 
+    def _show(
+        self, state: TableState, table: OffsetMap | None, identity: SourceId, bounds: Mapping[int, Bounds]
+    ) -> None:
+        """Puts on the board how far table and topic are, if their offsets can be compared."""
+        if table is None or table.source == identity:
+            held = next_or_start(table, {p: b.start for p, b in bounds.items()})
+            ends = {p: b.end for p, b in bounds.items()}
+            self._world.board.update(
+                self.name, committed=held, ends=ends, snapshot_id=state.head_id, measured=True
+            )
+            self._measured = True
+
     def _commit(
         self, batch: RawBatch, source: Source, identity: SourceId, fresh: frozenset[int], table_uuid: str
     ) -> tuple[TableState, dict[int, int]] | None:
@@ -196,27 +212,27 @@ class Ingestor:
         """
         world = self._world
         started = world.clock()
-        decoded = self._decoder.decode(batch)
+        decoded = decode(self._decoder, batch)
         decoded_s = world.clock()
         layout = self.target.layout
-        files: tuple[WrittenFile, ...] = ()
-        if decoded.rows.num_rows:
-            files = write_rows(world.objects, layout, self.target.root, decoded.rows, new_name=world.new_id)
+        made = encode(decoded, layout, self.target.root, new_name=world.new_id)
+        files = put_files(world.objects, made.files)
         at = datetime.fromtimestamp(world.ports.now_ms() / 1_000, tz=UTC)
-        letters = self._letters.write(batch, decoded.bad, at=at)
+        letters = self._letters.write(batch, made.bad, at=at)
         written_s = world.clock()
         # Ids are never used twice: the same one before the first read and now means that all came from it.
         require_same_source(identity, source.identity())
         change = BatchChange(
             commit_id=world.new_id(),
             table_uuid=table_uuid,
-            stream=self.name,
+            stream=self._stream,
             source=identity,
             ranges=batch.ranges,
             fresh=fresh,
             files=files,
             letters=letters,
             registered=self._letters.marker,
+            beside=self._beside,
         )
         result = self._committer.commit(change, layout)
         if isinstance(result, NotDone):
@@ -227,7 +243,7 @@ class Ingestor:
         self._voice.tell(State.RUNNING)
         took_ms = (world.clock() - started) * 1_000
         after = {r.partition: r.end for r in batch.ranges}
-        held = offsets_in(result.state, self.name)
+        held = offsets_in(result.state, self._stream)
         if held is None or any(held.next.get(p, -1) != end for p, end in after.items()):
             # In the table, and more besides: somebody else writes this stream too.
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
@@ -235,7 +251,7 @@ class Ingestor:
         if not self.target.is_current(result.state):
             self.target.see(result.state)
         if result.by_us:
-            world.board.add(self.name, rows=decoded.rows.num_rows, bad_records=len(decoded.bad), commits=1)
+            world.board.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
         status = world.board.get(self.name)
         world.board.update(
             self.name,
@@ -249,8 +265,8 @@ class Ingestor:
         log.debug(
             "batch committed",
             ingestor=self.name,
-            rows=decoded.rows.num_rows,
-            bad=len(decoded.bad),
+            rows=made.rows,
+            bad=len(made.bad),
             attempts=result.attempts,
             ms=round(took_ms, 1),
             decode_ms=round((decoded_s - started) * 1_000, 1),
@@ -260,9 +276,9 @@ class Ingestor:
             log.warning(
                 "bad records went to dead letters",
                 ingestor=self.name,
-                records=len(decoded.bad),
+                records=len(made.bad),
                 table=str(self._letters_table),
-                first=next(iter(decoded.bad.values())),
+                first=next(iter(made.bad.values())),
             )
             self._letters.register(result.state)
         return result.state, after
@@ -270,7 +286,7 @@ class Ingestor:
     def _measure(self, source: Source) -> bool:
         """Asks how far the topic reaches, for the lag; False if a new plan is due."""
         ends = {p: b.end for p, b in source.bounds().items()}
-        status = self._world.board.update(self.name, ends=ends)
+        status = self._world.board.update(self.name, ends=ends, measured=True)
         if status.lag == 0:
             self._world.board.update(self.name, progress_s=self._world.clock())
         if set(ends) - set(status.committed):
@@ -282,7 +298,7 @@ class Ingestor:
         """Looks at topic and table while nothing comes; False if a new plan is due."""
         require_same_source(identity, source.identity())
         now = self._committer.load()
-        moved = now.uuid != state.uuid or offsets_in(now, self.name) != offsets_in(state, self.name)
+        moved = now.uuid != state.uuid or offsets_in(now, self._stream) != offsets_in(state, self._stream)
         if moved or not self.target.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return False
@@ -309,7 +325,9 @@ class Ingestor:
         )
 
     def _rest(self, seconds: float) -> bool:
-        """Waits; False if the process stops meanwhile."""
+        """Waits; False if the process stops meanwhile. A lag that this turn could not ask for is no lag."""
+        if not self._measured:
+            self._world.board.update(self.name, measured=False)
         try:
             self._world.ports.sleep(seconds)
         except StoppedError:

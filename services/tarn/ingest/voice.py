@@ -42,7 +42,8 @@ class Voice:
         self._world.board.update(self._name, **changes)
 
     def tell_wait(self, reason: str) -> None:
-        """Tells that something is waited for."""
+        """Tells that something is waited for; how far the topic reaches meanwhile is not asked."""
+        self._world.board.update(self._name, measured=False)
         self.tell(State.WAITING, UnavailableError(reason))
 
     def tell_defect(self, error: Exception) -> None:

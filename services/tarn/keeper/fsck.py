@@ -12,7 +12,15 @@ from typing import Any
 from tarn.adapters.bulk import BulkStore
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import judge_names
-from tarn.core.audit.offsets import LetterFacts, Stand, judge_letters, judge_offsets, letter_facts, stands
+from tarn.core.audit.offsets import (
+    LetterFacts,
+    Stand,
+    judge_letters,
+    judge_offsets,
+    judge_streams,
+    letter_facts,
+    stands,
+)
 from tarn.core.audit.tables import judge_table, version_of
 from tarn.core.errors import TarnError
 from tarn.core.registered import PointerValue
@@ -224,6 +232,7 @@ def _one(
             return
         yield from judge_table(found, index.size)
         yield from judge_offsets(found)
+        yield from judge_streams(found)
         letters.append(letter_facts(found))
         report.streams += stands(found)
         report.snapshots += len(found.snapshots)

@@ -507,3 +507,23 @@ def test_secrets_stay_out_of_answers_and_logs(world: World, capfd: pytest.Captur
     for text in (*texts, out.out, out.err):
         assert secret not in text
         assert world.token not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("a b", "a+b"), ("a b", "a%20b"), ("a+b", "a%2Bb"), ("ä ö", "%C3%A4+%C3%B6"), ("a-b_c.d", "a-b_c.d")],
+)
+def test_names_arrive_as_every_client_writes_them(world: World, name: str, written: str) -> None:
+    """Java's client up to Iceberg 1.11 writes a space in a path as `+`, others as `%20`."""
+    assert world.post("/v1/namespaces", {"namespace": [name]}).status_code == 200
+    answer = world.post(f"/v1/namespaces/{written}/tables", {"name": name, "schema": SCHEMA})
+    assert answer.status_code == 200, answer.text
+    assert world.published.head(f"/v1/namespaces/{written}").status_code == 204
+    assert world.published.get(f"/v1/namespaces/{written}/tables/{written}").status_code == 200
+    listed = world.published.get(f"/v1/namespaces/{written}/tables").json()["identifiers"]
+    assert listed == [{"namespace": [name], "name": name}]
+    twice = written.replace("%", "%25").replace("+", "%2B")
+    inner = {"namespace": [name, "inner"]}
+    assert world.post("/v1/namespaces", inner).status_code == 200
+    children = world.published.get(f"/v1/namespaces?parent={twice}").json()["namespaces"]
+    assert children == [[name, "inner"]]

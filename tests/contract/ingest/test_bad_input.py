@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.manifests import read_list
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table import Json
 from tarn.ingest.status import State, to_metrics
@@ -396,3 +397,28 @@ def test_a_dead_letter_table_that_lost_a_column_stops_the_batch_and_loses_nothin
     assert "table ops.dead_letters cannot take" in found[0][1]
     assert sorted(r["value"] for r in lake.rows("ops.dead_letters")) == [b"junk", b"more junk"]
     assert lake.offsets() == [(0, 0), (0, 3)]
+
+
+def test_a_partitioning_whose_field_and_column_are_gone_does_not_stop_the_merging_of_manifests() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    old = lake.ingestor(spec(partitioning="[day(at)]"))
+    for n in range(16):  # due to be merged by the next commit
+        topic.send(0, order(n))
+        lake.work(old, turns=12)
+    commit = lake.local.catalog.tables.commit
+    empty = {"action": "add-spec", "spec": {"spec-id": 1, "fields": []}}
+    commit(lake.local._slot(TABLE), [], [empty, {"action": "set-default-spec", "spec-id": -1}])
+    alter(lake, without("at"))
+    body = spec().model_dump(by_alias=True)
+    body["spec"]["schema"]["fields"] = body["spec"]["schema"]["fields"][:1]
+    now = lake.ingestor(IngestorSpec.model_validate(body))
+    for n in range(16, 50):
+        topic.send(0, order(n))
+        lake.work(now, turns=12)
+    head = lake.table().head
+    assert head is not None
+    assert int(head["summary"]["total-records"]) == 50
+    listed = read_list(lake.objects.read(head["manifest-list"]))
+    assert sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in listed) == 50
+    assert len(listed) <= 32, "those of the new partitioning are merged"

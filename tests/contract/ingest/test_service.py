@@ -52,6 +52,104 @@ def test_a_bad_spec_is_told_and_the_others_run(tmp_path: Any, logged: list[Any])
     logged.clear()
 
 
+OTHER = GOOD.replace("{name: orders}", "{name: other}").replace("topic: orders", "topic: others")
+
+
+@pytest.mark.parametrize("good", ["a", "z"], ids=["sorts first", "sorts last"])
+def test_a_new_spec_for_the_table_never_stops_the_one_that_works(
+    good: str, tmp_path: Any, logged: list[Any]
+) -> None:
+    topic, others = Topic("orders", 1), Topic("others", 1)
+    topic.send(0, order(1))
+    others.send(0, order(7))
+    lake = Lake(topic, others)
+    lake.work(lake.ingestor(), turns=10)
+    topic.send(0, order(2))
+    board = Board()
+
+    def halt() -> None:
+        lake.stop = lake.stop or board.get("orders").rows == 1
+
+    lake.sources.on_poll = halt
+    service = Service(
+        loaded(tmp_path, **{good: GOOD, "m": OTHER}), lake.world(board=board), board, threading.Event()
+    )
+    service.start()
+    assert service.drain()
+    assert lake.offsets() == [(0, 0), (0, 1)]
+    assert set(board.ingestors()) == {"orders", "m.yaml"}
+    assert board.get("m.yaml").state is State.INVALID
+    assert f"{good}.yaml goes on" in board.get("m.yaml").message
+    assert [line["file"] for line in logged if line["log_level"] == "error"] == ["m.yaml"]
+    logged.clear()
+
+
+def test_of_two_new_specs_for_one_table_none_begins_and_both_are_named(
+    tmp_path: Any, logged: list[Any]
+) -> None:
+    lake = Lake(Topic("orders", 1), Topic("others", 1))
+    board = Board()
+    files = loaded(tmp_path, a=GOOD, b=OTHER)
+    service = Service(files, lake.world(board=board), board, threading.Event())
+    service.start()
+    assert service.drain()
+    for file, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
+        assert board.get(file).state is State.INVALID
+        assert (
+            f"neither has begun, so neither begins; change or remove one. The other: {other}"
+            in board.get(file).message
+        )
+    assert lake.store.list("warehouse/") is not None
+    assert [*lake.store.list("warehouse/")] == []
+    logged.clear()
+
+
+def test_a_copy_of_a_spec_is_refused_and_the_ingestor_works(tmp_path: Any, logged: list[Any]) -> None:
+    topic = Topic("orders", 1)
+    topic.send(0, order(1))
+    lake = Lake(topic)
+    board = Board()
+
+    def halt() -> None:
+        lake.stop = lake.stop or board.get("orders").rows == 1
+
+    lake.sources.on_poll = halt
+    service = Service(loaded(tmp_path, a=GOOD, b=GOOD), lake.world(board=board), board, threading.Event())
+    service.start()
+    assert service.drain()
+    assert lake.offsets() == [(0, 0)]
+    assert board.get("b.yaml").state is State.INVALID
+    logged.clear()
+
+
+def test_who_is_right_is_asked_until_the_catalog_answers(tmp_path: Any, logged: list[Any]) -> None:
+    topic = Topic("orders", 1)
+    topic.send(0, order(1))
+    lake = Lake(topic, Topic("others", 1))
+    lake.work(lake.ingestor(), turns=10)
+    topic.send(0, order(2))
+    board = Board()
+    load, away = lake.local.load, [3]
+
+    def away_at_first(table: Any) -> Any:
+        if away[0]:
+            away[0] -= 1
+            raise UnavailableError("the catalog is away")
+        return load(table)
+
+    lake.local.load = away_at_first  # type: ignore[method-assign]
+
+    def halt() -> None:
+        lake.stop = lake.stop or board.get("orders").rows == 1
+
+    lake.sources.on_poll = halt
+    service = Service(loaded(tmp_path, a=OTHER, b=GOOD), lake.world(board=board), board, threading.Event())
+    service.start()
+    assert service.drain()
+    assert lake.offsets() == [(0, 0), (0, 1)]
+    logged.clear()
+
+
 def test_a_dependency_that_is_away_at_the_start_is_waited_for() -> None:
     topic = Topic("orders", 1)
     topic.send(0, order(1))
@@ -138,6 +236,12 @@ def test_check_ends_with_2_for_a_bad_spec_and_0_for_good_ones(tmp_path: Any, cap
     loaded(tmp_path, bad="kind: [")
     assert main(["--check", "--specs", str(tmp_path)]) == 2
     assert "bad.yaml, line 1, column 8: unreadable YAML" in capsys.readouterr().err
+    (tmp_path / "bad.yaml").unlink()
+    loaded(tmp_path, also=OTHER)
+    assert main(["--check", "--specs", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "also.yaml: spec.table 'bronze.orders' is written by two" in told
+    assert "good.yaml: spec.table 'bronze.orders' is written by two" in told
     empty = tmp_path / "empty"
     empty.mkdir()
     assert main(["--check", "--specs", str(empty)]) == 2

@@ -194,6 +194,8 @@ class Topic:
         self.cluster = cluster
         self.logs: dict[int, list[bytes | Hole | None]] = {p: [] for p in range(partitions)}
         self.starts: dict[int, int] = dict.fromkeys(range(partitions), 0)
+        self.times_ms: dict[int, int] = {}
+        """By offset, where a test wants another one than the usual."""
 
     def send(self, partition: int, *values: bytes | Hole | None) -> None:
         self.logs[partition] += values
@@ -264,7 +266,7 @@ class MemorySource:
                     RawRecords(
                         partition=p,
                         offsets=[o for o, _ in taken],
-                        times_ms=[1_700_000_000_000 + o for o, _ in taken],
+                        times_ms=[self._topic.times_ms.get(o, 1_700_000_000_000 + o) for o, _ in taken],
                         keys=[None for _ in taken],
                         values=[v for _, v in taken],
                         start=start,

@@ -10,8 +10,11 @@ from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore, Stored, StoreUnavailableError
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
+from tarn.core.spec import IngestorSpec
+from tarn.ingest import stream
 from tarn.keeper.fsck import fsck
 from tarn_catalog.tables import Slot
+from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 from tests.contract.keeper.conftest import World, made
 
 
@@ -38,6 +41,53 @@ def test_nothing_is_written(world: World):
 
 def data_files(world: World) -> list[str]:
     return [key for key in world.keys("bronze/orders-") if key.endswith(".parquet")]
+
+
+def renamed() -> IngestorSpec:
+    body = spec().model_dump(by_alias=True)
+    body["metadata"]["name"] = "renamed"
+    return IngestorSpec.model_validate(body)
+
+
+def judged(lake: Lake) -> list[tuple[Kind, str]]:
+    report = fsck(PlainBulk(lake.store), bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+    return [(found.kind, found.what) for found in report.findings]
+
+
+def test_a_topic_that_is_in_a_table_twice_is_named_with_the_rows(monkeypatch: pytest.MonkeyPatch):
+    """As a release before the refusal left it: an ingestor was renamed, and began from the start."""
+    topic = Topic("orders", 1)
+    topic.send(0, *[order(n) for n in range(15)])
+    lake = Lake(topic)
+    lake.work(lake.ingestor())
+    assert judged(lake) == []
+    monkeypatch.setattr(stream, "require_only_stream", lambda *_args, **_names: None)
+    lake.work(lake.ingestor(renamed()))
+    assert (len(lake.offsets()), len(set(lake.offsets()))) == (30, 15)
+    ((kind, what),) = judged(lake)
+    assert kind is Kind.STREAMS_DOUBLED
+    assert what == (
+        "streams of topic orders: orders at {0: 15}, renamed at {0: 15}; at least 15 rows are there twice"
+    )
+    topic.send(0, *[order(n) for n in range(15, 20)])
+    lake.work(lake.ingestor(renamed()))
+    ((kind, what),) = judged(lake)
+    assert (kind, "at least 15 rows" in what) == (Kind.STREAMS_DOUBLED, True)
+
+
+def test_two_streams_whose_offsets_lie_apart_are_no_damage(monkeypatch: pytest.MonkeyPatch):
+    """A loss that was accepted under a new name, as the documents said before."""
+    topic = Topic("orders", 1)
+    topic.send(0, *[order(n) for n in range(15)])
+    lake = Lake(topic)
+    lake.work(lake.ingestor())
+    topic.send(0, *[order(n) for n in range(15, 40)])
+    topic.starts[0] = 30
+    monkeypatch.setattr(stream, "require_only_stream", lambda *_args, **_names: None)
+    lake.work(lake.ingestor(renamed()))
+    assert len(set(lake.offsets())) == len(lake.offsets()) == 25
+    ((kind, what),) = judged(lake)
+    assert (kind, "their offsets may overlap" in what) == (Kind.STREAMS_SAME, True)
 
 
 def test_a_missing_data_file(world: World):

@@ -136,3 +136,22 @@ def test_properties_of_tables_and_namespaces(
         for row in spark.sql(f"DESCRIBE NAMESPACE EXTENDED {one}").collect()
     }
     assert "note" not in told["Properties"]
+
+
+@pytest.mark.parametrize("name", ["a b", "über uns", "with-dash", "TEST NS"])
+def test_odd_names_mean_the_same_to_both_engines(spark: SparkSession, trino_server: Trino, name: str) -> None:
+    """Trino 483 has Iceberg 1.11, which writes a space in a path as `+`; Spark has 1.12."""
+    theirs, mine = name.lower(), f"spark {name.lower()}"
+    trino_server.rows(f'CREATE SCHEMA tarn."{theirs}"')
+    trino_server.rows(f'CREATE TABLE tarn."{theirs}"."{theirs}" AS SELECT 1 AS id')
+    assert [theirs] in trino_server.rows("SHOW SCHEMAS FROM tarn")
+    spark.sql(f"INSERT INTO `{theirs}`.`{theirs}` VALUES (2)")
+    spark.sql(f"CREATE NAMESPACE `{mine}`")
+    spark.sql(f"CREATE TABLE `{mine}`.`{mine}` USING iceberg AS SELECT * FROM `{theirs}`.`{theirs}`")
+    for schema in (theirs, mine):
+        assert trino_server.rows(f'SHOW TABLES FROM tarn."{schema}"') == [[schema]]
+        assert sorted(trino_server.rows(f'SELECT id FROM tarn."{schema}"."{schema}"')) == [[1], [2]]
+        assert values(spark, f"SELECT id FROM `{schema}`.`{schema}` ORDER BY id") == [1, 2]
+        trino_server.rows(f'DROP TABLE tarn."{schema}"."{schema}"')
+        trino_server.rows(f'DROP SCHEMA tarn."{schema}"')
+    assert spark.sql("SHOW NAMESPACES").where(f"namespace like '%{theirs}%'").count() == 0

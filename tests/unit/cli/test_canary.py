@@ -186,7 +186,7 @@ def test_a_wrong_credential_is_told_at_once_and_not_waited_for():
     lake = MemoryLake(log=log, faults=[TarnError("wrong credential")])
     report = fly(flight(log=log, lake=lake), ROW)
     assert report.stages[-1].detail == "wrong credential"
-    assert report.seconds < 1
+    assert report.seconds == 0, "the clock of this test moves only where something waits"
 
 
 def test_one_engine_down_fails_the_flight_and_the_others_are_still_told():

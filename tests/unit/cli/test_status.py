@@ -265,6 +265,7 @@ def page(state: str, message: str = "") -> dict:
         topic="tarn.canary",
         committed={0: 5},
         ends={0: 8},
+        measured=True,
         rows=4,
         bad_records=1,
         commits=2,

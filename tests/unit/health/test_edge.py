@@ -24,16 +24,18 @@ def test_work_within_its_budget_passes() -> None:
 
 
 def test_work_over_its_budget_is_cut_even_where_a_library_swallows_errors() -> None:
+    turns = []
+
     def stubborn() -> None:
         for _ in range(50):
             try:
                 time.sleep(0.1)
             except Exception:  # noqa: BLE001 - this is what the budget must get through
                 continue
+            turns.append(1)
 
-    start_s = time.monotonic()
     assert bounded(stubborn, 0.2) == "no answer within 0.2 s"
-    assert time.monotonic() - start_s < 2.0
+    assert len(turns) < 40, "it was cut, not waited for; turns say so on a slow machine, too"
 
 
 def test_what_a_probe_raises_is_one_line() -> None:

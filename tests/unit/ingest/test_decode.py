@@ -112,7 +112,15 @@ def test_every_type_is_read():
         (b"{}", "s: required, but missing or null"),
         (b'{"s":null}', "s: required, but missing or null"),
         (b'{"s":1}', "s: expected text, found the number 1"),
-        (b'{"s":"a","i":1.0}', "i: expected a whole number, found the number 1.0"),
+        (b'{"s":"a","i":1.5}', "i: expected a whole number, found the number 1.5"),
+        (b'{"s":"a","l":9007199254740992.0}', "l: expected a whole number, found the number 900719925474099"),
+        (b'{"s":"a","f":1e39}', "f: 1e+39 is no float: it is beyond the largest float"),
+        (b'{"s":"a","at":"2026-11-21T08:00:00.1234567891Z"}', "is no timestamptz"),
+        (b'{"s":"a","at":"0001-01-01T00:00:00.0000000+01:00"}', "is outside the years 1 to 9999"),
+        (
+            b'{"s":"a","ms":1763712000000000}',
+            "outside the years 1 to 9999 as epoch-millis; is that the unit?",
+        ),
         (b'{"s":"a","i":true}', "i: expected a whole number, found a truth value"),
         (b'{"s":"a","i":2147483648}', "i: 2147483648 is no int"),
         (b'{"s":"a","l":9223372036854775808}', "l: 9223372036854775808 does not fit 64 bits"),
@@ -123,7 +131,10 @@ def test_every_type_is_read():
         (b'{"s":"a","local":"2026-11-21T08:00:00Z"}', "is no timestamp"),
         (b'{"s":"a","ms":9223372036854775807}', "ms: 9223372036854775807 is no timestamptz"),
         (b'{"s":"a","price":"1.234"}', "price: '1.234' is no decimal(9, 2)"),
-        (b'{"s":"a","price":1.5}', "price: expected text"),
+        (b'{"s":"a","price":true}', "price: expected text, found a truth value"),
+        (b'{"s":"a","price":1.125}', "price: '1.125' is no decimal(9, 2)"),
+        (b'{"s":"a","price":1e7}', "price: '1e7' is no decimal(9, 2)"),
+        (b'{"s":"a","price":1e400}', "not JSON: number is infinity"),
         (b'{"s":"a","u":"nope"}', "u: 'nope' is no uuid"),
         (b'{"s":"a","raw":"%%"}', "raw: '%%' is no binary"),
         (b'{"s":"a","outer":1}', "outer: expected an object, found the number 1"),
@@ -137,6 +148,64 @@ def test_a_bad_record_is_told_and_its_neighbours_are_rows(value, reason):
     assert reason in found.bad[1]
     assert found.rows.column("s").to_pylist() == ["before", "after"]
     assert [t["offset"] for t in found.rows.column("_tarn").to_pylist()] == [100, 102]
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("2026-11-21T08:00:00.1234567Z", "2026-11-21T08:00:00.123456+00:00"),
+        ("2026-11-21T08:00:00.999999999+02:00", "2026-11-21T06:00:00.999999+00:00"),
+        ("1969-12-31 23:59:59.9999999Z", "1969-12-31T23:59:59.999999+00:00"),
+        ("0001-01-01T00:00:00.0000000Z", "0001-01-01T00:00:00+00:00"),
+        ("9999-12-31T23:59:59.9999999Z", "9999-12-31T23:59:59.999999+00:00"),
+    ],
+)
+@pytest.mark.parametrize("beside", [b'{"s":"x","at":"2026-11-21T08:00:00Z"}', b"junk"])
+def test_the_fraction_of_a_second_is_cut_to_microseconds(text: str, held: str, beside: bytes):
+    found = decoder().decode(batch([beside, json.dumps({"s": "a", "at": text}).encode()]))
+    assert found.rows.column("at").to_pylist()[-1].isoformat() == held
+
+
+@pytest.mark.parametrize(
+    ("number", "held"),
+    [
+        ("1234567.89", "1234567.89"),
+        ("-0.1", "-0.10"),
+        ("5", "5.00"),
+        ("1.5e1", "15.00"),
+        ("1.10", "1.10"),
+        ("1.100", "1.10"),
+        ("-9999999.99", "-9999999.99"),
+    ],
+)
+def test_a_decimal_may_be_a_number_and_loses_no_digit(number: str, held: str):
+    found = decoder().decode(batch([b'{"s":"a","price":%s}' % number.encode()]))
+    assert found.bad == {}
+    assert [str(v) for v in found.rows.column("price").to_pylist()] == [held]
+    wide = (FieldSpec(name="v", type="decimal(38, 10)", source="a.v"), FieldSpec(name="n", type="int"))
+    digits = b"1234567890123456789012345678.0123456789"
+    both = decoder(wide).decode(
+        batch([b'{"a":{"v":%s},"n":1}' % digits, b'{"a":{"v":"%s"},"n":1.0}' % digits])
+    )
+    assert [str(v) for v in both.rows.column("v").to_pylist()] == [digits.decode()] * 2
+
+
+@pytest.mark.parametrize("depth", [1_000, 1_025, 50_000])
+def test_depth_in_a_field_that_nobody_reads_is_no_fault_whoever_stands_beside(depth: int):
+    deep = b'{"s":"a","i":7,"zz":%s%s}' % (b"[" * depth, b"]" * depth)
+    for beside in (b'{"s":"b"}', b"junk", b'{"s":1}'):
+        found = decoder(size=200_000).decode(batch([beside, deep]))
+        assert 1 not in found.bad
+        assert found.rows.column("i").to_pylist()[-1] == 7
+
+
+def test_a_whole_number_may_be_written_with_a_point():
+    values = [b'{"s":"a","i":1.0,"l":-3e3,"ms":1.7e12}', b'{"s":"a","l":9007199254740991.0}']
+    found = decoder().decode(batch(values))
+    assert found.bad == {}
+    assert found.rows.column("i").to_pylist() == [1, None]
+    assert found.rows.column("l").to_pylist() == [-3_000, 2**53 - 1]
+    assert found.rows.column("ms").to_pylist()[0].isoformat() == "2023-11-14T22:13:20+00:00"
 
 
 @pytest.mark.parametrize(
@@ -252,12 +321,15 @@ values = st.recursive(
 typed = st.fixed_dictionaries(
     {"s": texts},
     optional={
-        "i": st.integers(-(2**31), 2**31 - 1),
-        "l": st.integers(-(2**63), 2**63 - 1),
+        "i": st.integers(-(2**31), 2**31 - 1) | st.integers(-(2**31), 2**31 - 1).map(float),
+        "l": st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**63), 2**63 - 1).map(float),
+        "price": st.decimals(-10_000_000, 10_000_000, places=2).flatmap(
+            lambda d: st.sampled_from([str(d), float(d), int(d)])
+        ),
         "d": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70),
         "f": st.floats(width=32, allow_nan=False, allow_infinity=False),
         "b": st.booleans(),
-        "at": st.datetimes().map(lambda t: t.isoformat() + "Z"),
+        "at": st.datetimes().map(lambda t: t.isoformat() + "Z") | st.just("2026-11-21T08:00:00.1234567Z"),
         "outer": st.fixed_dictionaries(
             {}, optional={"inner": st.fixed_dictionaries({"x": st.integers(0, 9)})}
         ),

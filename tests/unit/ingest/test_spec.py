@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import IcebergType
 
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import PartitionRule, check_together, parse_spec
+from tarn.core.spec import SCALARS, IngestorSpec, PartitionRule, clashes, parse_spec, settle
 from tarn.ingest.specs import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
@@ -141,14 +144,112 @@ def test_partition_rules_are_read(text, transform, column, width):
     assert PartitionRule.parse(text) == PartitionRule(transform=transform, column=column, width=width)
 
 
-def test_specs_that_share_a_name_or_a_table_are_refused_together():
-    one = parse_spec(GOOD, file="a.yaml")
-    same_name = parse_spec(GOOD.replace("name: canary\n  schema", "name: other\n  schema"), file="b.yaml")
-    same_table = parse_spec(GOOD.replace("name: canary\nspec", "name: other\nspec"), file="c.yaml")
-    found = check_together({"a.yaml": one, "b.yaml": same_name, "c.yaml": same_table})
-    assert set(found) == {"b.yaml", "c.yaml"}
-    assert "metadata.name 'canary' is taken by a.yaml" in found["b.yaml"].message
-    assert "spec.table 'ops.canary' is written by a.yaml" in found["c.yaml"].message
+TYPES = [*SCALARS, "decimal(9, 2)"]
+RULES = ["v", "year(v)", "month(v)", "day(v)", "hour(v)", "bucket(16, v)", "truncate(4, v)"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_partition_rule_that_does_not_fit_its_column_is_refused_with_what_does(kind: str, rule: str):
+    text = GOOD.replace("name: note, type: string", f"name: v, type: '{kind}'").replace(
+        "  schema:", f"    partitioning: ['{rule}']\n  schema:"
+    )
+    parsed = PartitionRule.parse(rule)
+    iceberg = IcebergType.model_validate(kind)
+    width = f"[{parsed.width}]" if parsed.width else ""
+    if parse_transform(parsed.transform + width).can_transform(iceberg) and kind not in ("float", "double"):
+        assert parse_spec(text, file="a.yaml").spec.table.partitioning == (parsed,)
+        return
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(text, file="a.yaml")
+    assert f"a.yaml: spec: partitioning {parsed}: column v is {kind}" in caught.value.message
+    if kind == "string":
+        assert "for string use identity(v), truncate(n, v) or bucket(n, v)" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ("['day(sent_at)', 'day(sent_at)']", "partitioning has day(sent_at) and day(sent_at)"),
+        ("['bucket(2, id)', 'bucket(4, id)']", "partitioning has bucket(2, id) and bucket(4, id)"),
+        ("['day(sent_at)']", "its field in the table would be sent_at_day, which is a column"),
+    ],
+)
+def test_partition_fields_that_the_table_could_not_name_are_refused(rules: str, told: str):
+    text = GOOD.replace("  schema:", f"    partitioning: {rules}\n  schema:")
+    if "sent_at_day" in told:
+        text = text.replace("name: note", "name: sent_at_day")
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(text, file="a.yaml")
+    assert told in caught.value.message
+
+
+def named(name: str, *, table: str = "canary", stream: str | None = None) -> IngestorSpec:
+    text = GOOD.replace("  name: canary\nspec", f"  name: {name}\nspec").replace(
+        "name: canary\n  schema", f"name: {table}\n  schema"
+    )
+    if stream:
+        text = text.replace(f"  name: {name}\nspec", f"  name: {name}\n  stream: {stream}\nspec")
+    return parse_spec(text, file=f"{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("specs", "groups"),
+    [
+        ({"a": named("one"), "b": named("two", table="t2")}, {}),
+        ({"a": named("one"), "b": named("two")}, {("a", "b"): "spec.table 'ops.canary' is written by two"}),
+        (
+            {"a": named("one"), "b": named("one", table="t2")},
+            {("a", "b"): "metadata.name 'one' is used twice and stream 'one' is used twice"},
+        ),
+        (
+            {"a": named("one"), "b": named("two", table="t2", stream="one")},
+            {("a", "b"): "stream 'one' is used twice"},
+        ),
+        (
+            {
+                "c": named("one"),
+                "b": named("two"),
+                "a": named("two", table="t2"),
+                "d": named("four", table="t4"),
+            },
+            {("a", "b", "c"): "metadata.name 'two' is used twice"},
+        ),
+    ],
+)
+def test_specs_that_want_the_same_are_found_as_a_group(specs: Any, groups: dict[tuple[str, ...], str]):
+    for order in (specs, dict(reversed(specs.items()))):
+        found = clashes(order)
+        assert {c.files for c in found} == set(groups)
+        assert all(groups[c.files] in c.about for c in found)
+
+
+@pytest.mark.parametrize("holder", ["a", "b"])
+def test_the_one_that_works_already_wins_whatever_its_file_is_called(holder: str):
+    (clash,) = clashes({"a": named("one"), "b": named("two")})
+    winner, errors = settle(clash, frozenset({holder}))
+    (loser,) = {"a", "b"} - {holder}
+    assert (winner, list(errors)) == (holder, [loser])
+    assert errors[loser].message == (
+        f"{loser}: spec.table 'ops.canary' is written by two; {holder} goes on, as its table holds its "
+        f"stream already; change or remove this one. The other: {holder}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("holders", "told"), [(set(), "neither has begun"), ({"a", "b"}, "the tables of a, b hold their streams")]
+)
+def test_where_the_tables_do_not_tell_who_is_right_none_begins(holders: set[str], told: str):
+    (clash,) = clashes({"a": named("one"), "b": named("two")})
+    winner, errors = settle(clash, frozenset(holders))
+    assert winner is None
+    assert sorted(errors) == ["a", "b"]
+    assert all(told in e.message for e in errors.values())
+
+
+def test_a_stream_is_called_like_its_ingestor_unless_the_spec_says_else():
+    assert named("one").stream == "one"
+    assert named("one", stream="old").stream == "old"
 
 
 def test_a_bad_file_does_not_stop_the_others(tmp_path):

@@ -72,14 +72,17 @@ def test_without_a_look_nothing_is_proven():
 
 
 def test_the_deep_look_asks_that_lag_is_worked_off():
-    stuck = board(committed={0: 5}, ends={0: 9}, progress_s=NOW - 121)
+    stuck = board(committed={0: 5}, ends={0: 9}, measured=True, progress_s=NOW - 121)
     assert faults(stuck, now_s=NOW) == []
     assert faults(stuck, now_s=NOW, deep=True) == ["ingestor orders: 4 behind, no commit for 121 s"]
-    assert faults(board(committed={0: 9}, ends={0: 9}, progress_s=0.0), now_s=NOW, deep=True) == []
+    assert (
+        faults(board(committed={0: 9}, ends={0: 9}, measured=True, progress_s=0.0), now_s=NOW, deep=True)
+        == []
+    )
 
 
 def test_metrics_are_in_the_text_form_of_prometheus():
-    found = board(committed={0: 5, 1: 2}, ends={0: 9, 1: 2})
+    found = board(committed={0: 5, 1: 2}, ends={0: 9, 1: 2}, measured=True)
     found.add("orders", rows=7, bad_records=1, commits=2)
     text = to_metrics(found)
     assert "# TYPE tarn_ingest_rows_total counter" in text

@@ -52,6 +52,8 @@ class Kind(StrEnum):
     OFFSETS_BROKEN = "offset chain broken"
     OFFSETS_DOUBLED = "offsets doubled"
     OFFSETS_HOLE = "offsets without a row"
+    STREAMS_DOUBLED = "topic ingested twice"
+    STREAMS_SAME = "two streams of one topic"
     LETTERS = "dead letters missing"
     LETTERS_UNREGISTERED = "dead letters not registered"
     LETTERS_WAITING = "dead letters waiting"
@@ -63,6 +65,7 @@ NOTES = frozenset(
         Kind.METADATA_AHEAD,
         Kind.STATISTICS,
         Kind.OFFSETS_HOLE,
+        Kind.STREAMS_SAME,
         Kind.LETTERS_WAITING,
     }
 )

@@ -14,7 +14,7 @@ from tarn.core.dead_letter import (
     pending_from_json,
 )
 from tarn.core.errors import CorruptStateError
-from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 
 KEEP = "stop the ingestor, keep the table as it is, and report it: a defect or a change by hand"
 
@@ -76,6 +76,80 @@ def judge_offsets(table: Table) -> Iterator[Finding]:
             what=f"stream {stream}: {count} covered offsets have neither row nor dead letter",
             fix="normal for a topic that is compacted or written in transactions; otherwise report it",
         )
+
+
+def judge_streams(table: Table) -> Iterator[Finding]:
+    """Two streams of one topic: the same records may be there twice, and are if rows outnumber offsets.
+
+    Where a stream began is not known when its first snapshots are expired, so rows are counted: each has an
+    offset of its own between the lowest one in the table and the farthest map, or some are there twice.
+    """
+    found = _streams(table)
+    by_source: dict[tuple[str, str], list[Stand]] = {}
+    for stand in found:
+        by_source.setdefault((stand.map.source.cluster, stand.map.source.topic_id), []).append(stand)
+    for same in by_source.values():
+        if len(same) < 2:
+            continue
+        told = ", ".join(f"{stand.stream} at {dict(stand.map.next)}" for stand in same)
+        what = f"streams of topic {same[0].map.source.topic}: {told}"
+        doubled = _doubled(table, same) if len(by_source) == 1 else 0
+        if doubled:
+            yield Finding(
+                kind=Kind.STREAMS_DOUBLED,
+                where=table.name,
+                what=f"{what}; at least {doubled} rows are there twice",
+                fix="stop its ingestor, roll the table back to before the second stream began, and give the "
+                "ingestor the first stream's name: metadata.stream",
+            )
+        else:
+            yield Finding(
+                kind=Kind.STREAMS_SAME,
+                where=table.name,
+                what=f"{what}; their offsets may overlap",
+                fix="compare count(*) with the distinct pairs of _tarn.partition and _tarn.offset; keep one "
+                "stream: metadata.stream",
+            )
+
+
+def _streams(table: Table) -> list[Stand]:
+    """As `stands`, and where history is cut also streams that only their tag remembers."""
+    found = {stand.stream: stand for stand in stands(table)}
+    chain = table.chain()
+    if not chain or chain[0].get("parent-snapshot-id") is None:
+        return list(found.values())
+    by_id = {snapshot["snapshot-id"]: snapshot for snapshot in table.snapshots}
+    for name, ref in table.refs.items():
+        snapshot = by_id.get(ref.get("snapshot-id"))
+        stream = name.removeprefix(TAG_PREFIX)
+        if not name.startswith(TAG_PREFIX) or stream in found or snapshot is None:
+            continue
+        if (snapshot.get("sequence-number") or 0) >= (chain[0].get("sequence-number") or 0):
+            continue
+        text = (snapshot.get("summary") or {}).get(SUMMARY_PREFIX + stream)
+        try:
+            if text is not None:
+                found[stream] = Stand(table=table.name, stream=stream, map=OffsetMap.from_json(text))
+        except CorruptStateError:
+            continue
+    return list(found.values())
+
+
+def _doubled(table: Table, streams: Sequence[Stand]) -> int:
+    """How many live rows there are more than offsets they could have; 0 if none, or if that is not known."""
+    chain = table.chain()
+    files = list(table.files_of(chain[-1])) if chain else []
+    rows = [file for file in files if not file.deletes]
+    starts = [file.bounds.offset_min for file in rows if file.bounds is not None]
+    if len(starts) < len(rows) or not starts:
+        return 0
+    ends: dict[int, int] = {}
+    for stand in streams:
+        for partition, offset in stand.map.next.items():
+            ends[partition] = max(offset, ends.get(partition, 0))
+    room = sum(max(0, end - min(starts)) for end in ends.values())
+    live = sum(file.records for file in rows) - sum(file.records for file in files if file.deletes)
+    return max(0, live - room)
 
 
 def judge_letters(tables: Sequence[LetterFacts]) -> Iterator[Finding]:

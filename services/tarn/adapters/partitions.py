@@ -1,0 +1,135 @@
+"""Rows by partition: what a transform makes of a column, and the values as Iceberg stores them.
+
+Dates are days and times are microseconds from the start: no Python date is made, so that none can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
+from pyiceberg.typedef import Record
+
+from tarn.adapters.tables import Layout
+from tarn.core.errors import InvalidError, InvalidSpecError
+
+PARTITIONS_PER_BATCH_MAX = 500
+FOLDER_BYTES_MAX = 200
+"""Of one level; a longer name is cut and told apart by a digest. MinIO takes 255, S3 1,024 for all levels."""
+
+
+def split(rows: pa.Table, layout: Layout) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """The rows by partition, with the partition's values as Iceberg stores them.
+
+    Raises:
+        InvalidError: more partitions than one batch may touch.
+        InvalidSpecError: the table has a transform that ingest does not know.
+    """
+    fields = [f for f in layout.spec.fields if not isinstance(f.transform, VoidTransform)]
+    if not fields:
+        yield (None,) * len(layout.spec.fields), rows
+        return
+    keys = pa.table([_values(rows, layout, f) for f in fields], names=[str(n) for n in range(len(fields))])
+    groups = keys.append_column("row", pa.array(range(rows.num_rows), pa.int64())).group_by(keys.column_names)
+    parts = groups.aggregate([("row", "list")])
+    if parts.num_rows > PARTITIONS_PER_BATCH_MAX:
+        raise InvalidError(
+            f"a batch of {rows.num_rows} rows touches {parts.num_rows} partitions, more than "
+            f"{PARTITIONS_PER_BATCH_MAX}; choose a coarser partitioning or smaller batches"
+        )
+    by_field = {f.field_id: n for n, f in enumerate(fields)}
+    for part in parts.to_pylist():
+        values = tuple(
+            part[str(by_field[f.field_id])] if f.field_id in by_field else None for f in layout.spec.fields
+        )
+        yield values, rows.take(pa.array(sorted(part["row_list"]), pa.int64()))
+
+
+def folder(values: tuple[Any, ...], layout: Layout) -> str:
+    """Where files of a partition go below the data folder, with a slash at the end; "" without partitions."""
+    if not values:
+        return ""
+    levels = layout.spec.partition_to_path(Record(*values), layout.schema).split("/")
+    return "".join(f"{_short(level)}/" for level in levels)
+
+
+def _short(level: str) -> str:
+    if len(level) <= FOLDER_BYTES_MAX:  # quoted, so a character is a byte
+        return level
+    digest = blake2b(level.encode(), digest_size=16).hexdigest()
+    return f"{level[: FOLDER_BYTES_MAX - len(digest) - 1]}~{digest}"
+
+
+def unfit(rows: pa.Table, layout: Layout) -> dict[int, str]:
+    """Row to reason where a partition value does not fit the column's type: a number cut down below its end.
+
+    Written as it wraps around, engines would look for the row in another partition and not find it.
+    """
+    found: dict[int, str] = {}
+    for field in layout.spec.fields:
+        if not isinstance(field.transform, TruncateTransform):
+            continue
+        column = _column(rows, layout, field.source_id)
+        if column is None:
+            continue
+        kind = column.type
+        if pa.types.is_integer(kind):
+            lowest = -(2 ** (kind.bit_width - 1))
+            edge: Any = lowest - lowest % -field.transform.width
+        elif pa.types.is_decimal(kind):
+            lowest = 1 - 10**kind.precision
+            edge = Decimal(f"{lowest - lowest % -field.transform.width}E-{kind.scale}")
+        else:
+            continue
+        for row in pc.indices_nonzero(
+            pc.fill_null(pc.less(column, pa.scalar(edge, kind)), False)
+        ).to_pylist():
+            name = layout.schema.find_column_name(field.source_id)
+            found[row] = (
+                f"{name}: {column[row].as_py()} cut down to a multiple of {field.transform.width} for the "
+                f"partition does not fit {layout.schema.find_type(field.source_id)}"
+            )
+    return found
+
+
+def _values(rows: pa.Table, layout: Layout, field: PartitionField) -> pa.Array:
+    """What the transform makes of the field's column: dates as days, times as microseconds."""
+    column = _column(rows, layout, field.source_id)
+    if column is None:
+        return pa.nulls(rows.num_rows, pa.int32())
+    if not isinstance(field.transform, IdentityTransform):
+        try:
+            transform = field.transform.pyarrow_transform(layout.schema.find_type(field.source_id))
+        except (AttributeError, NotImplementedError) as e:
+            raise InvalidSpecError(
+                f"partition field {field.name} has the transform {field.transform}, which ingest does not "
+                "know; give the table another partitioning"
+            ) from e
+        try:
+            column = transform(column)
+        except BaseException as e:
+            # The library's native part may panic, which is no Exception: one record must not end the process.
+            if type(e).__module__ != "pyo3_runtime":
+                raise
+            raise ValueError(f"{field.transform} of {field.name} failed: {e}") from e
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def _column(rows: pa.Table, layout: Layout, field_id: int) -> pa.Array | None:
+    """A column by its id, also inside a struct; None if ingest does not write it, so that it is all null."""
+    path = layout.schema.find_column_name(field_id)
+    names = [] if path is None else path.split(".")
+    if not names or names[0] not in rows.column_names:
+        return None
+    column = rows.column(names[0]).combine_chunks()
+    for name in names[1:]:
+        column = pc.struct_field(column, name)
+    return column

@@ -1,0 +1,146 @@
+"""What a manifest says about a data file: sizes, counts and bounds per column id.
+
+Bounds come from the Arrow columns, in the form that Iceberg stores (specification, Appendix D). The Parquet
+footer has them too, but its reader makes Python dates of them, which end at year 9999 and fail beyond it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.utils.decimal import decimal_to_bytes
+
+from tarn.adapters.tables import FIELD_ID_KEY
+from tarn.core.spec import TRACE_COLUMN
+
+TEXT_CHARS_MAX = 16
+SOURCE_CHARS_MAX = 64
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
+    """The statistics of a file, by the names that a manifest uses.
+
+    Args:
+        rows: what was written; every field carries its Iceberg id.
+        footer: of the file.
+    """
+    found: dict[str, dict[int, Any]] = {
+        "value_counts": {},
+        "null_value_counts": {},
+        "lower_bounds": {},
+        "upper_bounds": {},
+    }
+    by_path: dict[str, int] = {}
+    for path, field_id, column in _leaves(rows):
+        by_path[path] = field_id
+        found["value_counts"][field_id] = len(column)
+        found["null_value_counts"][field_id] = column.null_count
+        chars = SOURCE_CHARS_MAX if path == f"{TRACE_COLUMN}.source" else TEXT_CHARS_MAX
+        lower, upper = bounds_of(column, chars_max=chars)
+        if lower is not None:
+            found["lower_bounds"][field_id] = lower
+        if upper is not None:
+            found["upper_bounds"][field_id] = upper
+    return {**found, **_places(footer, by_path)}
+
+
+def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes | None]:
+    """The lowest and the highest value as Iceberg stores them; None where there is none.
+
+    Text and bytes are cut to `chars_max`; the upper bound is then the next higher text of that length, and
+    None if there is none. NaN counts for nothing.
+    """
+    kind = column.type
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    ends = pc.min_max(column)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low is None or high is None:
+        return None, None
+    if pa.types.is_floating(kind):
+        return _float_bounds(kind, low, high)
+    if pa.types.is_string(kind):
+        top = high if len(high) <= chars_max else next_text(high[:chars_max])
+        return low[:chars_max].encode(), None if top is None else top.encode()
+    if pa.types.is_binary(kind):
+        return low[:chars_max], high if len(high) <= chars_max else next_bytes(high[:chars_max])
+    return _plain(kind, low), _plain(kind, high)
+
+
+def next_text(text: str) -> str | None:
+    """The lowest text, no longer than this one, above all that begin with it; None if there is none."""
+    for at in range(len(text) - 1, -1, -1):
+        code = ord(text[at]) + 1
+        if code in _SURROGATES:
+            code = _SURROGATES.stop
+        if code <= 0x10FFFF:
+            return text[:at] + chr(code)
+    return None
+
+
+def next_bytes(value: bytes) -> bytes | None:
+    """As `next_text`, for bytes."""
+    for at in range(len(value) - 1, -1, -1):
+        if value[at] < 255:
+            return value[:at] + bytes([value[at] + 1])
+    return None
+
+
+def _float_bounds(kind: pa.DataType, low: float, high: float) -> tuple[bytes | None, bytes | None]:
+    if low != low or high != high:
+        return None, None
+    # Of the two zeros the negative one is the lower bound and the positive one the upper.
+    form = "<f" if pa.types.is_float32(kind) else "<d"
+    return struct.pack(form, low if low != 0 else -0.0), struct.pack(form, high if high != 0 else 0.0)
+
+
+def _plain(kind: pa.DataType, value: Any) -> bytes:
+    if isinstance(value, bool):
+        return b"\x01" if value else b"\x00"
+    if isinstance(value, Decimal):
+        return decimal_to_bytes(value)
+    if isinstance(value, bytes):
+        return value
+    return struct.pack("<i" if pa.types.is_int32(kind) or pa.types.is_date32(kind) else "<q", value)
+
+
+def _leaves(rows: pa.Table) -> Iterator[tuple[str, int, pa.Array]]:
+    """Every column that holds values as (path, id, values); below a null struct all is null."""
+    for field in rows.schema:
+        yield from _leaf(field.name, field, rows.column(field.name).combine_chunks())
+
+
+def _leaf(path: str, field: pa.Field, column: pa.Array) -> Iterator[tuple[str, int, pa.Array]]:
+    if pa.types.is_struct(field.type):
+        for inner in field.type:
+            yield from _leaf(f"{path}.{inner.name}", inner, pc.struct_field(column, inner.name))
+        return
+    yield path, int(field.metadata[FIELD_ID_KEY]), column
+
+
+def _places(footer: pq.FileMetaData, by_path: dict[str, int]) -> dict[str, Any]:
+    """Compressed bytes per column, and where row groups begin."""
+    sizes: dict[int, int] = {}
+    splits: list[int] = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        first = group.column(0)
+        splits.append(
+            min(first.dictionary_page_offset, first.data_page_offset)
+            if first.has_dictionary_page
+            else first.data_page_offset
+        )
+        for at in range(footer.num_columns):
+            chunk = group.column(at)
+            field_id = by_path[chunk.path_in_schema]
+            sizes[field_id] = sizes.get(field_id, 0) + chunk.total_compressed_size
+    return {"column_sizes": sizes, "split_offsets": sorted(splits)}
