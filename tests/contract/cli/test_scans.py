@@ -11,8 +11,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
@@ -32,13 +34,13 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tarn.adapters.catalog_rest import RestCatalog
+from tarn.adapters.catalog_rest import RestCatalog, TableName
 from tarn.cli.clients import scans
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
 from tarn.cli.clients.scans import LakeScans
 from tarn.cli.settings import Secrets, Settings
-from tarn.core.errors import InvalidError, NoSuchTableError
+from tarn.core.errors import CorruptStateError, InvalidError, NoSuchTableError
 from tarn.core.offsets import OffsetMap, SourceId
 from tarn_jobs.position import PROPERTY, Position
 from tests.contract.catalog.conftest import open_lake
@@ -53,6 +55,7 @@ class World:
     client: Catalog
     lake: LakeScans
     told: CatalogFacts
+    catalog: RestCatalog
 
     def query(self, sql: str) -> tuple[tuple[object, ...], ...]:
         return Duck(self.lake).query(sql).rows
@@ -73,7 +76,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         values = dict.fromkeys(Secrets.__dataclass_fields__, "x")
         secrets = Secrets(**{**values, "credential": lake.running.credential})
         asked = RestCatalog(settings.catalog_uri, warehouse="tarn", credential=lambda: secrets.credential)
-        yield World(client=lake.client, lake=LakeScans(settings, secrets), told=CatalogFacts(asked))
+        lake_scans = LakeScans(settings, secrets)
+        yield World(client=lake.client, lake=lake_scans, told=CatalogFacts(asked), catalog=asked)
 
 
 def test_rows_of_several_commits_come_back_and_deleted_ones_do_not(world: World) -> None:
@@ -141,6 +145,60 @@ def test_every_type_comes_through(world: World) -> None:
     assert uuid.UUID(str(first[6])) == key
     assert first[7:] == (["a", None], [("k", 5)], {"x": 9})
     assert set(second) == {None}
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "PLAIN"])
+def test_position_deletes_are_read_whatever_their_paths_are_encoded_as(world: World, encoding: str) -> None:
+    table = world.table("a.rows")
+    rows = pa.table(
+        {"file_path": ["s3://a/1", "s3://a/2", "s3://a/1"], "pos": pa.array([4, 0, 7], pa.int64())}
+    )
+    path = f"{table.location()}/data/deletes.parquet"
+    with table.io.new_output(path).create() as out:
+        pq.write_table(rows, out, use_dictionary=False, column_encoding={"file_path": encoding})
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET
+    )
+    found = scans._deletes(table.io, file)
+    assert {path: positions.to_pylist() for path, positions in found.items()} == {
+        "s3://a/1": [4, 7],
+        "s3://a/2": [0],
+    }
+
+
+def test_a_file_that_is_gone_or_broken_is_named_and_the_store_is_not_blamed(
+    world: World, tmp_path: Path
+) -> None:
+    world.table("a.rows").append(ROWS)
+    (file,) = [path for path in (tmp_path / "lake").rglob("*.parquet") if "a/rows" in str(path)]
+    file.write_bytes(b"no Parquet at all")
+    with pytest.raises(CorruptStateError, match=r"a file of a\.rows cannot be decoded.*scripts/tarn fsck"):
+        world.query("SELECT count(who) FROM a.rows")
+    file.unlink()
+    with pytest.raises(CorruptStateError, match=r"a\.rows names a file that is not in the store"):
+        world.query("SELECT count(who) FROM a.rows")
+
+
+def test_a_table_that_the_library_cannot_open_is_named_and_the_others_are_read(world: World) -> None:
+    world.table("a.rows").append(ROWS)
+    fields = [
+        {"id": 1, "name": "id", "type": "long", "required": False},
+        {"id": 2, "name": "v", "type": "variant", "required": False},
+    ]
+    world.catalog.create(
+        TableName(("a",), "odd"),
+        {
+            "schema": {"type": "struct", "schema-id": 0, "fields": fields},
+            "partition-spec": {"spec-id": 0, "fields": []},
+            "write-order": {"order-id": 0, "fields": []},
+            "properties": {"format-version": "3"},
+        },
+    )
+    with pytest.raises(InvalidError, match=r"cannot read a\.odd .*Unsupported field type: 'variant'") as told:
+        world.query("SELECT id FROM a.odd")
+    assert "minio" not in told.value.message
+    assert world.query("SELECT count(*) FROM a.rows") == ((3,),)
+    assert world.told.facts("a.odd").format_version == 3
 
 
 def test_tables_of_deeper_namespaces_are_joined(world: World) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import trino.dbapi
@@ -17,6 +18,9 @@ from tarn.core.credential_plan import plan
 from tarn.core.credentials import UIDS
 from tests.integration.minio.conftest import eventually, write_secrets
 from tests.support.images import image
+
+if TYPE_CHECKING:
+    from tests.integration.engines.clients import Clients
 
 HEALTHY_WITHIN_S = 180.0
 MEMORY = {"trino": "1800m", "spark": "2g", "minio": "768m", "catalog": "512m", "services": "256m"}
@@ -31,12 +35,16 @@ class Lake:
         folder: one folder of secrets per consumer.
         secrets: consumer -> file name -> content.
         store: the store's container.
+        s3: the store as the test reaches it.
+        catalog: the catalog as the test reaches it.
     """
 
     network: Network
     folder: Path
     secrets: dict[str, dict[str, str]]
     store: DockerContainer
+    s3: str
+    catalog: str
 
     def holds(self, location: str) -> bool:
         """Whether the store holds an object, as its own disk tells."""
@@ -63,6 +71,17 @@ def hardened(name: str, folder: Path) -> DockerContainer:
         mem_limit=MEMORY[service],
         pids_limit=1024,
     )
+
+
+def published(container: DockerContainer, port: int) -> DockerContainer:
+    """The container, with a port that the test reaches at a free one of 127.0.0.1."""
+    container.ports[f"{port}/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
+    return container
+
+
+def address(container: DockerContainer, port: int) -> str:
+    """Where the test reaches a published port."""
+    return f"http://127.0.0.1:{container.get_exposed_port(port)}"
 
 
 def state(container: DockerContainer) -> dict[str, object]:
@@ -98,7 +117,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         write_secrets(folder / consumer, **files)
     with (
         Network() as network,
-        hardened(image("minio"), folder / "minio")
+        published(hardened(image("minio"), folder / "minio"), 9000)
         .with_network(network)
         .with_network_aliases("minio") as store,
     ):
@@ -108,13 +127,16 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         with bootstrap:
             eventually("bootstrap is done", lambda: health_is_over(bootstrap), timeout_s=60.0)
             assert state(bootstrap)["ExitCode"] == 0, bootstrap.get_logs()
+        s3 = address(store, 9000)
         with (
-            hardened(image("catalog"), folder / "catalog")
+            published(hardened(image("catalog"), folder / "catalog"), 8182)
+            .with_env("TARN_S3_ENDPOINT_PUBLISHED", s3)
             .with_network(network)
             .with_network_aliases("catalog") as catalog
         ):
             await_healthy(catalog, "catalog")
-            yield Lake(network=network, folder=folder, secrets=held, store=store)
+            where = address(catalog, 8182)
+            yield Lake(network=network, folder=folder, secrets=held, store=store, s3=s3, catalog=where)
 
 
 def health_is_over(container: DockerContainer) -> bool:
@@ -129,10 +151,16 @@ class Trino:
         self.container = container
         self.address = f"127.0.0.1:{container.get_exposed_port(8080)}"
 
-    def rows(self, sql: str) -> list[list[object]]:
-        """All rows of one query."""
+    def rows(self, sql: str, *, session: Mapping[str, str] | None = None) -> list[list[object]]:
+        """All rows of one query, with these session properties."""
         host, _, port = self.address.partition(":")
-        with trino.dbapi.connect(host=host, port=int(port), user="test", catalog="tarn") as connection:
+        with trino.dbapi.connect(
+            host=host,
+            port=int(port),
+            user="test",
+            catalog="tarn",
+            session_properties=dict(session or {}),
+        ) as connection:
             cursor = connection.cursor()
             cursor.execute(sql)
             return [list(row) for row in cursor.fetchall()]
@@ -141,9 +169,7 @@ class Trino:
 @pytest.fixture(scope="session")
 def trino_server(lake: Lake) -> Iterator[Trino]:
     """A healthy Trino."""
-    container = lake.engine("trino")
-    container.ports["8080/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
-    with container:
+    with published(lake.engine("trino"), 8080) as container:
         await_healthy(container, "trino")
         yield Trino(container)
 
@@ -151,10 +177,7 @@ def trino_server(lake: Lake) -> Iterator[Trino]:
 @pytest.fixture(scope="session")
 def spark_server(lake: Lake) -> Iterator[DockerContainer]:
     """A healthy Spark Connect server."""
-    container = lake.engine("spark")
-    for port in (15002, 4040):
-        container.ports[f"{port}/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
-    with container:
+    with published(published(lake.engine("spark"), 15002), 4040) as container:
         await_healthy(container, "spark")
         yield container
 
@@ -165,3 +188,12 @@ def spark(spark_server: DockerContainer) -> Iterator[SparkSession]:
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}").create()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def clients(lake: Lake, trino_server: Trino, spark: SparkSession) -> Clients:
+    """Every client of the lake."""
+    from tests.integration.engines.clients import Clients, open_catalog
+    from tests.integration.engines.ours import Ingesting, OwnTools
+
+    return Clients(open_catalog(lake), trino_server, spark, OwnTools(lake), Ingesting(lake))

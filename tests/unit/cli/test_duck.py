@@ -208,11 +208,6 @@ def test_what_a_table_says_while_it_is_read_is_what_is_told(fault: TarnError):
     assert caught.value is fault
 
 
-def test_a_file_that_cannot_be_read_is_told_with_where_to_look():
-    with pytest.raises(TarnError, match=r"OSError: no answer.*docker compose logs minio"):
-        rows("SELECT count(seen) FROM bronze.events", lake(OSError("no answer")))
-
-
 def test_the_same_engine_answers_again_and_again():
     duck = Duck(lake())
     assert [duck.query("SELECT count(*) FROM ref.kinds").rows for _ in range(3)] == [((2,),)] * 3

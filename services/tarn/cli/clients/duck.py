@@ -161,12 +161,6 @@ class _Stream:
         except TarnError as error:
             self.fault = error
             raise
-        except (OSError, pa.ArrowException) as error:
-            self.fault = TarnError(
-                f"a file of the lake could not be read ({type(error).__name__}: {error}); "
-                "see docker compose logs minio"
-            )
-            raise
 
 
 class _connected:  # noqa: N801 - reads as a word in a with statement

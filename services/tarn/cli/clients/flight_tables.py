@@ -42,7 +42,7 @@ class FlightTables(RestLake):
             return {kind: rows.num_rows - rows[column].null_count for kind, column in columns.items()}
 
         try:
-            return self._call(work)
+            return self._call(work, SILVER.name)
         except NoSuchTableError:
             return {}
 
@@ -51,7 +51,7 @@ class FlightTables(RestLake):
             table = self._load(BRONZE)
             return Layer(rows=_rows(table), next=newest_offsets(table, STREAM) or {})
 
-        return self._or_empty(work)
+        return self._or_empty(work, BRONZE)
 
     def _layer(self, name: str) -> Layer:
         def work() -> Layer:
@@ -60,11 +60,11 @@ class FlightTables(RestLake):
             done = position.Position.from_json(text) if text is not None else None
             return Layer(rows=_rows(table), next=dict(done.next) if done is not None else {})
 
-        return self._or_empty(work)
+        return self._or_empty(work, name)
 
-    def _or_empty(self, work: Callable[[], Layer]) -> Layer:
+    def _or_empty(self, work: Callable[[], Layer], table: str) -> Layer:
         try:
-            return self._call(work)
+            return self._call(work, table)
         except NoSuchTableError:
             return Layer()
 

@@ -28,6 +28,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.expressions import BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
+from tarn.cli.clients.unreadable import READING_ERRORS, unreadable
 from tarn.cli.deadline import within
 from tarn.cli.ports import Traced
 from tarn.cli.settings import Secrets, Settings
@@ -89,12 +90,12 @@ class RestLake:
             scan = self._load(table).scan(row_filter=_equal("id", row_id), selected_fields=columns)
             return [tuple(row[column] for column in columns) for row in scan.to_arrow().to_pylist()]
 
-        return self._call(work)
+        return self._call(work, table)
 
     def committed(self, table: str, stream: str) -> Mapping[int, int] | None:
         """Return the table's offset map for a stream; see `Lake`."""
         try:
-            return self._call(lambda: newest_offsets(self._load(table), stream))
+            return self._call(lambda: newest_offsets(self._load(table), stream), table)
         except NoSuchTableError:
             return None
 
@@ -107,7 +108,7 @@ class RestLake:
             rows = tuple((row["partition"], row["offset"]) for row in column.to_pylist())
             return Traced(rows=rows, dead=self._dead(stream), next=newest_offsets(loaded, stream) or {})
 
-        return self._call(work)
+        return self._call(work, table)
 
     def _dead(self, stream: str) -> tuple[tuple[int, int], ...]:
         names = {field.name for field in DEAD_LETTER_FIELDS}
@@ -122,7 +123,7 @@ class RestLake:
     def _load(self, table: str) -> Table:
         return self._catalog.load_table(tuple(table.split(".")))
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def _call(self, work: Callable[[], T], table: str) -> T:
         try:
             return within(self._timeout_s, "catalog", work)
         except (NoTableError, NoNamespaceError) as error:
@@ -158,12 +159,8 @@ class RestLake:
                 f"the catalog at {self._settings.catalog_uri} says {type(error).__name__}: {error}; "
                 "see docker compose logs catalog"
             ) from error
-        except OSError as error:
-            raise UnavailableError(
-                f"the store at {self._settings.s3_endpoint} cannot be read ({error}); is the service minio "
-                "running and healthy? see docker compose logs minio",
-                address=self._settings.s3_endpoint,
-            ) from error
+        except READING_ERRORS as error:
+            raise unreadable(error, table=table, endpoint=self._settings.s3_endpoint) from error
 
 
 def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:

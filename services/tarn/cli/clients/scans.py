@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.manifest import DataFile
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan, _read_deletes, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from tarn.cli.clients.lake import RestLake
+from tarn.cli.clients.unreadable import READING_ERRORS, unreadable
 from tarn.core.errors import InvalidError
 
 MIB = 1024 * 1024
@@ -33,7 +38,8 @@ class LakeScans(RestLake):
             NoSuchTableError: there is none of this name.
             TarnError: the catalog cannot be asked.
         """
-        return self._call(lambda: TableScan(name, self._load(name)))
+        endpoint = self._settings.s3_endpoint
+        return self._call(lambda: TableScan(name, self._load(name), endpoint=endpoint), name)
 
 
 class TableScan:
@@ -42,25 +48,34 @@ class TableScan:
     Args:
         name: for messages.
         table: as pyiceberg loaded it.
+        endpoint: of the store, for messages.
     """
 
-    def __init__(self, name: str, table: Table) -> None:
+    def __init__(self, name: str, table: Table, *, endpoint: str) -> None:
         self._name = name
         self._table = table
+        self._endpoint = endpoint
         self.schema: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
 
     def batches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
         """The live rows, with these columns; only a few files are in memory at a time.
 
         Raises:
-            InvalidError: that is more than can be read here.
+            InvalidError: that is more than can be read here, or nothing that pyiceberg can read.
+            TarnError: the store or a file is at fault.
         """
+        try:
+            yield from self._batches(columns)
+        except READING_ERRORS as error:
+            raise unreadable(error, table=self._name, endpoint=self._endpoint) from error
+
+    def _batches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
         wanted = [field.name for field in self.schema if field.name in columns]
         scan = self._table.scan(selected_fields=tuple(wanted))
         projection = scan.projection()
         tasks = list(scan.plan_files())
         self._require_small(tasks, projection)
-        reader = ArrowScan(self._table.metadata, self._table.io, projection, AlwaysTrue())
+        reader = LakeScan(self._table.metadata, self._table.io, projection, AlwaysTrue())
         for group in groups(tasks):
             for batch in reader.to_record_batches(group):
                 yield self._as_declared(batch, wanted)
@@ -89,6 +104,37 @@ class TableScan:
                     bytes=found,
                     bytes_max=limit,
                 )
+
+
+class LakeScan(ArrowScan):
+    """pyiceberg's scan, which also reads position deletes that pyarrow cannot decode into a dictionary.
+
+    Trino writes such files unless it is set up as here, so lakes made by other ones, or before, hold them.
+    """
+
+    def to_record_batches(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
+        """The live rows of the files; all of a file's batches are in memory at once."""
+        listed = list(tasks)
+        run = ExecutorFactory.get_or_create()
+        deletes: dict[str, list[pa.ChunkedArray]] = {}
+        files = {file for task in listed for file in task.delete_files}
+        for found in run.map(lambda file: _deletes(self._io, file), files):
+            for path, positions in found.items():
+                deletes.setdefault(path, []).append(positions)
+        for batches in run.map(
+            lambda task: list(self._record_batches_from_scan_tasks_and_deletes([task], deletes)), listed
+        ):
+            yield from batches
+
+
+def _deletes(io: FileIO, file: DataFile) -> dict[str, pa.ChunkedArray]:
+    """The positions that a delete file takes away, by data file."""
+    if file.file_format != FileFormat.PARQUET:
+        return _read_deletes(io, file)
+    with io.new_input(file.file_path).open() as opened:
+        table = pq.read_table(opened, columns=["file_path", "pos"])
+    paths = table["file_path"]
+    return {path.as_py(): table["pos"].filter(pc.equal(paths, path)) for path in paths.unique()}
 
 
 def projected_bytes(file: DataFile, projection: Schema) -> int:

@@ -1,0 +1,127 @@
+"""Our own tools on the lake of this folder, in this process: ingest, DuckDB over the lake, status, fsck."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+
+from tarn.adapters.bulk import S3Bulk
+from tarn.adapters.catalog_rest import RestCatalog
+from tarn.adapters.files import Objects
+from tarn.adapters.store import S3Store
+from tarn.cli.clients.catalog_facts import CatalogFacts
+from tarn.cli.clients.duck import Duck
+from tarn.cli.clients.scans import LakeScans
+from tarn.cli.ports import TableFacts
+from tarn.cli.settings import Secrets, Settings
+from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.ingest.committer import Ports
+from tarn.ingest.status import Board
+from tarn.ingest.stream import Ingestor
+from tarn.ingest.wiring import new_snapshot_id, uuid7
+from tarn.ingest.world import World
+from tarn.keeper.fsck import Report, fsck
+from tests.contract.ingest.world import MemorySources, Topic
+from tests.integration.engines.conftest import Lake
+from tests.integration.engines.history import Content, Ingest
+from tests.integration.engines.writers import message
+
+INGESTED_WITHIN_S = 30.0
+
+
+def keys(lake: Lake, consumer: str) -> dict[str, str]:
+    """A consumer's own user of the store, as arguments of `S3Store` and `S3Bulk`."""
+    held = lake.secrets[consumer]
+    return {
+        "bucket": "tarn",
+        "endpoint": lake.s3,
+        "region": "us-east-1",
+        "access_key_id": held["s3_access_key_id"],
+        "secret_access_key": held["s3_secret_access_key"],
+    }
+
+
+class OwnTools:
+    """What `scripts/tarn` runs, with the credentials that it has there."""
+
+    def __init__(self, lake: Lake) -> None:
+        held = lake.secrets["cli"]
+        secrets = Secrets(
+            access_key=held["s3_access_key_id"],
+            secret_key=held["s3_secret_access_key"],
+            credential=held["catalog_credential"],
+            jupyter_token=held["jupyter_token"],
+        )
+        settings = Settings(catalog_uri=lake.catalog, s3_endpoint=lake.s3)
+        self.duck = Duck(LakeScans(settings, secrets))
+        catalog = RestCatalog(lake.catalog, warehouse="tarn", credential=lambda: secrets.credential)
+        self._facts = CatalogFacts(catalog)
+        self._bulk = S3Bulk(**keys(lake, "keeper"))
+
+    def facts(self, table: str) -> TableFacts:
+        """What `tarn status` knows of a table."""
+        return self._facts.facts(table)
+
+    def fsck(self) -> Report:
+        """What `tarn fsck` finds."""
+        return fsck(self._bulk, bucket="tarn", tell=lambda _line: None)
+
+
+class Ingesting:
+    """Ingest as the stack runs it, with a topic in memory: one stream per table, one process per step."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._catalog = RestCatalog(
+            lake.catalog, warehouse="tarn", credential=lambda: lake.secrets["ingest"]["catalog_credential"]
+        )
+        self._objects = Objects(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
+        self._topics: dict[str, Topic] = {}
+
+    def take(self, table: str, step: Ingest, before: Content) -> None:
+        """Append rows to a table, whoever made it.
+
+        Raises:
+            TarnError: ingest does not take this table.
+        """
+        topic = self._topics.setdefault(table, Topic(table, 1))
+        topic.send(0, *(message(row) for row in step.rows))
+        spec = _spec(table, before.columns)
+        world = self._world(topic)
+        end_s = time.monotonic() + INGESTED_WITHIN_S
+
+        def done() -> bool:
+            assert time.monotonic() < end_s, f"ingest was not done with {table}: {world.board.get(spec.name)}"
+            return world.board.get(spec.name).committed.get(0, 0) == len(topic.logs[0])
+
+        while not done():
+            Ingestor(spec, world).cycle(done)
+
+    def _world(self, topic: Topic) -> World:
+        return World(
+            sources=MemorySources(topic),
+            catalog=self._catalog,
+            objects=self._objects,
+            ports=Ports(sleep=time.sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
+            new_id=lambda: f"{random.getrandbits(128):032x}",
+            board=Board(),
+        )
+
+
+def _spec(table: str, columns: Mapping[str, str]) -> IngestorSpec:
+    namespace, _, name = table.rpartition(".")
+    fields = "".join(f"\n      - {{name: {n}, type: '{kind}'}}" for n, kind in columns.items())
+    text = f"""
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {{name: {name.replace("_", "-")}}}
+spec:
+  source: {{kafka: {{topic: {table}}}}}
+  table: {{namespace: {namespace}, name: {name}}}
+  trace: false
+  schema:
+    fields:{fields}
+  deadLetters: {{table: {{namespace: ops, name: dead_letters}}}}
+  batching: {{maxRecords: 1000, maxLatencySeconds: 0.05}}
+"""
+    return parse_spec(text, file=f"{name}.yaml")
