@@ -8,13 +8,19 @@ import json
 import os
 import time
 
-from tarn.health import http, secret
+from tarn.health_look import answers, http, secret
 
+SERVICE = "jupyter"
 ADDRESS = "127.0.0.1:8888"
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 40.0
 CONTENTS = "/api/contents/tarn?content=0"
 POLL_S = 0.2
+
+
+def alive() -> None:
+    """The server answers, whatever it says."""
+    answers(ADDRESS, "/api", timeout_s=4.0)
 
 
 def shallow() -> None:

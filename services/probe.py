@@ -10,11 +10,27 @@ from __future__ import annotations
 import json
 import os
 
-from tarn.health import http
+from tarn.health_look import http
 
+SERVICE = "ingest"
 ADDRESS = f"127.0.0.1:{os.environ.get('TARN_INGEST_PORT', '8091')}"
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 25.0
+
+
+def alive() -> None:
+    """The service answers, and none of its ingestors hangs while all that it needs answers.
+
+    Raises:
+        RuntimeError: no answer, or the ingestors that hang.
+    """
+    _, _, body = http("GET", ADDRESS, "/health", timeout_s=4.0)
+    try:
+        hanging = list(json.loads(body)["hanging"])
+    except (ValueError, KeyError, TypeError):
+        return
+    if hanging:
+        raise RuntimeError("; ".join(hanging))
 
 
 def shallow() -> None:
