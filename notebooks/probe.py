@@ -36,7 +36,7 @@ def shallow() -> None:
 
 
 def deep() -> None:
-    """Without the token there is the log-in page only; a kernel starts, answers as to a browser, and is ended.
+    """Without the token only the log-in page; a kernel starts, answers as to a browser, and is ended.
 
     Raises:
         RuntimeError: one of these is not so.
