@@ -73,9 +73,9 @@ class SparkError(Exception):
         ),
         (
             "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b` cannot be found.\nTo tolerate the error "
-            "use DROP TABLE IF EXISTS. SQLSTATE: 42P01; line 1 pos 14;\n'Project [*]\n+- 'UnresolvedRelation [a]",
+            "use DROP TABLE. SQLSTATE: 42P01; line 1 pos 14;\n'Project [*]\n+- 'UnresolvedRelation [a]",
             "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b` cannot be found. To tolerate the error "
-            "use DROP TABLE IF EXISTS. SQLSTATE: 42P01; line 1 pos 14",
+            "use DROP TABLE. SQLSTATE: 42P01; line 1 pos 14",
         ),
     ],
 )
