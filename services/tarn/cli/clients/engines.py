@@ -27,7 +27,7 @@ RETRIES_MAX = 4
 SESSIONS = uuid.UUID("7a1d5f0e-54a1-4c3e-9d0b-3f4c58f1b7aa")
 RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
-# SQLSTATE classes of what is wrong with a statement or its data: no such feature, cardinality, data, constraint,
+# SQLSTATE classes of a wrong statement or its data: no such feature, cardinality, data, constraint,
 # external routine, syntax or unknown name, raised by the statement.
 STATEMENTS_STATES = frozenset({"0A", "21", "22", "23", "38", "42", "P0"})
 NOT_YET = frozenset({"SERVER_STARTING_UP", "SERVER_SHUTTING_DOWN", "NO_NODES_AVAILABLE"})
