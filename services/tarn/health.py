@@ -30,7 +30,7 @@ engine's restart policy brings it back. Never within `run_s_min` of the containe
 than that; and a process that has not answered yet in this start has `start_grace_s`. Without an init of the
 engine (`init: true`) nothing is ended.
 
-The watch is one process that imports almost nothing (2.3 MiB of memory of its own; eight of them are in every
+The watch is one process that imports almost nothing (3.7 MiB of memory of its own; eight of them are in every
 lake). A look is made by a child that imports what it needs and is gone afterwards; a child that does not
 answer within its budget is killed.
 
