@@ -69,9 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if path == "/health":
-            deep = query == "deep"
-            found = faults(self.board, now_s=self.clock(), deep=deep)
-            if deep and not found:
+            found = faults(self.board, now_s=self.clock(), deep=query in ("deep", "lag"))
+            if query == "deep" and not found:
                 found = self.deep()
             stuck = hanging(self.board, now_s=self.clock())
             body = {"healthy": not found, "faults": found, "hanging": stuck}
