@@ -1,8 +1,8 @@
 """Health of ingest: see services/tarn/health.py for how it is run.
 
 The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the
-pulse of every ingestor; the shallow look reads what it found, and that no ingestor lags without getting on. The
-deep look adds a write with the service's own key.
+pulse of every ingestor; the shallow look reads what it found, and that no ingestor lags without getting on.
+The deep look adds a write with the service's own key.
 """
 
 from __future__ import annotations
