@@ -15,6 +15,7 @@ import time
 from tarn.health_look import answers, http, secret
 
 SERVICE = "catalog"
+ALIVE_BUDGET_S = 9.0
 ADDRESS = f"127.0.0.1:{os.environ.get('TARN_CATALOG_PORT_INSIDE', '8181')}"
 PUBLISHED = f"127.0.0.1:{os.environ.get('TARN_CATALOG_PORT_PUBLISHED', '8182')}"
 LIFETIME_S = 60
@@ -55,7 +56,7 @@ def _ask(method: str, address: str, path: str, timeout_s: float) -> None:
 def alive() -> None:
     """Each listener answers, whatever it says: without a token the store is not asked."""
     for address in (ADDRESS, PUBLISHED):
-        answers(address, "/v1/config", timeout_s=2.0)
+        answers(address, "/v1/config", timeout_s=4.0)
 
 
 def shallow() -> None:

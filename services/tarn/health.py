@@ -83,7 +83,7 @@ class Limits:
     poll_s = 0.25
     poll_s_max = 2.0
     deep_every_s = 3600.0
-    silent_s = 30.0
+    silent_s = 60.0
     silent_looks_min = 5
     silent_gap_s_max = 60.0
     run_s_min = 120.0

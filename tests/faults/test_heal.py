@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.stack import LONG_RUNNING, Stack, eventually, run
 
-# The watch needs 70 s at most to end a process that hangs; the rest is its start, on a busy machine.
-BACK_WITHIN_S = 240
+# The watch needs 100 s at most to end a process that hangs; the rest is its start, on a busy machine.
+BACK_WITHIN_S = 300
 KILLED_BACK_WITHIN_S = 180
 RUN_S_MIN = 120
 HEALTHY_WITHIN_S = 180
@@ -109,7 +109,7 @@ def test_what_hangs_is_ended_and_comes_back(
         lines = ends_told(stack, service)
         assert len(lines) == told[service] + 1
         assert lines[-1]["service"] == service
-        assert int(str(lines[-1]["silent_s"])) >= 30
+        assert int(str(lines[-1]["silent_s"])) >= 60
     record_property("back_after_freeze_s", took)
 
 

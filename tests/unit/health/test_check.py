@@ -232,7 +232,7 @@ def test_the_limits_leave_room_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("look_s", [0.01, 2.0, 5.0])
-def test_a_process_that_falls_silent_is_ended_within_seventy_seconds(look_s: float) -> None:
+def test_a_process_that_falls_silent_is_ended_within_a_hundred_seconds(look_s: float) -> None:
     for begin_ms in range(0, 120_000, 1_500):
         begin_s = 1000 + begin_ms / 1000
         world = World(state=healthy())
@@ -246,7 +246,7 @@ def test_a_process_that_falls_silent_is_ended_within_seventy_seconds(look_s: flo
         world.fault = fault
         world.run_for(300)
         (at_s, silent_s) = world.ended[0]
-        assert at_s - begin_s <= 70 + 2 * look_s
+        assert at_s - begin_s <= 100 + 2 * look_s
         assert silent_s >= LIMITS.silent_s
 
 
@@ -260,8 +260,8 @@ def test_a_dependency_that_is_away_for_an_hour_ends_nothing() -> None:
 
 def test_one_answer_of_its_own_begins_the_count_again() -> None:
     world = World(state=healthy())
-    # Silent for twenty seconds of every twenty-five.
-    world.fault = lambda now_s, level: "slow" if now_s % 25 < 20 else None
+    # Silent for fifty seconds of every minute.
+    world.fault = lambda now_s, level: "slow" if now_s % 60 < 50 else None
     world.run_for(3600)
     assert world.ended == []
 
@@ -285,19 +285,19 @@ def test_a_process_that_has_not_answered_yet_has_ten_minutes() -> None:
 def test_a_silence_with_a_gap_in_it_is_two() -> None:
     """A container that was paused while its process was silent is not ended the moment it goes on."""
     state = State(START, answered=True)
-    for now_s in (0.0, 4.0, 8.0, 12.0, 16.0):
+    for now_s in (0.0, 10.0, 20.0, 30.0, 40.0):
         note_silence(state, now_s, LIMITS)
-    assert not hangs(state, now_s=29.9, age_s=500.0, limits=LIMITS)
-    assert hangs(state, now_s=30.0, age_s=500.0, limits=LIMITS)
-    note_silence(state, 16.0 + LIMITS.silent_gap_s_max + 0.1, LIMITS)
+    assert not hangs(state, now_s=59.9, age_s=500.0, limits=LIMITS)
+    assert hangs(state, now_s=60.0, age_s=500.0, limits=LIMITS)
+    note_silence(state, 40.0 + LIMITS.silent_gap_s_max + 0.1, LIMITS)
     assert state.silent_looks == 1
     assert not hangs(state, now_s=200.0, age_s=500.0, limits=LIMITS)
 
 
 def test_few_looks_prove_no_silence() -> None:
     state = State(START, answered=True)
-    for now_s in (0.0, 20.0, 40.0, 60.0):
+    for now_s in (0.0, 30.0, 60.0, 90.0):
         note_silence(state, now_s, LIMITS)
-    assert not hangs(state, now_s=60.0, age_s=500.0, limits=LIMITS)
-    note_silence(state, 62.0, LIMITS)
-    assert hangs(state, now_s=62.0, age_s=500.0, limits=LIMITS)
+    assert not hangs(state, now_s=90.0, age_s=500.0, limits=LIMITS)
+    note_silence(state, 92.0, LIMITS)
+    assert hangs(state, now_s=92.0, age_s=500.0, limits=LIMITS)
