@@ -11,8 +11,9 @@ import hashlib
 import hmac
 import os
 
-from tarn.health import http, secret
+from tarn.health_look import answers, http, secret
 
+SERVICE = "minio"
 ADDRESS = "127.0.0.1:9000"
 BUCKET = "tarn-health"
 KEY = f"/{BUCKET}/beat"
@@ -66,6 +67,11 @@ def ask(
         wanted = " or ".join(str(number) for number in expected)
         raise RuntimeError(f"{method} {path} answered {status} ({code}), expected {wanted}")
     return status, found, content
+
+
+def alive() -> None:
+    """The server answers, whatever it says."""
+    answers(ADDRESS, "/minio/health/live", timeout_s=4.0)
 
 
 def shallow() -> None:

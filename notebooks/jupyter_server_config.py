@@ -39,14 +39,26 @@ class JsonLines(logging.Formatter):
         # The server calls it critical to be stopped; here that is how every day ends.
         level = "info" if event.startswith("received signal ") else record.levelname.lower()
         line = {
-            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": level,
             "event": event,
+            "service": "jupyter",
             "logger": record.name,
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+class WithoutNoise(logging.Filter):
+    """Leaves out what the server warns of in every session and nobody can mend.
+
+    Its web framework takes the milliseconds of the server's own ping for seconds, says so, and uses neither.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is written."""
+        return not record.getMessage().startswith("The websocket_ping_timeout ")
 
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821 - the server's own way to hand over its settings
@@ -89,6 +101,10 @@ c.MappingKernelManager.cull_idle_timeout = 8 * 3600
 c.MappingKernelManager.cull_interval = 300
 c.KernelManager.transport = "ipc"  # sockets in /tmp, not ports
 
-c.Application.logging_config = {"formatters": {"console": {"()": JsonLines}}}
+c.Application.logging_config = {
+    "formatters": {"console": {"()": JsonLines}},
+    "filters": {"noise": {"()": WithoutNoise}},
+    "handlers": {"console": {"filters": ["noise"]}},
+}
 c.Application.log_level = os.environ.get("TARN_LOG_LEVEL", "info").upper()
 c.ServerApp.custom_display_url = f"http://127.0.0.1:{os.environ.get('TARN_PORT_JUPYTER', '8888')}"

@@ -7,14 +7,21 @@ import http.client as http_client
 import json
 import os
 import time
+import uuid
 
-from tarn.health import http, secret
+from tarn.health_look import answers, http, secret
 
+SERVICE = "jupyter"
 ADDRESS = "127.0.0.1:8888"
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 40.0
 CONTENTS = "/api/contents/tarn?content=0"
 POLL_S = 0.2
+
+
+def alive() -> None:
+    """The server answers, whatever it says."""
+    answers(ADDRESS, "/api", timeout_s=4.0)
 
 
 def shallow() -> None:
@@ -29,14 +36,15 @@ def shallow() -> None:
 
 
 def deep() -> None:
-    """Nobody comes in without the token; a kernel starts, answers as to a browser, and is ended again.
+    """Without the token only the log-in page; a kernel starts, answers as to a browser, and is ended.
 
     Raises:
         RuntimeError: one of these is not so.
     """
-    status, _, _ = http("GET", ADDRESS, CONTENTS, timeout_s=3.0)
-    if status != 403:
-        raise RuntimeError(f"the contents API answers {status} without a token, expected 403")
+    # The page and not the API: the server warns of each refusal of its API.
+    status, found, _ = http("GET", ADDRESS, "/lab", timeout_s=3.0)
+    if status != 302 or not found.get("location", "").startswith("/login"):
+        raise RuntimeError(f"/lab answers {status} without a token, expected 302 to /login")
     status, _, body = http("POST", ADDRESS, "/api/kernels", headers=bearer(), body=b"{}", timeout_s=20.0)
     if status != 201:
         raise RuntimeError(f"starting a kernel: status {status}: {body[:200].decode('utf-8', 'replace')}")
@@ -61,7 +69,9 @@ def await_idle(path: str) -> None:
     }
     channels = http_client.HTTPConnection(ADDRESS, timeout=20.0)
     try:
-        channels.request("GET", f"{path}/channels", headers={**bearer(), **upgrade})
+        channels.request(
+            "GET", f"{path}/channels?session_id={uuid.uuid4().hex}", headers={**bearer(), **upgrade}
+        )
         if (status := channels.getresponse().status) != 101:
             raise RuntimeError(f"the channels of a new kernel: status {status}, expected 101")
         while True:

@@ -1,8 +1,8 @@
 """Health of ingest: see services/tarn/health.py for how it is run.
 
 The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the
-pulse of every ingestor; the shallow look reads what it found. The deep look adds a write with the service's
-own key, and that no ingestor lags without getting on.
+pulse of every ingestor; the shallow look reads what it found, and that no ingestor lags without getting on.
+The deep look adds a write with the service's own key.
 """
 
 from __future__ import annotations
@@ -10,16 +10,32 @@ from __future__ import annotations
 import json
 import os
 
-from tarn.health import http
+from tarn.health_look import http
 
+SERVICE = "ingest"
 ADDRESS = f"127.0.0.1:{os.environ.get('TARN_INGEST_PORT', '8091')}"
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 25.0
 
 
+def alive() -> None:
+    """The service answers, and none of its ingestors hangs while all that it needs answers.
+
+    Raises:
+        RuntimeError: no answer, or the ingestors that hang.
+    """
+    _, _, body = http("GET", ADDRESS, "/health", timeout_s=4.0)
+    try:
+        hanging = list(json.loads(body)["hanging"])
+    except (ValueError, KeyError, TypeError):
+        return
+    if hanging:
+        raise RuntimeError("; ".join(hanging))
+
+
 def shallow() -> None:
-    """Raises if the service answers that it cannot do its work, or does not answer."""
-    _require("/health", timeout_s=4.0)
+    """Raises if the service answers that it cannot do its work or does not get on, or does not answer."""
+    _require("/health?lag", timeout_s=4.0)
 
 
 def deep() -> None:

@@ -13,18 +13,33 @@ import sys
 import uuid
 from pathlib import Path
 
-from tarn.health import secret
 from tarn.health_kafka import Broker, Reader
+from tarn.health_look import secret
 
+SERVICE = "kafka"
 USER = "health"
 TOPIC = "_tarn_health"
 INSIDE = ("127.0.0.1", 9092)
 LOCAL = "127.0.0.1:9095"
 TOLD = Path("/tmp/tarn-kafka-users.json")  # noqa: S108 - the container's own tmpfs
+API_VERSIONS = 18
 METADATA = 3
 METADATA_VERSION = 1
 UNKNOWN_TOPIC = 3
 TIMEOUT_S = 4.0
+
+
+def alive() -> None:
+    """The broker says which requests it knows, which it tells everybody.
+
+    Raises:
+        RuntimeError: no answer.
+    """
+    try:
+        with Broker(*INSIDE, timeout_s=TIMEOUT_S) as broker:
+            broker.ask(API_VERSIONS, 0, b"")
+    except OSError as error:
+        raise RuntimeError(f"no answer from port {INSIDE[1]}: {error}") from error
 
 
 def shallow() -> None:

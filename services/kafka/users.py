@@ -30,6 +30,8 @@ POLL_S = 0.1
 RETRY_S = 1.0
 TRIES_MAX = 600
 REQUEST_TIMEOUT_MS = 10_000
+NODE_ID = "1"
+LOGIN_LOGGER = "org.apache.kafka.common.network.Selector"
 
 
 def main() -> int:
@@ -46,17 +48,21 @@ def main() -> int:
             if (now := f"{type(error).__name__}: {error}"[:300]) != fault:
                 fault = now
                 tell(False, fault)
-                say("WARN", f"users and rights are not in yet: {fault}; trying again every {RETRY_S:g} s")
+                say("warning", f"users and rights are not in yet: {fault}; trying again every {RETRY_S:g} s")
             time.sleep(RETRY_S)
             continue
         tell(True, "")
+        try:
+            log_refusals(folder)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the broker is usable without these lines
+            say("warning", f"who is not let in will not be logged: {type(error).__name__}: {error}"[:300])
         say(
-            "INFO",
+            "info",
             f"users and rights are in: {', '.join(USERS)}; {len(done.add)} rules added, {len(done.remove)} "
             f"removed, users removed: {', '.join(done.remove_users) or 'none'}",
         )
         return 0
-    say("ERROR", f"users and rights were not taken in {TRIES_MAX} tries: {fault}; restart the service kafka")
+    say("error", f"users and rights were not taken in {TRIES_MAX} tries: {fault}; restart the service kafka")
     return 1
 
 
@@ -77,10 +83,21 @@ def give(folder: Path) -> Changes:
     Raises:
         Exception: of any kind: the broker does not answer (yet), or a file cannot be read.
     """
+    passwords = read_passwords(folder)
+    admin = client(folder)
+    try:
+        todo = changes(found_users(admin), found_rules(admin))
+        apply(admin, todo, passwords)
+        return todo
+    finally:
+        admin.close()
+
+
+def client(folder: Path) -> Any:
+    """The admin, logged in."""
     from kafka.admin import KafkaAdminClient
 
-    passwords = read_passwords(folder)
-    admin = KafkaAdminClient(
+    return KafkaAdminClient(
         bootstrap_servers=f"{LOCAL[0]}:{LOCAL[1]}",
         client_id="tarn-kafka-users",
         security_protocol="SASL_PLAINTEXT",
@@ -90,10 +107,20 @@ def give(folder: Path) -> Changes:
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         bootstrap_timeout_ms=REQUEST_TIMEOUT_MS,
     )
+
+
+def log_refusals(folder: Path) -> None:
+    """From now on the broker logs who is not let in; before, it was everybody, at every first start.
+
+    Raises:
+        Exception: of any kind: the broker does not answer or refuses.
+    """
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    admin = client(folder)
     try:
-        todo = changes(found_users(admin), found_rules(admin))
-        apply(admin, todo, passwords)
-        return todo
+        level = ConfigResource(ConfigResourceType.BROKER_LOGGER, NODE_ID, {LOGIN_LOGGER: "INFO"})
+        admin.alter_configs([level], raise_on_unknown=False, incremental=True)
     finally:
         admin.close()
 
@@ -221,9 +248,11 @@ def tell(done: bool, fault: str) -> None:
 
 
 def say(level: str, text: str) -> None:
-    """A line of the broker's log, in its form."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    print(f"{stamp},{int(time.time() * 1000) % 1000:03} {level} [users] {text}", flush=True)  # noqa: T201
+    """A line of the log, in the form of all our services."""
+    now_s = time.time()
+    stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s * 1000) % 1000:03}Z"
+    line = {"timestamp": stamp, "level": level, "event": text, "service": "kafka", "logger": "users"}
+    print(json.dumps(line), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

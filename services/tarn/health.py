@@ -1,114 +1,181 @@
-"""Runs a service's health check: one file, stdlib only, the same in every image.
+"""Watches the service of its container: says whether it is usable, and ends it when it hangs.
 
-    HEALTHCHECK --interval=2s --timeout=120s --start-period=120s --retries=1 \
-      CMD ["python3", "-I", "/opt/tarn/health.py"]
+    HEALTHCHECK --interval=2s --timeout=240s --start-period=120s --retries=1 \
+      CMD ["python3", "-I", "-S", "/opt/tarn/health.py"]
 
-An image adds a check in two steps:
-
-1. `COPY services/tarn/health.py /opt/tarn/health.py` and its own probe beside it, `/opt/tarn/probe.py`. A
-   second service of the same image has both once more in a folder of its own (`/opt/tarn/pipeline/`).
-2. The probe module defines two functions without arguments. Returning means usable; any exception means not,
-   and its text is the one line that people read, so it says what, with the value.
-   - `shallow()`: a few milliseconds, every `watch_s`. It must notice a process that is frozen with its port
-     open, a frozen dependency and a revoked key: send a real request that needs a real answer, signed with
-     service's own key, with a short timeout (`SHALLOW_BUDGET_S`, optional, default 5).
-   - `deep()`: a real use, such as write and read back, a commit, a query. Until it has passed once after each
-     start of the container, and then every 5 minutes. `DEEP_BUDGET_S` (optional, default 20) bounds it.
-   Importing the probe must be cheap: libraries are imported inside `deep()`. The check exits after each deep
-   look, so what that imported does not stay in memory. No JVM is started by a check.
-   `from tarn.health import secret, http` works in a probe, whether or not the image has the tarn package;
-   so does `from tarn.health_lake import …` where the image copies that file beside the probe.
+An image copies this file and `health_look.py` to `/opt/tarn/`, with its own probe beside them, `probe.py`. A
+second service of the same image has all three once more in a folder of its own (`/opt/tarn/pipeline/`). The
+probe has three functions without arguments. Returning means yes; any exception means no, and its text is the
+one line that people read, so it says what, with the value.
+- `alive()`: the process itself answers. Nothing else is asked: a dependency that is down, a name that a user
+  chose or a revoked key must never fail it, for what fails it ends the process.
+- `shallow()`: a few milliseconds, every `watch_s`. It must notice a process that is frozen with its port
+  open, a frozen dependency and a revoked key: a real request that needs a real answer, signed with the
+  service's own key, with a short timeout.
+- `deep()`: a real use, such as write and read back, a commit, a query, and never of users' tables. After each
+  start, after each fault, and once an hour.
+`ALIVE_BUDGET_S`, `SHALLOW_BUDGET_S` and `DEEP_BUDGET_S` bound them, where a probe sets them.
 
 A check is not one look but a watch of `hold_s` seconds: an exec and a Python start cost far more than a look.
 - Not yet proven in this start, or unhealthy before: looks at once and then at growing pauses, shallow then
-  deep; exits 0 as soon as both pass, so that a service counts as healthy moments after it is; exits 1 when
-  `hold_s` is over.
+  deep; exits 0 as soon as both pass, exits 1 when `hold_s` is over.
 - Healthy before: looks every `watch_s`; exits 1 on a fault that `failures_max` looks in a row confirm, so
-  that a fault shows about 20 s after it began, whatever `hold_s` is; exits 0 when `hold_s` is over.
+  that a fault shows about 25 s after it began; exits 0 when `hold_s` is over.
 So `--retries=1` is right (the confirming is done here), `--interval` is only the pause between two watches,
-and `--timeout` (more than hold_s and both budgets) is the last resort. A file under /tmp, a tmpfs, keeps
-which start of the container is known and when the deep look passed.
+and `--timeout` is the last resort. A file under /tmp, a tmpfs, keeps what is known of this start.
 
-Measured (two cores, 2026-11): a watch costs 0.1 s of CPU with its exec, which is 0.25 % of a core, and 8 to
-11 MB of memory while it runs; seven services about 2 %. An exec for each look every 10 s would cost 7 %.
+A hanging process is ended: each failed shallow look asks `alive` too, and when that failed for `silent_s`, in
+`silent_looks_min` looks without one that passed, the child of the container's init gets SIGKILL, and the
+engine's restart policy brings it back. Never within `run_s_min` of the container's start, so never more often
+than that; and a process that has not answered yet in this start has `start_grace_s`. Without an init of the
+engine (`init: true`) nothing is ended.
 
-By hand: `health.py --once shallow` or `--once deep` looks once and prints the result.
+The watch is one process that imports almost nothing (3.7 MiB of memory of its own; eight of them are in every
+lake). A look is made by a child that imports what it needs and is gone afterwards; a child that does not
+answer within its budget is killed.
+
+By hand: `health.py --once alive` (or shallow, deep) looks once and prints the result.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
-import signal
+import select
 import sys
 import time
-import types
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from enum import Enum
-from pathlib import Path
 
-STATE_PATH = Path("/tmp/tarn-health.json")  # noqa: S108 - the container's own tmpfs
-PROBE_PATH = Path(__file__).with_name("probe.py")
-LINE_CHARS_MAX = 400
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-class Level(Enum):
-    """How much a look proves."""
-
-    SHALLOW = "shallow"
-    DEEP = "deep"
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+STATE_PATH = "/tmp/tarn-health"  # noqa: S108 - the container's own tmpfs
+LINE_BYTES_MAX = 1_600
+END_BUDGET_S = 10.0
+ALIVE, SHALLOW, DEEP = "alive", "shallow", "deep"
+LEVELS = (ALIVE, SHALLOW, DEEP)
+INITS = ("docker-init", "tini", "podman-init", "catatonit")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Every number of the check; seconds unless the name says otherwise."""
+    """Every number of the watch; seconds unless the name says otherwise.
 
-    hold_s: float = 45.0
-    watch_s: float = 10.0
-    retry_s: float = 2.0
-    failures_max: int = 2
-    gap_s_max: float = 4.0
-    poll_s: float = 0.25
-    poll_s_max: float = 2.0
-    deep_every_s: float = 300.0
-    shallow_budget_s: float = 5.0
-    deep_budget_s: float = 20.0
+    Attributes:
+        hold_s: how long one watch lasts.
+        watch_s: between two looks at a healthy service.
+        retry_s: before a failed look is confirmed.
+        failures_max: looks that fail in a row are a fault.
+        gap_s_max: after a longer one between two watches the engine may think anything.
+        poll_s, poll_s_max: between two looks at an unhealthy service, growing.
+        deep_every_s: a deep look is due again.
+        silent_s: so long the process may give no answer of its own.
+        silent_looks_min: so many looks must have found that.
+        silent_gap_s_max: a longer one between two such looks begins the count again.
+        run_s_min: a container that runs for less is not ended.
+        start_grace_s: how long a process may take to its first answer.
+    """
+
+    hold_s = 120.0
+    watch_s = 15.0
+    retry_s = 2.0
+    failures_max = 2
+    gap_s_max = 4.0
+    poll_s = 0.25
+    poll_s_max = 2.0
+    deep_every_s = 3600.0
+    silent_s = 60.0
+    silent_looks_min = 5
+    silent_gap_s_max = 60.0
+    run_s_min = 120.0
+    start_grace_s = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What is known about this start of the container.
 
     Attributes:
         start: names one start of the container.
         healthy: the last verdict.
+        answered: the process itself has answered.
         deep_passed_s: monotonic time of the last passed deep look; None if none since it was unhealthy.
         ended_s: monotonic time of the last verdict; None while a watch runs or after one cut short.
+        silent_from_s, silent_last_s: monotonic times of the first and the last look that found the process
+            silent since it last answered; None if it answers.
+        silent_looks: how many looks found that.
     """
 
-    start: str
-    healthy: bool = False
-    deep_passed_s: float | None = None
-    ended_s: float | None = None
+    __slots__ = (
+        "answered",
+        "deep_passed_s",
+        "ended_s",
+        "healthy",
+        "silent_from_s",
+        "silent_last_s",
+        "silent_looks",
+        "start",
+    )
 
+    def __init__(
+        self,
+        start: str,
+        *,
+        healthy: bool = False,
+        answered: bool = False,
+        deep_passed_s: float | None = None,
+        ended_s: float | None = None,
+        silent_from_s: float | None = None,
+        silent_last_s: float | None = None,
+        silent_looks: int = 0,
+    ) -> None:
+        self.start = start
+        self.healthy = healthy
+        self.answered = answered
+        self.deep_passed_s = deep_passed_s
+        self.ended_s = ended_s
+        self.silent_from_s = silent_from_s
+        self.silent_last_s = silent_last_s
+        self.silent_looks = silent_looks
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the check tells the engine."""
+    def to_text(self) -> str:
+        """One `name=value` a line."""
+        return "".join(f"{name}={getattr(self, name)}\n" for name in self.__slots__)
 
-    healthy: bool
-    line: str
+    @classmethod
+    def from_text(cls, text: str) -> State:
+        """The state that `to_text` wrote.
 
+        Raises:
+            ValueError, KeyError: it did not write this.
+        """
+        found = dict(line.split("=", 1) for line in text.splitlines())
 
-class BudgetExceededError(BaseException):
-    """A look took too long. Not an Exception, so that no library swallows it."""
+        def seconds(name: str) -> float | None:
+            return None if found[name] == "None" else float(found[name])
+
+        return cls(
+            found["start"],
+            healthy=found["healthy"] == "True",
+            answered=found["answered"] == "True",
+            deep_passed_s=seconds("deep_passed_s"),
+            ended_s=seconds("ended_s"),
+            silent_from_s=seconds("silent_from_s"),
+            silent_last_s=seconds("silent_last_s"),
+            silent_looks=int(found["silent_looks"]),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.to_text() == other.to_text()
+
+    def __hash__(self) -> int:
+        return hash(self.to_text())
+
+    def __repr__(self) -> str:
+        return f"State({self.to_text().strip()!r})"
 
 
 def fresh(saved: State | None, start: str) -> State:
     """The saved state if it is about this start of the container, else an empty one."""
-    return saved if saved is not None and saved.start == start else State(start=start)
+    return saved if saved is not None and saved.start == start else State(start)
 
 
 def deep_due(state: State, now_s: float, limits: Limits) -> bool:
@@ -116,242 +183,342 @@ def deep_due(state: State, now_s: float, limits: Limits) -> bool:
     return state.deep_passed_s is None or now_s - state.deep_passed_s >= limits.deep_every_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """The state machine; time and looks are arguments.
+def note_answer(state: State) -> None:
+    """The process itself has answered."""
+    state.answered = True
+    state.silent_from_s = state.silent_last_s = None
+    state.silent_looks = 0
 
-    Attributes:
-        look: runs one look; None when it passed, else one line about the fault.
+
+def note_silence(state: State, now_s: float, limits: Limits) -> None:
+    """The process itself gave no answer; after a gap without looks the count begins again."""
+    if state.silent_last_s is None or now_s - state.silent_last_s > limits.silent_gap_s_max:
+        state.silent_from_s, state.silent_looks = now_s, 0
+    state.silent_last_s = now_s
+    state.silent_looks += 1
+
+
+def hangs(state: State, *, now_s: float, age_s: float, limits: Limits) -> bool:
+    """Whether the process is to be ended.
+
+    Args:
+        state: what is known.
+        now_s: monotonic time.
+        age_s: how long the container has been running.
+        limits: the numbers.
+    """
+    if state.silent_from_s is None or now_s - state.silent_from_s < limits.silent_s:
+        return False
+    if state.silent_looks < limits.silent_looks_min:
+        return False
+    return age_s >= (limits.run_s_min if state.answered else limits.start_grace_s)
+
+
+class Check:
+    """The state machine; time, looks and the end of the process are arguments.
+
+    Args:
+        look: makes one look; None when it passed, else one line about the fault.
+        rest: nothing is looked at for a while: what a look needs may be given back.
         save: keeps the state for the next check.
+        end: ends the process, given the silence in seconds and the fault; what to add to the verdict.
+        age: how long the container has been running, seconds.
         clock: monotonic seconds.
         sleep: waits for seconds.
         limits: the numbers.
     """
 
-    look: Callable[[Level], str | None]
-    save: Callable[[State], None]
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
-    limits: Limits
+    def __init__(
+        self,
+        *,
+        look: Callable[[str], str | None],
+        rest: Callable[[], None],
+        save: Callable[[State], None],
+        end: Callable[[float, str], str],
+        age: Callable[[], float],
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        limits: Limits,
+    ) -> None:
+        self._look = look
+        self._rest = rest
+        self._save = save
+        self._end = end
+        self._age = age
+        self._clock = clock
+        self._sleep = sleep
+        self._limits = limits
 
-    def run(self, state: State) -> Verdict:
-        """The verdict after one watch; the state is saved before it is told."""
+    def run(self, state: State) -> tuple[bool, str]:
+        """Whether it is usable, and one line about it; the state is saved before."""
         return self._watch(state) if state.healthy else self._await(state)
 
-    def _await(self, state: State) -> Verdict:
+    def _await(self, state: State) -> tuple[bool, str]:
         """Healthy at the first moment at which both levels pass; unhealthy when the watch is over."""
-        end_s = self.clock() + self.limits.hold_s
-        pause_s = self.limits.poll_s
+        end_s = self._clock() + self._limits.hold_s
+        pause_s = self._limits.poll_s
         while True:
-            fault = self.look(Level.SHALLOW) or self.look(Level.DEEP)
+            fault = self._usable(state, SHALLOW) or self._usable(state, DEEP)
             if fault is None:
-                self.save(
-                    State(start=state.start, healthy=True, deep_passed_s=self.clock(), ended_s=self.clock())
-                )
-                return Verdict(healthy=True, line="usable (deep)")
-            if self.clock() + pause_s >= end_s:
-                self.save(State(start=state.start))
-                return Verdict(healthy=False, line=fault)
-            self.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, self.limits.poll_s_max)
+                return self._healthy(state, deep=True)
+            if hangs(state, now_s=self._clock(), age_s=self._age(), limits=self._limits):
+                silent_s = self._clock() - (state.silent_from_s or 0.0)
+                return self._unhealthy(state, f"{fault}; {self._end(silent_s, fault)}")
+            if self._clock() + pause_s >= end_s:
+                return self._unhealthy(state, fault)
+            self._sleep(pause_s)
+            pause_s = min(pause_s * 1.5, self._limits.poll_s_max)
 
-    def _watch(self, state: State) -> Verdict:
+    def _watch(self, state: State) -> tuple[bool, str]:
         """Unhealthy as soon as a fault is confirmed; healthy after a deep look or when the watch is over.
 
         After a watch that was cut short, or a gap longer than the engine's (the container was paused), the
         engine may think anything: then the first look that passes ends this one.
         """
-        known = state.ended_s is not None and self.clock() - state.ended_s <= self.limits.gap_s_max
-        end_s = self.clock() + (self.limits.hold_s if known else 0.0)
-        self.save(replace(state, ended_s=None))
+        known = state.ended_s is not None and self._clock() - state.ended_s <= self._limits.gap_s_max
+        end_s = self._clock() + (self._limits.hold_s if known else 0.0)
+        state.ended_s = None
+        self._save(state)
         while True:
-            level = Level.DEEP if deep_due(state, self.clock(), self.limits) else Level.SHALLOW
-            fault = self._confirmed(level)
+            level = DEEP if deep_due(state, self._clock(), self._limits) else SHALLOW
+            fault = self._confirmed(state, level)
             if fault is not None:
-                self.save(State(start=state.start))
-                return Verdict(healthy=False, line=fault)
-            if level is Level.DEEP:
-                self.save(replace(state, deep_passed_s=self.clock(), ended_s=self.clock()))
-                return Verdict(healthy=True, line="usable (deep)")
-            if self.clock() + self.limits.watch_s >= end_s:
-                self.save(replace(state, ended_s=self.clock()))
-                return Verdict(healthy=True, line="usable (shallow)")
-            self.sleep(self.limits.watch_s)
+                return self._unhealthy(state, fault)
+            if level == DEEP:
+                return self._healthy(state, deep=True)
+            if self._clock() + self._limits.watch_s >= end_s:
+                return self._healthy(state, deep=False)
+            self._rest()
+            self._sleep(self._limits.watch_s)
 
-    def _confirmed(self, level: Level) -> str | None:
+    def _confirmed(self, state: State, level: str) -> str | None:
         """The last fault if `failures_max` looks in a row failed, else None."""
-        fault = self.look(level)
-        for _ in range(self.limits.failures_max - 1):
+        fault = self._usable(state, level)
+        for _ in range(self._limits.failures_max - 1):
             if fault is None:
                 return None
-            self.sleep(self.limits.retry_s)
-            fault = self.look(level)
+            self._sleep(self._limits.retry_s)
+            fault = self._usable(state, level)
         return fault
 
+    def _usable(self, state: State, level: str) -> str | None:
+        """The fault of a look, if any; where a shallow one failed, the process itself is asked as well."""
+        fault = self._look(level)
+        if fault is not None and level == SHALLOW and self._look(ALIVE) is not None:
+            note_silence(state, self._clock(), self._limits)
+        elif fault is None or level == SHALLOW:
+            note_answer(state)
+        return fault
 
-def one_line(error: BaseException) -> str:
-    """The error's text on one line, with its type where the text alone would not say enough."""
-    text = " ".join(str(error).split())
-    name = type(error).__name__
-    line = (
-        text if text and name in {"RuntimeError", "UnhealthyError"} else f"{name}: {text}" if text else name
-    )
-    return line[:LINE_CHARS_MAX]
+    def _healthy(self, state: State, *, deep: bool) -> tuple[bool, str]:
+        state.healthy, state.ended_s = True, self._clock()
+        if deep:
+            state.deep_passed_s = state.ended_s
+        self._save(state)
+        return True, "usable (deep)" if deep else "usable (shallow)"
 
-
-def bounded(work: Callable[[], None], budget_s: float) -> str | None:
-    """None if the work returned within its budget, else one line about the fault. Main thread only."""
-
-    def expire(_signum: int, _frame: types.FrameType | None) -> None:
-        raise BudgetExceededError
-
-    before = signal.signal(signal.SIGALRM, expire)
-    try:
-        # Repeats every second: a library that swallows the first one meets the next.
-        signal.setitimer(signal.ITIMER_REAL, budget_s, 1.0)
-        work()
-    except BudgetExceededError:
-        return f"no answer within {budget_s:g} s"
-    except Exception as error:  # noqa: BLE001 - whatever a probe raises means: not usable
-        return one_line(error)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-    return None
+    def _unhealthy(self, state: State, line: str) -> tuple[bool, str]:
+        state.healthy, state.ended_s, state.deep_passed_s = False, None, None
+        self._save(state)
+        return False, line
 
 
-# -- what probes may use -------------------------------------------------------------------------------------
+class Looker:
+    """Makes looks in a child process, which holds what they import until `rest`.
 
-
-def secret(name: str) -> str:
-    """The content of a secret file, without the newline at its end.
-
-    Raises:
-        RuntimeError: the file cannot be read.
+    Args:
+        work: runs in the child: obeys an order, such as to look at a level; its fault, on one line, or None.
+        budgets: seconds by level; a child that takes longer is killed.
     """
-    path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), name)
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\n")
-    except OSError as error:
-        raise RuntimeError(f"secret {path} cannot be read: {error.strerror}") from error
 
+    def __init__(self, work: Callable[[str], str | None], budgets: dict[str, float]) -> None:
+        self._work = work
+        self._budgets = budgets
+        self._child = 0
+        self._to_child = self._from_child = -1
 
-def http(
-    method: str,
-    address: str,
-    path: str,
-    *,
-    headers: dict[str, str] | None = None,
-    body: bytes = b"",
-    timeout_s: float = 4.0,
-) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and body of one HTTP request to `host:port`.
+    def look(self, level: str) -> str | None:
+        """The fault of one look, on one line; None if it passed."""
+        fault = self.ask(level, self._budgets[level])
+        return None if fault is None else f"{level}: {fault}"
 
-    Raises:
-        RuntimeError: no connection, or no whole answer within the timeout.
-    """
-    import http.client
+    def ask(self, order: str, budget_s: float) -> str | None:
+        """Lets the child obey an order; None if it could, else why not."""
+        try:
+            if not self._child:
+                self._start()
+            os.write(self._to_child, f"{order}\n".encode()[:LINE_BYTES_MAX])
+            ready, _, _ = select.select([self._from_child], [], [], budget_s)
+            answer = os.read(self._from_child, LINE_BYTES_MAX) if ready else b""
+        except OSError as error:
+            # The container may have no process or memory left: that is its own fault, too.
+            self.rest()
+            return f"no look can be made: {error.strerror}"
+        if not answer:
+            self.rest()
+            return "the look ended without a result" if ready else f"no answer within {budget_s:g} s"
+        return None if answer == b"+" else answer.decode("utf-8", "replace")
 
-    connection = http.client.HTTPConnection(address, timeout=timeout_s)
-    try:
-        connection.request(method, path, body=body or None, headers=headers or {})
-        answer = connection.getresponse()
-        return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else one_line(error)
-        raise RuntimeError(f"{method} http://{address}{path.split('?')[0]}: {reason}") from error
-    finally:
-        connection.close()
+    def rest(self) -> None:
+        """Ends the child."""
+        if self._child:
+            os.close(self._to_child)
+            os.close(self._from_child)
+            os.kill(self._child, 9)
+            os.waitpid(self._child, 0)
+            self._child = 0
+
+    def _start(self) -> None:
+        child_in, to_child = os.pipe()
+        from_child, child_out = os.pipe()
+        try:
+            child = os.fork()
+        except OSError:
+            for end in (child_in, to_child, from_child, child_out):
+                os.close(end)
+            raise
+        if child == 0:
+            os.close(to_child)
+            os.close(from_child)
+            self._serve(child_in, child_out)
+        os.close(child_in)
+        os.close(child_out)
+        self._child, self._to_child, self._from_child = child, to_child, from_child
+
+    def _serve(self, orders: int, answers: int) -> None:
+        """The child: a look for each order, until there are no more. Does not return."""
+        try:
+            while order := os.read(orders, LINE_BYTES_MAX):
+                fault = self._work(order.decode().strip())
+                os.write(answers, b"+" if fault is None else fault.encode()[:LINE_BYTES_MAX])
+        finally:
+            os._exit(0)
 
 
 # -- the edge: files, clock, process -------------------------------------------------------------------------
 
 
+def read(path: str) -> str:
+    """The text of a file."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third on: the state, the parent, …; the 20th is the start."""
+    # The command may hold spaces and brackets: count fields after its last bracket.
+    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
 def container_start() -> str:
     """Names this start of the container: the kernel's boot and the start time of process 1."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    # The command may hold spaces and brackets: count fields after its last bracket; starttime is the 22nd.
-    ticks = Path("/proc/1/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    return f"{boot}/{ticks}"
+    return f"{read('/proc/sys/kernel/random/boot_id').strip()}/{stat_of(1)[19]}"
 
 
-def load_state(path: Path) -> State | None:
-    """The saved state, or None if there is none or it cannot be understood (then all is proven anew)."""
+def container_age_s() -> float:
+    """How long process 1 has been running, seconds."""
+    return float(read("/proc/uptime").split()[0]) - int(stat_of(1)[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def main_process() -> int | None:
+    """The service's process: the first child of the engine's init; None if there is no such init."""
+    if read("/proc/1/comm").strip() not in INITS:
+        return None
+    children = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = stat_of(name)
+            except OSError:
+                continue
+            if fields[1] == "1" and fields[0] != "Z":
+                children.append((int(fields[19]), int(name)))
+    return min(children)[1] if children else None
+
+
+def load_state(path: str) -> State | None:
+    """The saved state, or None if there is none or it cannot be understood (then all is proven again)."""
     try:
-        return State(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return State.from_text(read(path))
+    except (OSError, ValueError, KeyError):
         return None
 
 
-def save_state(path: Path, state: State) -> None:
+def save_state(path: str, state: State) -> None:
     """Writes the state so that a reader sees the old or the new one.
 
     Raises:
         RuntimeError: it cannot be written.
     """
+    scratch = f"{path}.{os.getpid()}"
     try:
-        scratch = path.with_name(f"{path.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(asdict(state)), encoding="utf-8")
-        scratch.replace(path)
+        with open(scratch, "w", encoding="utf-8") as file:
+            file.write(state.to_text())
+        os.replace(scratch, path)
     except OSError as error:
         raise RuntimeError(
-            f"{path} cannot be written: {error.strerror}; mount a tmpfs at {path.parent}"
+            f"{path} cannot be written: {error.strerror}; mount a tmpfs at {os.path.dirname(path)}"
         ) from error
 
 
-def load_probe(path: Path) -> types.ModuleType:
-    """The probe module, which finds this very module as `tarn.health`."""
-    if importlib.util.find_spec("tarn") is None:
-        bare = types.ModuleType("tarn")
-        bare.__path__ = [str(path.parent)]
-        sys.modules["tarn"] = bare
-    sys.modules["tarn.health"] = sys.modules[__name__]
-    spec = importlib.util.spec_from_file_location("tarn_probe", path)
-    if spec is None or spec.loader is None:
-        raise RuntimeError(f"{path} is no Python module")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def in_child(order: str) -> str | None:
+    """Does what was ordered, with everything imported that it needs: a level, or the end of the process."""
+    # What lies beside this file is `tarn`, also where a package of that name is installed.
+    bare = type(sys)("tarn")
+    bare.__path__ = [FOLDER]
+    sys.modules["tarn"] = bare
+    from tarn import health_look
+
+    return health_look.obey(FOLDER, order)
+
+
+def budgets_of(folder: str) -> dict[str, float]:
+    """Seconds by level: the probe's own constants, read from its text, or the defaults."""
+    found = {ALIVE: 5.0, SHALLOW: 5.0, DEEP: 20.0}
+    for line in read(f"{folder}/probe.py").splitlines():
+        name, _, value = line.partition(" = ")
+        if name.endswith("_BUDGET_S") and name[:-9].lower() in found:
+            found[name[:-9].lower()] = float(value)
+    return found
 
 
 def main(arguments: list[str]) -> int:
     """0 if usable, 1 if not; prints one line either way."""
-    if arguments and (
-        len(arguments) != 2 or arguments[0] != "--once" or arguments[1] not in {"shallow", "deep"}
-    ):
-        print("usage: health.py [--once shallow|deep]", file=sys.stderr)  # noqa: T201
+    if arguments and (len(arguments) != 2 or arguments[0] != "--once" or arguments[1] not in LEVELS):
+        print("usage: health.py [--once alive|shallow|deep]", file=sys.stderr)  # noqa: T201
         return 2
     try:
-        probe = load_probe(PROBE_PATH)
-        limits = Limits(
-            shallow_budget_s=getattr(probe, "SHALLOW_BUDGET_S", Limits().shallow_budget_s),
-            deep_budget_s=getattr(probe, "DEEP_BUDGET_S", Limits().deep_budget_s),
-        )
-        work = {
-            Level.SHALLOW: (probe.shallow, limits.shallow_budget_s),
-            Level.DEEP: (probe.deep, limits.deep_budget_s),
-        }
-
-        def look(level: Level) -> str | None:
-            fault = bounded(*work[level])
-            return None if fault is None else f"{level.value}: {fault}"
-
+        looker = Looker(in_child, budgets_of(FOLDER))
         if arguments:
-            fault = look(Level(arguments[1]))
-            verdict = Verdict(healthy=fault is None, line=fault or f"usable ({arguments[1]})")
+            fault = looker.look(arguments[1])
+            healthy, line = fault is None, fault or f"usable ({arguments[1]})"
         else:
+
+            def end(silent_s: float, fault: str) -> str:
+                process = main_process()
+                if process is None:
+                    return "it is not ended: the container has no init of the engine"
+                looker.rest()
+                # Says so in the container's log first: the end of the process is the end of this one.
+                looker.ask(f"end {process} {silent_s:.0f} {fault}", END_BUDGET_S)
+                return f"process {process} was ended after {silent_s:.0f} s without an answer"
+
             check = Check(
-                look=look,
+                look=looker.look,
+                rest=looker.rest,
                 save=lambda state: save_state(STATE_PATH, state),
+                end=end,
+                age=container_age_s,
                 clock=time.monotonic,
                 sleep=time.sleep,
-                limits=limits,
+                limits=Limits(),
             )
-            verdict = check.run(fresh(load_state(STATE_PATH), container_start()))
+            healthy, line = check.run(fresh(load_state(STATE_PATH), container_start()))
+        looker.rest()
     except Exception as error:  # noqa: BLE001 - a check that cannot run is a service not proven usable
-        verdict = Verdict(healthy=False, line=f"the check itself failed: {one_line(error)}")
-    print(verdict.line)  # noqa: T201 - the engine shows what a check prints
-    return 0 if verdict.healthy else 1
+        healthy, line = False, f"the check itself failed: {type(error).__name__}: {error}"
+    print(line)  # noqa: T201 - the engine shows what a check prints
+    return 0 if healthy else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import os
 import time
 from urllib.parse import quote, urlencode, urlsplit
 
-from tarn.health import http, secret
+from tarn.health_look import http, secret
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 

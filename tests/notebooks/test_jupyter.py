@@ -57,7 +57,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def test_the_address_of_env_opens_the_laboratory_and_its_notebooks(stack: Stack, token: str) -> None:
-    page = ask(stack, f"/lab?token={token}")
+    page = ask(stack, f"/lab/tree/tarn/00_tour.ipynb?token={token}")
     assert page.status == 200
     assert b"JupyterLab" in page.body
     listed = json.loads(ask(stack, CONTENTS, headers=bearer(token)).body)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import IO
 
 from tarn_host import base, engine, keeper, oneshot, project, stack
 from tarn_host.say import StopError, stopped
 
+WRONG_INPUT = 2
 PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
@@ -33,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = keeper.on_host(words)
         if work is not None:
             return work(here, words)
+        if is_play(words) and (refused := oneshot.run(here, "cli", [*words, "--check"])):
+            return refused  # before anything is stopped for it
         if is_play(words) and stack.stop_replay(here):
             print(
                 "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
@@ -43,7 +47,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     told = ["--env", f"TARN_CONTAINERS={containers(stack.services(here))}"] if is_status(words) else []
-    return oneshot.run(here, keeper.service_of(words), words, options=told, terminal=terminal)
+    try:
+        words, stdin = with_file(words)
+    except OSError as error:
+        what = f"could not read {error.filename}: {error.strerror}"
+        return stopped(StopError(what, "name a readable YAML file", code=WRONG_INPUT))
+    if stdin is None:
+        return oneshot.run(here, keeper.service_of(words), words, options=told, terminal=terminal)
+    with stdin:
+        return oneshot.run(here, keeper.service_of(words), words, options=told, stdin=stdin)
+
+
+def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
+    """`check-spec FILE` as it reads a file of the host: the words for the container, and its stdin.
+
+    The container sees no folder of the host; what it cannot have is left as it is.
+
+    Raises:
+        OSError: the file is there no more, or may not be read.
+    """
+    found = [at for at, word in enumerate(words) if at and not word.startswith("-")]
+    if "check-spec" not in words[:2] or not found or words[-1] == "--help":
+        return list(words), None
+    at = found[-1]
+    file = words[at]
+    if file == "check-spec":
+        return list(words), None
+    return [*words[:at], "--shown-as", file, "-", *words[at + 1 :]], open(file, "rb")
 
 
 def is_play(words: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Logs as JSON lines on stdout."""
+"""Logs as JSON lines on stdout, each beginning alike: timestamp, level, event, service, logger."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import sys
 
 import structlog
 
+KEYS = ("timestamp", "level", "event", "service", "logger")
+
 
 def configure(level: str = "info", *, service: str | None = None) -> None:
     """Send structlog and the standard library's logging to stdout as one JSON object per line.
 
     Args:
         level: debug, info, warning or error; nothing below it is written.
-        service: added to every line.
+        service: added to every line, those of libraries too.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
@@ -22,8 +24,11 @@ def configure(level: str = "info", *, service: str | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
+    if service is not None:
+        shared.append(_bind_service(service))
+    written: list[structlog.typing.Processor] = [_in_order, structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[*shared, structlog.processors.JSONRenderer()],
+        processors=[*shared, *written],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stdout),
         cache_logger_on_first_use=True,
@@ -32,21 +37,11 @@ def configure(level: str = "info", *, service: str | None = None) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *written],
         )
     )
     logging.basicConfig(handlers=[handler], level=number, force=True)
     structlog.contextvars.clear_contextvars()
-    if service is not None:
-        structlog.configure(
-            processors=[_bind_service(service), *shared, structlog.processors.JSONRenderer()],
-            wrapper_class=structlog.make_filtering_bound_logger(number),
-            logger_factory=structlog.PrintLoggerFactory(sys.stdout),
-            cache_logger_on_first_use=True,
-        )
 
 
 def _bind_service(service: str) -> structlog.typing.Processor:
@@ -57,3 +52,11 @@ def _bind_service(service: str) -> structlog.typing.Processor:
         return event
 
     return bind
+
+
+def _in_order(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """The keys that every line has, first; the line's own after them, as they were given."""
+    first = {key: event[key] for key in KEYS if key in event}
+    return {**first, **event}

@@ -6,17 +6,21 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from tarn.cli.ports import Answer
 
 CELL_CHARS_MAX = 200
+TABLE_COLUMNS_MAX = 100_000
 
 
 def plain(value: object) -> Any:
@@ -66,13 +70,40 @@ def as_csv(answer: Answer) -> str:
 
 
 def as_table(answer: Answer) -> Table:
-    """Return the answer as a table for a terminal; long values are cut."""
+    """Return the answer as a table; long values are cut."""
     table = Table(show_edge=False, pad_edge=False)
     for column in answer.columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(column), overflow="fold")
     for row in answer.rows:
         table.add_row(*(_shown(value) for value in row))
     return table
+
+
+def as_records(answer: Answer) -> Text:
+    """Return the answer as one line per value, row after row; long values are cut."""
+    width = max((cell_len(column) for column in answer.columns), default=0)
+    lines = []
+    for number, row in enumerate(answer.rows, start=1):
+        lines.append(f"─[ row {number} ]{'─' * max(width - 6, 3)}")
+        for column, value in zip(answer.columns, row, strict=True):
+            # A value of several lines stays beside its name.
+            text = _shown(value).plain.replace("\n", "\n" + " " * width + " │ ")
+            lines.append(f"{column}{' ' * (width - cell_len(column))} │ {text}")
+    return Text("\n".join(lines))
+
+
+def page(answer: Answer, console: Console) -> Iterator[RenderableType]:
+    """Return what people read: rows as a table where it fits, else as records; then how many there are.
+
+    A file or pipe has room for any table: nothing is squeezed there.
+    """
+    if answer.columns:
+        table = as_table(answer)
+        room = console.options.update_width(TABLE_COLUMNS_MAX)
+        wide = console.is_terminal and console.measure(table, options=room).maximum > console.width
+        yield as_records(answer) if wide and answer.rows else table
+    count = len(answer.rows)
+    yield Text(f"({'first ' if answer.truncated else ''}{count:,} {'row' if count == 1 else 'rows'})")
 
 
 def cell(value: object) -> str:
@@ -81,10 +112,9 @@ def cell(value: object) -> str:
     return flat if isinstance(flat, str) else json.dumps(flat)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object) -> Text:
     text = "NULL" if value is None else cell(value)
-    cut = text if len(text) <= CELL_CHARS_MAX else f"{text[: CELL_CHARS_MAX - 1]}…"
-    return cut.replace("[", "\\[")
+    return Text(text if len(text) <= CELL_CHARS_MAX else f"{text[: CELL_CHARS_MAX - 1]}…")
 
 
 def _stamp(value: datetime) -> str:

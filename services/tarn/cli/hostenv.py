@@ -9,6 +9,8 @@ from tarn.adapters.kafka_login import Login
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import InvalidError
 
+# Opens the tour: JupyterLab alone would show an empty folder of one's own.
+TOUR = "lab/tree/tarn/00_tour.ipynb"
 HOST = "127.0.0.1"
 TRINO_CATALOG = "tarn"
 TRINO_USER = "tarn"
@@ -37,7 +39,7 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_KAFKA_USERNAME": login.user,
         "TARN_KAFKA_PASSWORD": login.password,
         "TARN_SPARK_REMOTE": f"sc://{HOST}:{settings.port_spark}",
-        "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/lab?token={secrets.jupyter_token}",
+        "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/{TOUR}?token={secrets.jupyter_token}",
     }
 
 

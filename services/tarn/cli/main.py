@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,16 +20,17 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from tarn.cli import demo, keeper, pipeline, wiring
-from tarn.cli.answers import as_csv, as_json, as_table
+from tarn.cli.answers import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.canary import Limits, fly
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.pages import print_report, print_status, report_data
 from tarn.cli.ports import Clock, Tell
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.cli.status import as_data, gather
-from tarn.core.errors import InvalidError, TarnError
+from tarn.core.errors import InvalidError, NotFoundError, TarnError
 from tarn.core.exits import BUG, FAILED, OK, exit_code
 from tarn.core.spec import parse_spec
 
@@ -41,7 +43,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-PIPE_COLUMNS = 160
 app.add_typer(demo.app)
 app.add_typer(pipeline.app)
 app.add_typer(keeper.app)
@@ -99,13 +100,20 @@ def sql(
     text = sys.stdin.read() if statement == "-" else statement
     if not text.strip():
         raise InvalidError('no statement; write one, such as tarn sql "SELECT count(*) FROM ops.canary"')
-    answer = wiring.engine(load_settings(), engine).query(text, rows_max=rows_max)
+    _hear_a_stop()
+    try:
+        answer = wiring.engine(load_settings(), engine).query(text, rows_max=rows_max)
+    except NotFoundError as error:
+        # To every engine a name that is not there is a mistake in the statement.
+        raise InvalidError(error.message) from error
     if as_json_:
         print(as_json(answer))  # noqa: T201
     elif as_csv_:
         print(as_csv(answer), end="")  # noqa: T201
-    elif answer.columns:
-        _out().print(as_table(answer))
+    else:
+        out = _out()
+        for part in page(answer, out):
+            out.print(part, soft_wrap=not isinstance(part, Table))
     if answer.truncated:
         _err().print(f"Only the first {rows_max} rows are shown; ask for more with --rows-max.")
 
@@ -125,26 +133,35 @@ def env(
 def check_spec(
     file: Annotated[Path, typer.Argument(help="A YAML file with one ingestor; - reads stdin.")],
     as_json_: Json = False,
+    shown_as: Annotated[
+        str | None, typer.Option("--shown-as", hidden=True, help="The name that messages show.")
+    ] = None,
 ) -> None:
     """Check an ingestor spec without running it."""
+    shown = shown_as or str(file)
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InvalidError(f"could not read {file}: {reason}; name a readable YAML file") from error
-    spec = parse_spec(text, file=str(file))
+        raise InvalidError(f"could not read {shown}: {reason}; name a readable YAML file") from error
+    spec = parse_spec(text, file=shown)
     body = spec.spec
     if as_json_:
         print(spec.model_dump_json(by_alias=True))  # noqa: T201
     else:
         columns = ", ".join(f"{field.name} {field.type}" for field in body.columns.fields)
-        print(f"{file}: ok. {spec.name}: {body.source.kafka.topic} -> {body.table} ({columns})")  # noqa: T201
+        print(f"{shown}: ok. {spec.name}: {body.source.kafka.topic} -> {body.table} ({columns})")  # noqa: T201
 
 
 @app.command()
 def version() -> None:
     """Print Tarn's version."""
     print(f"tarn {package_version('tarn')}")  # noqa: T201
+
+
+def _hear_a_stop() -> None:
+    """A container that is stopped ends as by Ctrl-C: the engine's work is called off."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def leave(code: int) -> NoReturn:
@@ -182,7 +199,7 @@ def _failed(error: Exception, message: str, code: int, *, debug: bool) -> int:
 
 
 def _out() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_COLUMNS_MAX)
 
 
 def _err() -> Console:

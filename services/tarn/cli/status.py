@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tarn.cli.layers import LAYERS, LayerState, judged, lag, places, topic_of
 from tarn.cli.ports import Bounds, Clock, LogEnds, TableFacts, Tables
-from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.errors import NotFoundError, TarnError, UnavailableError
 
 AT_ONCE_MAX = 12
 STUCK = frozenset({"Stopped", "Invalid", "Waiting"})
@@ -159,7 +159,7 @@ def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
         reached = pool.submit(_asked, sources, "kafka", sources.log.bounds)
         said = pool.submit(_asked, sources, "ingest", sources.ingest)
         names, no_tables = pool.submit(_asked, sources, "catalog", sources.lake.tables).result()
-        described = {n: pool.submit(_or_fault, partial(sources.lake.facts, n)) for n in names or ()}
+        described = {n: pool.submit(_or_fault, partial(_facts, sources.lake, n)) for n in names or ()}
         facts = {name: future.result() for name, future in described.items()}
         bounds, no_bounds = reached.result()
         page, no_page = said.result()
@@ -292,6 +292,14 @@ def _layers(
         for place, time in zip(held, newest or [None] * len(held), strict=True)
     )
     return states, fault
+
+
+def _facts(lake: Tables, name: str) -> TableFacts | None:
+    """What a table is like; None if it was dropped since it was listed."""
+    try:
+        return lake.facts(name)
+    except NotFoundError:
+        return None
 
 
 def _look(look: Look, containers: Mapping[str, Container] | None, clock: Clock) -> ServiceState:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 
-from tarn.ingest.status import Board, faults, to_metrics
+from tarn.ingest.status import Board, faults, hanging, to_metrics
 
 REQUEST_TIMEOUT_S = 5.0
 
@@ -69,11 +69,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if path == "/health":
-            deep = query == "deep"
-            found = faults(self.board, now_s=self.clock(), deep=deep)
-            if deep and not found:
+            found = faults(self.board, now_s=self.clock(), deep=query in ("deep", "lag"))
+            if query == "deep" and not found:
                 found = self.deep()
-            self._answer(503 if found else 200, orjson.dumps({"healthy": not found, "faults": found}))
+            stuck = hanging(self.board, now_s=self.clock())
+            body = {"healthy": not found, "faults": found, "hanging": stuck}
+            self._answer(503 if found else 200, orjson.dumps(body))
         elif path == "/status":
             self._answer(200, self._status())
         elif path == "/metrics":

@@ -171,6 +171,7 @@ FOR_A_PERSON = ("NoSuchTopic",)
 
 
 PROGRESS_AGE_S_MAX = 120.0
+HANGING_S_MIN = 300.0
 
 
 def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
@@ -205,6 +206,18 @@ def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
                 f"ingestor {name}: {status.lag} behind, no commit for {now_s - status.progress_s:.0f} s"
             )
     return found
+
+
+def hanging(board: Board, *, now_s: float) -> list[str]:
+    """The ingestors that do nothing though nothing is in their way: only a restart helps."""
+    seen = board.dependencies()
+    if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
+        return []
+    return [
+        f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
+        for name, status in board.ingestors().items()
+        if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN
+    ]
 
 
 _METRICS = (

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tarn.cli.answers import as_csv, as_json, as_table, plain
+from tarn.cli.answers import as_csv, as_json, as_table, page, plain
 from tarn.cli.ports import Answer
 
 
@@ -75,3 +75,41 @@ def test_the_table_shows_values_as_they_are_and_cuts_long_ones():
     assert "NULL" in text
     assert "x" * 199 + "…" in text
     assert "x" * 200 not in text
+
+
+def printed(answer: Answer, *, width: int, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, no_color=True)
+    for part in page(answer, console):
+        console.print(part, soft_wrap=True)
+    return console.file.getvalue()
+
+
+WIDE = Answer(
+    columns=("id", *(f"a_long_name_{n}" for n in range(20)), "notes"),
+    rows=((1, *range(20), "first\nsecond"), (2, *range(20), None)),
+)
+
+
+def test_what_fits_is_a_table_and_ends_with_its_rows():
+    text = printed(Answer(columns=("n", "t"), rows=((1, "a"), (2, "b"))), width=80, terminal=True)
+    assert text.splitlines()[-1] == "(2 rows)"
+    assert "row 1" not in text
+    one = Answer(columns=("n",), rows=((1,),), truncated=True)
+    assert printed(one, width=80, terminal=True).splitlines()[-1] == "(first 1 row)"
+    assert printed(Answer(columns=("n",), rows=()), width=80, terminal=True).splitlines()[-1] == "(0 rows)"
+
+
+def test_what_is_too_wide_for_the_terminal_is_one_line_a_value():
+    lines = printed(WIDE, width=80, terminal=True).splitlines()
+    assert lines[0].startswith("─[ row 1 ]")
+    assert lines[1] == "id             │ 1"
+    assert lines[2] == "a_long_name_0  │ 0"
+    assert lines[22:25] == ["notes          │ first", "               │ second", lines[24]]
+    assert lines[24].startswith("─[ row 2 ]")
+    assert lines[-2:] == ["notes          │ NULL", "(2 rows)"]
+
+
+def test_a_file_or_pipe_gets_whole_lines_however_wide():
+    lines = printed(WIDE, width=100_000, terminal=False).splitlines()
+    assert all(f"a_long_name_{n}" in lines[0] for n in range(20))
+    assert lines[-1] == "(2 rows)"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tarn.cli.clients import engines
 from tarn.cli.clients.engines import Spark, Trino
 from tarn.cli.main import main
 from tarn.core.credentials import files_of
@@ -135,3 +138,69 @@ def _end(codes: list[int]):
         raise KeyboardInterrupt
 
     return end
+
+
+def test_ctrl_c_calls_off_the_query_in_trino():
+    """Without it Trino works on for minutes, with all cores, for a client that is gone."""
+    called_off: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.answer(200, {"state": "QUEUED"})
+
+        def do_GET(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            stopped.wait(10)
+            self.answer(200, {"state": "RUNNING"})
+
+        def do_DELETE(self) -> None:
+            called_off.append(self.path)
+            stopped.set()
+            self.answer(204, None)
+
+        def answer(self, status: int, stats: dict[str, str] | None) -> None:
+            uri = f"http://127.0.0.1:{server.server_address[1]}/v1/statement/20260301_1/1"
+            body = {"id": "20260301_1", "infoUri": uri, "nextUri": uri, "stats": stats, "warnings": []}
+            data = b"" if stats is None else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    stopped = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Trino(f"http://127.0.0.1:{server.server_address[1]}").query("SELECT 1")
+    finally:
+        stopped.set()
+        server.shutdown()
+        server.server_close()
+    assert called_off == ["/v1/statement/20260301_1/1"]
+
+
+def test_ctrl_c_calls_off_this_statement_in_spark_and_no_other(monkeypatch):
+    told: list[tuple[str, str]] = []
+
+    class Session:
+        def addTag(self, tag: str) -> None:
+            told.append(("tag", tag))
+
+        def sql(self, text: str, args: object) -> object:
+            raise KeyboardInterrupt
+
+        def interruptTag(self, tag: str) -> None:
+            told.append(("interrupt", tag))
+
+    monkeypatch.setattr(engines, "connect", lambda *a, **more: None)
+    monkeypatch.setattr(Spark, "_session", lambda self: Session())
+    with pytest.raises(KeyboardInterrupt):
+        Spark("sc://spark:15002").query("SELECT 1")
+    (first, tag), (second, interrupted) = told
+    assert (first, second, tag) == ("tag", "interrupt", interrupted)

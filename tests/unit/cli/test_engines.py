@@ -7,7 +7,7 @@ import re
 import pytest
 from trino.types import NamedRowTuple
 
-from tarn.cli.clients.engines import Spark, Trino, _ours
+from tarn.cli.clients.engines import Spark, Trino, _ours, is_statements_fault, spark_reason
 from tarn.core.errors import InvalidSettingError
 
 
@@ -47,3 +47,52 @@ def test_rows_inside_rows_become_plain_values():
     assert _ours(outer) == {"x": row, "y": [row], "z": {"k": row}}
     assert _ours(doubled) == (1, 2)
     assert _ours(nameless) == (1,)
+
+
+class SparkError(Exception):
+    def __init__(self, text: str, state: str | None = None) -> None:
+        super().__init__(text)
+        self.state = state
+
+    def getSqlState(self) -> str | None:
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)\n\n"
+            "== SQL ==\nSELEC 1\n^^^\n\nJVM stacktrace:\norg.apache.spark…",
+            "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)",
+        ),
+        (
+            "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL (line 1, position 8) ==\n"
+            "SELECT 1/0\n       ^^^\n\nJVM stacktrace:\njava.lang…",
+            "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012 (line 1, position 8)",
+        ),
+        (
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b` cannot be found.\nTo tolerate the error "
+            "use DROP TABLE. SQLSTATE: 42P01; line 1 pos 14;\n'Project [*]\n+- 'UnresolvedRelation [a]",
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b` cannot be found. To tolerate the error "
+            "use DROP TABLE. SQLSTATE: 42P01; line 1 pos 14",
+        ),
+    ],
+)
+def test_sparks_reason_is_one_line_and_points_with_words(said: str, told: str):
+    """Its caret, pressed into one line with the statement, would point at nothing."""
+    assert spark_reason(SparkError(said)) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "fault"),
+    [
+        ("no such column", "42703", True),
+        ("Division by zero. SQLSTATE: 22012", None, True),
+        ("[INTERNAL_ERROR] oops. SQLSTATE: XX000", None, False),
+        ("out of memory", "53200", False),
+        ("no state at all", None, False),
+    ],
+)
+def test_a_wrong_statement_is_told_from_a_failing_spark(text: str, state: str | None, fault: bool):
+    assert is_statements_fault(SparkError(text, state)) is fault

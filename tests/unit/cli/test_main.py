@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from tarn.cli import main as cli
 from tarn.cli import wiring
 from tarn.cli.main import main
 from tarn.cli.ports import Answer
-from tarn.core.errors import InvalidError, UnavailableError
+from tarn.core.errors import InvalidError, NoSuchTableError, UnavailableError
 
 SPEC = Path(__file__).parents[3] / "services" / "specs" / "canary.yaml"
 
@@ -274,3 +275,42 @@ def test_nothing_heavy_is_imported_for_a_light_command():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=True)
     assert done.stdout == b"[]\n"
     assert cli.app is not None
+
+
+def test_ctrl_c_exits_130(monkeypatch, capsys):
+    class Interrupted:
+        def query(self, sql: str, *, rows_max: int):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(wiring, "engine", lambda settings, name: Interrupted())
+    assert run("sql", "SELECT 1") == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_table_that_is_not_there_is_a_mistake_in_the_statement(engine, capsys):
+    engine(NoSuchTableError("there is no table ops.nothing"))
+    assert run("sql", "SELECT * FROM ops.nothing") == 2
+    assert "ops.nothing" in capsys.readouterr().err
+
+
+def test_a_spec_from_the_host_keeps_its_name_in_messages(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(SPEC.read_text()))
+    assert run("check-spec", "--shown-as", "my/orders.yaml", "-") == 0
+    assert capsys.readouterr().out.startswith("my/orders.yaml: ok.")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "named"),
+    [
+        (("replay", "--speed", "0"), 2, "the speed is 0"),
+        (("replay", "--rate", "-1"), 2, "the rate is -1"),
+        (("replay", "--speed", "1", "--rate", "1"), 2, "choose one"),
+        (("replay", "--head-start", "-2"), 2, "head-start"),
+        (("load", "--late", "7"), 2, "late"),
+        (("replay", "--speed", "600"), 0, ""),
+        (("load",), 0, ""),
+    ],
+)
+def test_the_options_of_a_play_can_be_checked_before_anything_is_stopped(words, code, named, capsys):
+    assert run("demo", *words, "--check") == code
+    assert named in capsys.readouterr().err

@@ -6,10 +6,12 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from tarn.adapters.catalog_rest import TableName
+from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
 from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
-from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, SourceId
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -291,3 +293,23 @@ def test_an_ingestor_that_is_stuck_is_a_fault_with_its_message():
     assert seen.faults == {"ingestor canary": "Stopped: offset gap: seek by hand"}
     for fine in ("Starting", "Running", "Finished"):
         assert status([UP], MemoryLake(), lambda fine=fine: page(fine)).ok
+
+
+def test_a_table_that_was_dropped_meanwhile_is_not_there_and_no_fault():
+    lake = MemoryLake({"a.gone": NoSuchTableError("there is no table a.gone"), "b.there": facts("b.there")})
+    seen = status([UP], lake)
+    assert [table.name for table in seen.tables] == ["b.there"]
+    assert seen.ok
+
+
+def test_a_schema_that_was_dropped_meanwhile_hides_no_other():
+    class Catalog:
+        def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+            return [("bronze",), ("gone",), ("silver",)] if not parent else []
+
+        def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
+            if namespace == ("gone",):
+                raise NoSuchNamespaceError("there is no namespace gone")
+            return [TableName(namespace, "t")]
+
+    assert CatalogFacts(Catalog()).tables() == ["bronze.t", "silver.t"]

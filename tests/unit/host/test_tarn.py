@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tarn_host import cli
@@ -52,3 +53,65 @@ def test_where_nothing_was_told_nothing_is_known():
 def test_anything_else_is_refused(text: str):
     with pytest.raises(InvalidSettingError, match="TARN_CONTAINERS"):
         containers(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["check-spec", "F"], ["check-spec", "--shown-as", "F", "-"]),
+        (["check-spec", "--json", "F"], ["check-spec", "--json", "--shown-as", "F", "-"]),
+        (
+            ["--debug", "check-spec", "F", "--json"],
+            ["--debug", "check-spec", "--shown-as", "F", "-", "--json"],
+        ),
+    ],
+)
+def test_check_spec_reads_the_file_on_the_host(words: list[str], expected: list[str], tmp_path: Path):
+    file = tmp_path / "orders.yaml"
+    file.write_text("kind: Ingestor")
+    found, stdin = cli.with_file([str(file) if word == "F" else word for word in words])
+    assert found == [str(file) if word == "F" else word for word in expected]
+    assert stdin is not None
+    with stdin:
+        assert stdin.read() == b"kind: Ingestor"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["check-spec", "-"], ["check-spec"], ["check-spec", "--help"], ["sql", "check-spec"], ["status"], []],
+)
+def test_other_commands_read_no_file_here(words: list[str]):
+    assert cli.with_file(words) == (words, None)
+
+
+def test_a_file_that_is_not_there_is_wrong_input(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(cli.project, "load", lambda: Here())
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    assert cli.main(["check-spec", "/nowhere/orders.yaml"]) == 2
+    assert "could not read /nowhere/orders.yaml: No such file" in capsys.readouterr().err
+
+
+def test_a_play_with_wrong_options_stops_nothing(monkeypatch: pytest.MonkeyPatch):
+    done: list[object] = []
+
+    def run(here: object, service: str, words: list[str], **_: object) -> int:
+        done.append(words)
+        return 2 if "0" in words else 0
+
+    monkeypatch.setattr(cli.project, "load", lambda: Here())
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    monkeypatch.setattr(cli.oneshot, "run", run)
+    monkeypatch.setattr(cli.stack, "stop_replay", lambda here: done.append("stopped"))
+    assert cli.main(["demo", "replay", "--speed", "0"]) == 2
+    assert done == [["demo", "replay", "--speed", "0", "--check"]]
+    done.clear()
+    assert cli.main(["demo", "replay", "--speed", "9"]) == 0
+    assert done == [
+        ["demo", "replay", "--speed", "9", "--check"],
+        "stopped",
+        ["demo", "replay", "--speed", "9"],
+    ]
+
+
+class Here:
+    name = "tarn-000000"

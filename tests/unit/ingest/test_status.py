@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from tarn.ingest.http import StatusServer
-from tarn.ingest.status import Board, State, faults, to_metrics
+from tarn.ingest.status import Board, State, faults, hanging, to_metrics
 
 NOW = 1_000.0
 
@@ -81,6 +81,17 @@ def test_the_deep_look_asks_that_lag_is_worked_off():
     )
 
 
+def test_an_ingestor_hangs_only_where_nothing_is_in_its_way():
+    found = board(beat_s=NOW - 301)
+    assert hanging(found, now_s=NOW) == ["ingestor orders hangs: no sign of life for 301 s"]
+    assert hanging(board(beat_s=NOW - 299), now_s=NOW) == []
+    assert hanging(board(beat_s=NOW - 301, state=State.WAITING), now_s=NOW) == []
+    found.saw("catalog", ok=False, message="no answer", looked_s=NOW)
+    assert hanging(found, now_s=NOW) == []
+    found.saw("catalog", ok=True, message="answers", looked_s=NOW - 30)
+    assert hanging(found, now_s=NOW) == [], "the last look at the catalog has not come back"
+
+
 def test_metrics_are_in_the_text_form_of_prometheus():
     found = board(committed={0: 5, 1: 2}, ends={0: 9, 1: 2}, measured=True)
     found.add("orders", rows=7, bad_records=1, commits=2)
@@ -107,11 +118,13 @@ def test_the_pages():
     server = StatusServer(found, listen="127.0.0.1", port=0, clock=lambda: NOW, deep=lambda: deep)
     server.start()
     try:
-        assert get(server.port, "/health") == (200, b'{"healthy":true,"faults":[]}')
+        assert get(server.port, "/health") == (200, b'{"healthy":true,"faults":[],"hanging":[]}')
         deep.append("store: cannot be written")
         assert get(server.port, "/health")[0] == 200
         status, body = get(server.port, "/health?deep")
         assert (status, json.loads(body)["faults"]) == (503, ["store: cannot be written"])
+        found.update("orders", committed={0: 5}, ends={0: 9}, progress_s=NOW - 121)
+        assert (get(server.port, "/health")[0], get(server.port, "/health?lag")[0]) == (200, 503)
         found.update("orders", state=State.WAITING, message="no broker")
         assert get(server.port, "/health")[0] == 503
         status, body = get(server.port, "/status")

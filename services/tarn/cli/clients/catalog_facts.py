@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from tarn.adapters.catalog_rest import RestCatalog, TableName
 from tarn.cli.ports import TableFacts
-from tarn.core.errors import CorruptStateError, UnavailableError
+from tarn.core.errors import CorruptStateError, NotFoundError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.table import TableState
 from tarn_jobs.position import PROPERTY as POSITION
@@ -45,8 +46,10 @@ class CatalogFacts:
             if not waiting:
                 break
             namespace = waiting.pop()
-            found += [str(table) for table in self._catalog.tables(namespace)]
-            waiting += self._catalog.namespaces(namespace)
+            # One that was dropped a moment ago has nothing to tell, and the others have.
+            with contextlib.suppress(NotFoundError):
+                found += [str(table) for table in self._catalog.tables(namespace)]
+                waiting += self._catalog.namespaces(namespace)
         return sorted(found)
 
 

@@ -232,7 +232,7 @@ def _answer(relation: Any, rows_max: int) -> Answer:
         except StopIteration:
             break
         # Column by column: names may be given twice.
-        rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        rows += zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
     return Answer(
         columns=tuple(reader.schema.names), rows=tuple(rows[:rows_max]), truncated=len(rows) > rows_max
     )

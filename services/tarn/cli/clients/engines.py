@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,6 +27,9 @@ RETRIES_MAX = 4
 SESSIONS = uuid.UUID("7a1d5f0e-54a1-4c3e-9d0b-3f4c58f1b7aa")
 RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
+# SQLSTATE classes of a wrong statement or its data: no such feature, cardinality, data, constraint,
+# external routine, syntax or unknown name, raised by the statement.
+STATEMENTS_STATES = frozenset({"0A", "21", "22", "23", "38", "42", "P0"})
 NOT_YET = frozenset({"SERVER_STARTING_UP", "SERVER_SHUTTING_DOWN", "NO_NODES_AVAILABLE"})
 
 
@@ -66,13 +71,18 @@ class Trino:
             request_timeout=timeout_s,
             timezone="UTC",
         )
+        cursor = connection.cursor()
         try:
-            cursor = connection.cursor()
             cursor.execute(sql.strip().rstrip(";"))
             rows: list[Any] = cursor.fetchmany(rows_max + 1)
             columns = tuple(str(column[0]) for column in cursor.description or ())
             if len(rows) > rows_max:
                 cursor.cancel()
+        except KeyboardInterrupt:
+            # The server would work on for nobody: it hears of a client that is gone only minutes later.
+            with contextlib.suppress(TrinoError, requests.RequestException):
+                cursor.cancel()
+            raise
         except TrinoUserError as error:
             raise InvalidError(
                 f"Trino does not accept the statement: {error.message}", code=error.error_name
@@ -151,15 +161,22 @@ class Spark:
         connect(self._host, self._port, service=self.name, timeout_s=CONNECT_S)
         # Importing it takes over a second: only commands that use Spark pay.
         from grpc import RpcError  # type: ignore[import-untyped]
-        from pyspark.errors import AnalysisException, ParseException, PySparkException
+        from pyspark.errors import PySparkException
 
+        session, tag = self._session(), f"tarn-{uuid.uuid4().hex}"
+        session.addTag(tag)
         try:
-            frame = self._session().sql(sql.strip().rstrip(";"), args=arguments)
+            frame = session.sql(sql.strip().rstrip(";"), args=arguments)
             found = frame.limit(rows_max + 1).toArrow() if frame.columns else None
-        except (AnalysisException, ParseException) as error:
-            raise InvalidError(f"Spark does not accept the statement: {_first_line(error)}") from error
+        except KeyboardInterrupt:
+            # This statement only: other commands share the session.
+            with contextlib.suppress(RpcError, PySparkException):
+                session.interruptTag(tag)
+            raise
         except (RpcError, PySparkException) as error:
-            text = _first_line(error)
+            text = spark_reason(error)
+            if is_statements_fault(error):
+                raise InvalidError(f"Spark does not accept the statement: {text}") from error
             if isinstance(error, RpcError) or "UNAVAILABLE" in text or "RETRIES_EXCEEDED" in text:
                 raise UnavailableError(
                     f"Spark Connect at {self._remote} does not answer ({text}); is the service spark running "
@@ -170,7 +187,7 @@ class Spark:
         if found is None:
             return Answer(columns=(), rows=())
         # Column by column: names may be given twice.
-        values = [column.to_pylist() for column in found.columns]
+        values = [column.to_pylist(maps_as_pydicts="lossy") for column in found.columns]
         rows = tuple(zip(*values, strict=True)) if values else ()
         return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
 
@@ -204,5 +221,24 @@ def _ours(value: Any) -> object:
     return value
 
 
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split("JVM stacktrace")[0].split())[:500]
+def is_statements_fault(error: BaseException) -> bool:
+    """Whether Spark refuses the statement or its data, rather than fails by itself: as its SQLSTATE says."""
+    state = getattr(error, "getSqlState", lambda: None)() or _SQLSTATE.search(str(error))
+    found = state if isinstance(state, str) else state[1] if state else ""
+    return found[:2] in STATEMENTS_STATES
+
+
+def spark_reason(error: BaseException) -> str:
+    """Return what Spark says on one line, without the statement and its caret, the plan and the stack."""
+    text = str(error).split("JVM stacktrace")[0]
+    text, _, context = text.partition("== SQL")
+    where = _WHERE.match(context)
+    text = _PLAN.split(text)[0]
+    line = " ".join(text.split())
+    return (f"{line} ({where[1]})" if where and where[1] not in line else line)[:500]
+
+
+_SQLSTATE = re.compile(r"SQLSTATE: (\w{5})")
+_WHERE = re.compile(r" \((line \d+, position \d+)\)")
+# The unresolved plan follows the place in the statement, on lines of its own.
+_PLAN = re.compile(r";?\s*\n\s*['+:].*", re.DOTALL)
