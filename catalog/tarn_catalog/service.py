@@ -65,7 +65,9 @@ def bound(settings: Settings) -> list[socket.socket]:
         (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
         (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
     ):
-        one = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only where the socket itself says that it is TCP. Without it every small
+        # answer, which goes out as head and body, waits 40 ms for the client's delayed acknowledgement.
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sockets.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

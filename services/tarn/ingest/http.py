@@ -63,6 +63,9 @@ class _Handler(BaseHTTPRequestHandler):
     clock: Callable[[], float]
     deep: Callable[[], list[str]]
     timeout = REQUEST_TIMEOUT_S
+    # Head and body leave together and at once; apart, the body would wait for a delayed acknowledgement.
+    wbufsize = -1
+    disable_nagle_algorithm = True
     server_version = "tarn"
     sys_version = ""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 import urllib.error
 import urllib.request
 
 import pytest
 
+from tarn.ingest import http
 from tarn.ingest.http import StatusServer
 from tarn.ingest.status import Board, State, faults, to_metrics
 
@@ -120,3 +123,31 @@ def test_the_pages():
         assert get(server.port, "/else")[0] == 404
     finally:
         server.stop()
+
+
+ASKED = 60
+DELAYED_ACK_MS_MIN = 40
+
+
+def test_answers_do_not_wait_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch):
+    options: list[int] = []
+    do_get = http._Handler.do_GET
+
+    def look(self: http._Handler) -> None:
+        options.append(self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        do_get(self)
+
+    monkeypatch.setattr(http._Handler, "do_GET", look)
+    server = StatusServer(board(), listen="127.0.0.1", port=0, clock=lambda: NOW)
+    server.start()
+    try:
+        times_ms = []
+        for _ in range(ASKED):
+            began = time.perf_counter()
+            assert get(server.port, "/health")[0] == 200
+            times_ms.append((time.perf_counter() - began) * 1000)
+    finally:
+        server.stop()
+    assert len(options) == ASKED
+    assert all(options)
+    assert sorted(times_ms)[ASKED // 2] < DELAYED_ACK_MS_MIN, sorted(times_ms)
