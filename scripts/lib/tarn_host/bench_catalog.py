@@ -36,8 +36,9 @@ SCHEMA = {
 ABOUT = """A client on the host, the catalog's published port, MinIO behind it; the client is Python's
 `http.client`, whose own time is in the figures. *Kept*: one connection for all calls; *new*: one for each.
 A commit appends a snapshot and removes the oldest, so that the history stays as long as it was; it is two
-writes of the store, the metadata and the pointer, one after the other. In each round every kind of call takes
-its turn. Median of the rounds, then the smallest and the largest.
+writes of the store, the metadata and the pointer, one after the other. A load is one read of it. *The store
+alone*: the same reads and writes from the catalog's container, without the catalog. In each round every kind
+of call takes its turn. Median of the rounds, then the smallest and the largest.
 """
 
 
@@ -184,11 +185,23 @@ def measure(options: Options) -> list[dict[str, Any]]:
                 run[name] = {"p50_ms": at_share(times, 0.5), "p99_ms": at_share(times, 0.99)}
             for length, table in tables.items():
                 run[f"metadata_{length}_bytes"] = len(client.call("GET", table.path))
+            run |= store_alone(own, options.calls, run[f"metadata_{HISTORIES[-1]}_bytes"])
             line(f"round {turn} of {options.rounds}: " + _words(run))
             runs.append(run)
         if options.commits:
             runs[-1]["memory"] = memory(own, client.token, options.commits)
         return runs
+
+
+def store_alone(own: Own, calls: int, metadata_bytes: int) -> dict[str, Any]:
+    """What the store takes for the reads and writes of these calls, asked from the catalog's container."""
+    words = ("--calls", str(calls), "--metadata-bytes", str(metadata_bytes))
+    said = own.compose("exec", "-T", "catalog", "python", "-m", "tarn_catalog.floor", *words, timeout_s=600)
+    times = {name: sorted(values) for name, values in json.loads(said).items()}
+    return {
+        f"store_{name}": {"p50_ms": at_share(values, 0.5), "p99_ms": at_share(values, 0.99)}
+        for name, values in times.items()
+    }
 
 
 def connected(own: Own) -> Client:
@@ -341,6 +354,15 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
             for share in ("p50_ms", "p99_ms")
         ]
         parts.append(f"| {words} | {' | '.join(cells)} |\n")
+    size = runs[-1][f"metadata_{HISTORIES[-1]}_bytes"]
+    for name, words in (
+        ("read", "the store alone: a pointer read"),
+        ("write", f"the store alone: {size:,} bytes and a pointer written"),
+    ):
+        cells = [
+            spread([run[f"store_{name}"][share] for run in runs], ".2f") for share in ("p50_ms", "p99_ms")
+        ]
+        parts.append(f"| {words} | {' | '.join(cells)} | | |\n")
     held = runs[-1].get("memory")
     if held is not None:
         looks = ", ".join(f"{mib:.0f}" for mib in held["mib"])
