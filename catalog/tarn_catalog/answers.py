@@ -24,6 +24,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn_catalog.auth import OAuthError
+from tarn_catalog.bodies import TooLargeError
 from tarn_catalog.core import KeyReusedError
 from tarn_catalog.namespaces import UnprocessableError
 
@@ -56,10 +57,6 @@ class NotSupportedError(InvalidError):
 
 class MethodError(InvalidError):
     """The path has no such method."""
-
-
-class TooLargeError(InvalidError):
-    """The body is over the limit."""
 
 
 class NoSuchWarehouseError(NotFoundError):

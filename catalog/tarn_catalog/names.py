@@ -12,7 +12,7 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationE
 from tarn.core.naming import POINTERS_PREFIX, claim_key
 from tarn_catalog import registered
 from tarn_catalog.claim import Claim
-from tarn_catalog.core import Core, Held, Metadata, Repeat
+from tarn_catalog.core import MEMO_BYTES, Core, Held, Metadata, Repeat
 from tarn_catalog.namespaces import LIST_READERS, Namespaces
 from tarn_catalog.pointer import Pointer
 from tarn_catalog.schemas import Json
@@ -153,9 +153,9 @@ class Names:
         """
 
         def holds(key: str, etag: str) -> str | None:
-            memo = f"names {key} {etag}"
-            known = self._core.cache.get(memo)
-            if known is None:
+            memo = f"names {key}"
+            seen, known = self._core.cache.get(memo) or (None, ())
+            if seen != etag:
                 held = self._core.read(key, Pointer.load)
                 lasting = held is None or held.value.intent is None
                 if not lasting:
@@ -163,7 +163,7 @@ class Names:
                 live = held is not None and held.value.live
                 known = (held.value.uuid, held.value.namespace, held.value.name) if held and live else ()
                 if lasting:
-                    self._core.cache.put(memo, known, 300)
+                    self._core.cache.put(memo, (etag, known), MEMO_BYTES)
             return ".".join((*known[1], known[2])) if known and known[0] == table_uuid else None
 
         others = [found for found in self._core.store.list(POINTERS_PREFIX) if found.key != slot.key]

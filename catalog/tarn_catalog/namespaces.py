@@ -30,7 +30,7 @@ from tarn.core.naming import (
     pointers_prefix,
 )
 from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.core import Core, Held, Repeat
+from tarn_catalog.core import MEMO_BYTES, Core, Held, Repeat
 from tarn_catalog.pointer import Namespace, NamespaceState, Pointer
 from tarn_catalog.register import Superseded
 from tarn_catalog.transactions import Transactions
@@ -292,7 +292,7 @@ class Namespaces:
             held = self._core.read(listed.key, Namespace.load)
             return held is not None and held.value.there, True
 
-        found, last = self._live(self._below(parent, token or None), page_size, wanted)
+        found, last = self._live("namespace", self._below(parent, token or None), page_size, wanted)
         return Page(names=[namespace_of_key(key) for key in found], next_token=last)
 
     def list_tables(
@@ -313,24 +313,28 @@ class Namespaces:
             return held is not None and held.value.live and held.value.kind == kind, lasting
 
         listing = self._core.store.list(pointers_prefix(levels), after=token or None)
-        found, last = self._live(listing, page_size, wanted)
+        found, last = self._live(kind, listing, page_size, wanted)
         return Page(names=[(*levels, name_of_pointer_key(key)) for key in found], next_token=last)
 
     def _live(
-        self, listing: Iterable[Listed], page_size: int | None, wanted: Callable[[Listed], tuple[bool, bool]]
+        self,
+        kind: str,
+        listing: Iterable[Listed],
+        page_size: int | None,
+        wanted: Callable[[Listed], tuple[bool, bool]],
     ) -> tuple[list[str], str | None]:
-        """The keys whose value is wanted, and the last one if a page ended there.
+        """The keys whose value is wanted (a live one of this kind), and the last one if a page ended there.
 
         A value that has not changed since the last listing is not read again, if what it says lasts as long.
         """
 
         def is_wanted(listed: Listed) -> bool:
-            memo = f"listed {listed.key} {listed.etag}"
-            known = self._core.cache.get(memo)
-            if known is None:
+            memo = f"listed as {kind} {listed.key}"
+            etag, known = self._core.cache.get(memo) or (None, False)
+            if etag != listed.etag:
                 known, lasting = wanted(listed)
                 if lasting:
-                    self._core.cache.put(memo, known, 200)
+                    self._core.cache.put(memo, (listed.etag, known), MEMO_BYTES)
             return bool(known)
 
         found: list[str] = []

@@ -42,23 +42,35 @@ class Routes:
         self._catalog = catalog
         self._access = access
 
-    def handle(self, call: Call) -> Answer:
-        """The answer.
+    def admit(self, method: str, path: str, authorization: str | None) -> Admitted:
+        """What a request may do, from its head alone: nothing of its body is read for who may not come in.
+
+        Args:
+            method: of the request.
+            path: still percent-encoded.
+            authorization: its Authorization header.
+
+        Raises:
+            UnauthenticatedError: the route wants a token, and there is no good one.
+            TarnError: there is no such route.
+        """
+        try:
+            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, and its server reads it so.
+            parts = [unquote_plus(segment, errors="strict") for segment in path.strip("/").split("/")]
+        except UnicodeDecodeError as e:
+            raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
+        route, arguments = _match(method, parts)
+        if not route.public:
+            self._access.principal(authorization, probe=route.probe)
+        return Admitted(public=route.public, waits=route.waits, function=route.function, arguments=arguments)
+
+    def answer(self, call: Call, admitted: Admitted) -> Answer:
+        """The answer to a call that was admitted.
 
         Raises:
             TarnError: of the request; `answers.answer_error` words it.
         """
-        segments = call.path.strip("/").split("/")
-        try:
-            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, as its reference server reads it.
-            parts = [unquote_plus(segment, errors="strict") for segment in segments]
-        except UnicodeDecodeError as e:
-            raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
-        route, arguments = _match(call.method, parts)
-        if route.public:
-            return route.function(self, call, arguments)
-        self._access.principal(call.headers.get("authorization"), probe=route.probe)
-        return route.function(self, call, arguments)
+        return admitted.function(self, call, admitted.arguments)
 
     # -- service
 
@@ -280,12 +292,30 @@ Function = Callable[[Routes, Call, list[str]], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request that may go on.
+
+    Attributes:
+        public: whether it was let in without a token.
+        waits: whether its answer may wait for the store; if not, a thread would cost more than it does.
+        function: what answers it.
+        arguments: of the path.
+    """
+
+    public: bool
+    waits: bool
+    function: Function
+    arguments: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Route:
     method: str
     template: str
     function: Function
     public: bool = False
     probe: bool = False
+    waits: bool = True
     told: bool = True
 
 
@@ -299,7 +329,7 @@ _ROUTES = tuple(
         ("GET", "health", Routes._health, {"public": True, "told": False}),
         ("POST", "health/deep", Routes._health_deep, {"probe": True, "told": False}),
         ("POST", "v1/oauth/tokens", Routes._token, {"public": True, "told": False}),
-        ("GET", "v1/config", Routes._config, {"told": False}),
+        ("GET", "v1/config", Routes._config, {"waits": False, "told": False}),
         ("GET", "v1/namespaces", Routes._list_namespaces, {}),
         ("POST", "v1/namespaces", Routes._create_namespace, {}),
         ("GET", _NS, Routes._load_namespace, {}),

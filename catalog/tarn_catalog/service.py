@@ -20,6 +20,7 @@ from tarn_catalog.app import Limits, make_app
 from tarn_catalog.auth import Access
 from tarn_catalog.calls import Side
 from tarn_catalog.catalog import Catalog
+from tarn_catalog.door import door
 from tarn_catalog.health import check_store
 from tarn_catalog.routes import Routes
 from tarn_catalog.settings import Settings, load_settings
@@ -29,7 +30,6 @@ log = structlog.get_logger()
 KEEP_ALIVE_S = 75
 STOP_WAIT_S = 10
 HEADER_BYTES_MAX = 64 * 1024
-CONNECTIONS_MAX = 1000
 
 
 class Listener(uvicorn.Server):
@@ -65,7 +65,9 @@ def bound(settings: Settings) -> list[socket.socket]:
         (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
         (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
     ):
-        one = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only where the socket itself says that it is TCP. Without it every small
+        # answer, which goes out as head and body, waits 40 ms for the client's delayed acknowledgement.
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sockets.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -83,24 +85,25 @@ def bound(settings: Settings) -> list[socket.socket]:
 def listeners(settings: Settings, routes: Routes) -> list[Listener]:
     """The two servers, not yet started."""
     limits = Limits()
+    protocol = door(limits.visitors)
     inside, published = sides(settings)
     ports = ((inside, settings.catalog_port_inside), (published, settings.catalog_port_published))
     return [
         Listener(
             uvicorn.Config(
-                make_app(routes, side, limits),
+                make_app(routes, side, limits, settings.own_hosts),
                 host=settings.catalog_host,
                 port=port,
-                http="h11",
+                http=protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=STOP_WAIT_S,
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-                limit_concurrency=CONNECTIONS_MAX,
                 backlog=512,
             )
         )

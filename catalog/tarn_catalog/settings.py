@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarn.adapters.store import S3Store
 from tarn.core.errors import InvalidSettingError
+from tarn.core.hosts import Hosts, parse_names
 from tarn.core.naming import Roots
 
 
@@ -21,6 +22,10 @@ def _endpoint(value: str) -> str:
             f"{value!r} is no endpoint; give a scheme, a host and a port, as in http://minio:9000"
         )
     return value.rstrip("/")
+
+
+def _names(text: str) -> str:
+    return ",".join(parse_names(text))
 
 
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
@@ -44,6 +49,12 @@ class Settings(BaseSettings):
     catalog_port_inside: Port = 8181
     catalog_port_published: Port = 8182
     catalog_store_wait_s: int = Field(default=120, ge=0, le=3600)
+    hosts: Annotated[str, AfterValidator(_names)] = ""
+
+    @property
+    def own_hosts(self) -> Hosts:
+        """The names that the catalog answers under."""
+        return Hosts.of("catalog", extra=parse_names(self.hosts))
 
     @property
     def roots(self) -> Roots:

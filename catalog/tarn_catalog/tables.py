@@ -36,7 +36,7 @@ from tarn_catalog.transactions import Part, Transactions
 COMMIT_ATTEMPTS_MAX = 16
 CREATE_ATTEMPTS_MAX = 4
 MOVES_FOLLOWED_MAX = 8
-POINTER_BYTES = 16_000
+POINTER_BYTES = 40_000  # with 96 remembered commits that have keys
 
 
 class Tables:

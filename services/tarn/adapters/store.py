@@ -130,6 +130,8 @@ class ObjectStore(Protocol):
         """
 
 
+# A request that broke off on its way: 400 by number, but nothing that is wrong with it or its sender.
+BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
 
@@ -263,7 +265,8 @@ class S3Store:
             raise StoreBusyError(
                 f"could not {what}: the store at {self.endpoint} asks to slow down: {_first_line(error)}"
             ) from error
-        if status is not None and 400 <= status < 500:
+        broken_off = status == 408 or (status == 400 and any(code in str(error) for code in BROKEN_OFF))
+        if status is not None and 400 <= status < 500 and not broken_off:
             raise StoreDeniedError(
                 f"could not {what} at {self.endpoint}: {_first_line(error)}; check bucket and settings"
             ) from error

@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 
+from tarn.core.hosts import Hosts
 from tarn.ingest.status import Board, faults, hanging, to_metrics
 
 REQUEST_TIMEOUT_S = 5.0
+OWN_HOSTS = Hosts.of("ingest")
 
 
 class StatusServer:
@@ -22,6 +24,7 @@ class StatusServer:
         port: 0 takes a free one.
         clock: monotonic seconds, the same as the board's writers use.
         deep: does what the deep health check asks for beyond the board; its faults.
+        hosts: the names that it answers under.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class StatusServer:
         port: int,
         clock: Callable[[], float],
         deep: Callable[[], list[str]] = lambda: [],
+        hosts: Hosts = OWN_HOSTS,
     ) -> None:
         class Handler(_Handler):
             pass
@@ -39,6 +43,7 @@ class StatusServer:
         Handler.board = board
         Handler.clock = staticmethod(clock)
         Handler.deep = staticmethod(deep)
+        Handler.hosts = hosts
         self._server = ThreadingHTTPServer((listen, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
@@ -62,15 +67,24 @@ class _Handler(BaseHTTPRequestHandler):
     board: Board
     clock: Callable[[], float]
     deep: Callable[[], list[str]]
+    hosts: Hosts
     timeout = REQUEST_TIMEOUT_S
+    # Head and body leave together and at once; apart, the body would wait for a delayed acknowledgement.
+    wbufsize = -1
+    disable_nagle_algorithm = True
     server_version = "tarn"
     sys_version = ""
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        if path == "/health":
+        deep = path == "/health" and query == "deep"  # writes to the store
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        refusal = self.hosts.refusal("GET", headers, changes=deep)
+        if refusal is not None:
+            self._answer(refusal.status, orjson.dumps({"error": refusal.message}))
+        elif path == "/health":
             found = faults(self.board, now_s=self.clock(), deep=query in ("deep", "lag"))
-            if query == "deep" and not found:
+            if deep and not found:
                 found = self.deep()
             stuck = hanging(self.board, now_s=self.clock())
             body = {"healthy": not found, "faults": found, "hanging": stuck}

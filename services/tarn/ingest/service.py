@@ -140,6 +140,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         port=settings.ingest_port,
         clock=time.monotonic,
         deep=lambda: write_to_store(looked_at),
+        hosts=settings.own_hosts,
     )
     page.start()
     Watch(

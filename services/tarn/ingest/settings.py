@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarn.core.errors import InvalidSettingError
+from tarn.core.hosts import Hosts, parse_names
+
+
+def _names(text: str) -> str:
+    return ",".join(parse_names(text))
 
 
 class Settings(BaseSettings):
@@ -29,6 +34,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     ingest_listen: str = "0.0.0.0"  # noqa: S104 - inside the container; published on 127.0.0.1 only
     ingest_port: int = Field(default=8091, ge=0, le=65_535)
+    hosts: Annotated[str, AfterValidator(_names)] = ""
+
+    @property
+    def own_hosts(self) -> Hosts:
+        """The names that the status page answers under."""
+        return Hosts.of("ingest", extra=parse_names(self.hosts))
 
     @staticmethod
     def read() -> Settings:

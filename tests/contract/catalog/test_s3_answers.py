@@ -75,6 +75,10 @@ def store(server: Answers) -> S3Store:
         (429, "", StoreBusyError, "asks to slow down"),
         (403, "", StoreDeniedError, "check the store user and its policy"),
         (400, "", StoreDeniedError, "check bucket and settings"),
+        (400, FULL.format("InvalidRequest", "no RequestTimeout"), StoreDeniedError, "check bucket and"),
+        (400, FULL.format("RequestTimeout", "not read in time"), StoreAmbiguousError, "it may have"),
+        (400, FULL.format("IncompleteBody", "too short"), StoreAmbiguousError, "it may have happened"),
+        (408, "", StoreAmbiguousError, "it may have happened"),
         (500, "", StoreAmbiguousError, "it may have happened"),
         (507, FULL.format("XMinioStorageFull", "no room"), StoreAmbiguousError, "is full; free some"),
         (

@@ -39,6 +39,7 @@ def test_defaults_fit_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
         ("TARN_LOG_LEVEL", "loud"),
         ("TARN_CATALOG_PORT_INSIDE", "99999"),
         ("TARN_CATALOG_STORE_WAIT_S", "-1"),
+        ("TARN_HOSTS", "http://a.lan"),
     ],
 )
 def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

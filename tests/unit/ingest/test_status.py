@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 import urllib.error
 import urllib.request
+from http.client import HTTPConnection
 
 import pytest
 
+from tarn.core.errors import InvalidSettingError
+from tarn.core.hosts import parse_names
+from tarn.ingest import http
 from tarn.ingest.http import StatusServer
+from tarn.ingest.settings import Settings
 from tarn.ingest.status import Board, State, faults, hanging, to_metrics
 
 NOW = 1_000.0
@@ -136,3 +143,81 @@ def test_the_pages():
         assert get(server.port, "/else")[0] == 404
     finally:
         server.stop()
+
+
+ASKED = 60
+DELAYED_ACK_MS_MIN = 40
+
+
+def test_answers_do_not_wait_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch):
+    options: list[int] = []
+    do_get = http._Handler.do_GET
+
+    def look(self: http._Handler) -> None:
+        options.append(self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        do_get(self)
+
+    monkeypatch.setattr(http._Handler, "do_GET", look)
+    server = StatusServer(board(), listen="127.0.0.1", port=0, clock=lambda: NOW)
+    server.start()
+    try:
+        times_ms = []
+        for _ in range(ASKED):
+            began = time.perf_counter()
+            assert get(server.port, "/health")[0] == 200
+            times_ms.append((time.perf_counter() - began) * 1000)
+    finally:
+        server.stop()
+    assert len(options) == ASKED
+    assert all(options)
+    assert sorted(times_ms)[ASKED // 2] < DELAYED_ACK_MS_MIN, sorted(times_ms)
+
+
+def ask(port: int, path: str, **headers: str) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path, headers={n.replace("_", "-"): v for n, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_only_known_hosts_are_answered_and_another_sites_page_makes_nothing_happen():
+    asked: list[int] = []
+
+    def deep() -> list[str]:
+        asked.append(1)
+        return []
+
+    hosts = Settings(hosts="lake.example").own_hosts
+    server = StatusServer(board(), listen="127.0.0.1", port=0, clock=lambda: NOW, deep=deep, hosts=hosts)
+    server.start()
+    try:
+        for host in ("localhost:8091", "127.0.0.1", "[::1]:1", "ingest:8091", "lake.example"):
+            for path in ("/health", "/status", "/metrics"):
+                assert ask(server.port, path, host=host)[0] == 200, (host, path)
+        for host in ("evil.example:8091", "ingest.evil.example", "catalog:8091", "[::1", ""):
+            for path in ("/health", "/status", "/metrics", "/health?deep", "/else"):
+                status, body = ask(server.port, path, host=host)
+                assert status == 421, (host, path)
+                assert "TARN_HOSTS" in json.loads(body)["error"]
+        for page in ({"origin": "http://evil.example"}, {"sec_fetch_site": "cross-site"}):
+            assert ask(server.port, "/health?deep", **page)[0] == 403
+            assert ask(server.port, "/health", **page)[0] == 200, "a link to it may be followed"
+        assert asked == []
+        assert ask(server.port, "/health?deep")[0] == 200
+        assert asked == [1]
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("text", ["http://a.lan", "a.lan:80", "*", "a b", "-a"])
+def test_a_bad_list_of_hosts_is_named(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv("TARN_HOSTS", text)
+    with pytest.raises(InvalidSettingError, match=r"TARN_HOSTS = .* is no host name; give names"):
+        Settings.read()
+
+
+def test_a_list_of_hosts_is_taken_without_its_spaces():
+    assert parse_names(" A.lan, [::2],10.0.0.7 ,") == ("a.lan", "::2", "10.0.0.7")

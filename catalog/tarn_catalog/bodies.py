@@ -1,0 +1,85 @@
+"""What request bodies weigh, and how much of them is held at one time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tarn.core.errors import InvalidError, UnavailableError
+
+# Bytes of a parsed value on CPython 3.11 to 3.13, rounded up: an object, a list, and any value with its key
+# or place. What stands inside a string is counted too: this bounds, it does not measure.
+OBJECT_BYTES = 240
+LIST_BYTES = 110
+VALUE_BYTES = 96
+# The bytes themselves, and texts: one character beyond ASCII gives every character of its text four bytes.
+PLAIN_FACTOR = 2
+TEXT_FACTOR = 5
+WEIGHT_BYTES_MAX = 96 * 1024 * 1024
+
+
+class TooLargeError(InvalidError):
+    """The body is over a limit."""
+
+
+def weight(body: bytes) -> int:
+    """An upper bound of what a JSON body takes once parsed, bytes.
+
+    Raises:
+        TooLargeError: it would be more than a request may take.
+    """
+    plain = body.isascii() and b"\\" not in body
+    bound = (
+        (PLAIN_FACTOR if plain else TEXT_FACTOR) * len(body)
+        + OBJECT_BYTES * body.count(b"{")
+        + LIST_BYTES * body.count(b"[")
+        + VALUE_BYTES * (body.count(b",") + body.count(b":"))
+    )
+    if bound > WEIGHT_BYTES_MAX:
+        raise TooLargeError(
+            f"The request body of {len(body)} bytes may take {bound} bytes once parsed, at most "
+            f"{WEIGHT_BYTES_MAX} are allowed; split the request"
+        )
+    return bound
+
+
+class Budget:
+    """Bytes that may be held at one time; first come, first served.
+
+    Args:
+        bytes_max: all together.
+        wait_s_max: how long one waits for its share.
+    """
+
+    def __init__(self, bytes_max: int, *, wait_s_max: float) -> None:
+        self.bytes_max = bytes_max
+        self._wait_s_max = wait_s_max
+        self._held = 0
+        self._first = asyncio.Lock()
+        self._room = asyncio.Event()
+
+    @asynccontextmanager
+    async def hold(self, size_bytes: int) -> AsyncIterator[None]:
+        """Have so many bytes, at most all of them, for the time of the block.
+
+        Raises:
+            UnavailableError: others hold too much for too long.
+        """
+        assert size_bytes <= self.bytes_max, (size_bytes, self.bytes_max)
+        try:
+            async with asyncio.timeout(self._wait_s_max), self._first:
+                while self._held + size_bytes > self.bytes_max:
+                    self._room.clear()
+                    await self._room.wait()
+                self._held += size_bytes
+        except TimeoutError as e:
+            raise UnavailableError(
+                f"The catalog holds {self._held} bytes of other requests, at most {self.bytes_max} fit; "
+                f"there was no room for {size_bytes} more within {self._wait_s_max:g} s, try again"
+            ) from e
+        try:
+            yield
+        finally:
+            self._held -= size_bytes
+            self._room.set()
