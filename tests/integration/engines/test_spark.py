@@ -103,3 +103,62 @@ def test_python_runs_in_the_server(spark_server: DockerContainer) -> None:
     )
     code, output = spark_server.exec(["python", "-c", script])
     assert (code, output.decode().split()[-1]) == (0, "5050")
+
+
+def clients_of_the_catalog(server: DockerContainer) -> int:
+    """How many connections to the catalog the server holds, open or half closed."""
+    code, output = server.exec(["cat", "/proc/net/tcp", "/proc/net/tcp6"])
+    assert code == 0
+    rows = [row.split() for row in output.decode().splitlines()]
+    return sum(1 for row in rows if len(row) > 3 and row[2].endswith(f":{8181:04X}"))
+
+
+def threads(server: DockerContainer) -> int:
+    code, output = server.exec(["sh", "-c", "ls -d /proc/[0-9]*/task/[0-9]* | wc -l"])
+    assert code == 0
+    return int(output)
+
+
+def test_sessions_that_ended_leave_nothing_behind(
+    spark: SparkSession, spark_server: DockerContainer, namespace: str
+) -> None:
+    """Iceberg's own catalog keeps a client, its connection and a thread of each session for good."""
+    table = f"{namespace}.visited"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT) USING iceberg")
+    spark.sql(f"INSERT INTO {table} VALUES (1)")
+    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
+
+    def visit() -> None:
+        visitor = SparkSession.builder.remote(address).create()
+        try:
+            assert one(visitor, f"SELECT count(*) FROM {table}") == (1,)
+        finally:
+            visitor.stop()
+
+    sessions = 15
+    visit()
+    connections, running = clients_of_the_catalog(spark_server), threads(spark_server)
+    for _ in range(sessions):
+        visit()
+    assert clients_of_the_catalog(spark_server) < connections + sessions // 2
+    names = spark_server.exec(["sh", "-c", "cat /proc/[0-9]*/task/[0-9]*/comm"]).output.decode().split()
+    assert names.count("rest-metrics-re") == 0
+    assert threads(spark_server) < running + 100, "pools of bounded size may still grow"
+
+
+def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(
+    spark_server: DockerContainer, namespace: str
+) -> None:
+    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
+    own = SparkSession.builder.remote(address).create()
+    try:
+        own.conf.set("spark.sql.catalog.tarn.credential", "nobody:nothing")
+        with pytest.raises(PySparkException, match=r"(?i)not ?authorized|unauthorized|invalid_client"):
+            own.sql("SHOW NAMESPACES IN tarn").collect()
+    finally:
+        own.stop()
+    other = SparkSession.builder.remote(address).create()
+    try:
+        assert namespace.rpartition(".")[2] in str(other.sql("SHOW NAMESPACES IN tarn").collect())
+    finally:
+        other.stop()
