@@ -17,7 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarn_host import bench_ingest, bench_ingest_page, bench_memory, engine, shell
+from tarn_host import (
+    bench_ingest,
+    bench_ingest_page,
+    bench_memory,
+    bench_soak,
+    bench_soak_page,
+    engine,
+    shell,
+)
 from tarn_host.project import ROOT
 from tarn_host.say import StopError, agree, line, stopped
 
@@ -49,6 +57,7 @@ ABOUT = {
         "(`memory.current` less `inactive_file`, as `docker stats` shows it), every two seconds: idle, a "
         "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),
+    "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
 }
 
@@ -71,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ingest.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     ingest.add_argument("--rate", type=float, default=1_000, help="messages a second for freshness (1000)")
     ingest.add_argument("--seconds", type=float, default=60, help="how long to send at that rate (60)")
+    soak = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
+    soak.add_argument("--hours", type=float, help="how long (default 2)")
+    soak.add_argument("--minutes", type=float, help="the same in minutes")
     verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
@@ -84,6 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", runs)
         elif options.verb == "memory":
             _keep("memory", "scripts/bench memory", bench_memory.measure())
+        elif options.verb == "soak":
+            seconds = bench_soak.seconds_of(options.hours, options.minutes)
+            runs = bench_soak.measure(bench_soak.Options(seconds=seconds))
+            _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
         elif options.verb == "ingest":
             _ingest(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
@@ -301,6 +317,9 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
         )
         if raw["bench"] == "memory":
             parts.append(f"\n{bench_memory.section(runs)}")
+            continue
+        if raw["bench"] == "soak":
+            parts.append(f"\n{bench_soak_page.section(runs)}")
             continue
         if raw["bench"] == "ingest":
             parts.append(f"\n{bench_ingest_page.section(runs)}")
