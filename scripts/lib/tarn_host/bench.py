@@ -24,6 +24,7 @@ from tarn_host import (
     bench_soak,
     bench_soak_page,
     engine,
+    needs,
     shell,
 )
 from tarn_host.project import ROOT
@@ -316,7 +317,8 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             f"{raw['machine']}; engine {raw['engine']}.{_load(raw)}\n"
         )
         if raw["bench"] == "memory":
-            parts.append(f"\n{bench_memory.section(runs)}")
+            measured = {each["bench"]: each["runs"][0] for each in raws if each["bench"] in needs.MEASURED}
+            parts.append(f"\n{bench_memory.section(runs)}\n{needs.words(measured)}")
             continue
         if raw["bench"] == "soak":
             parts.append(f"\n{bench_soak_page.section(runs)}")
