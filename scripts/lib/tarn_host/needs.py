@@ -35,8 +35,8 @@ def words(found: Mapping[str, Any]) -> str:
     full, small = asked_mib(found), asked_mib(found, small=True)
     return (
         f"`scripts/up` asks for {full:,} MiB of memory: the largest moment of this table and of the hours of "
-        f"use, and {MARGIN:.0%}. With `--small` it asks for {small:,} MiB: the largest numbers of the services "
-        "that are left, added up.\n"
+        f"use, and {MARGIN:.0%}. With `--small` it asks for {small:,} MiB: the largest numbers of the "
+        "services that are left, added up.\n"
     )
 
 
