@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from testcontainers.core.container import DockerContainer
 
 from tests.integration.engines.conftest import Lake, Trino
+from tests.integration.minio.conftest import eventually
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +163,42 @@ def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(
         assert namespace.rpartition(".")[2] in str(other.sql("SHOW NAMESPACES IN tarn").collect())
     finally:
         other.stop()
+
+
+def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
+    lake: Lake, spark_server: DockerContainer, namespace: str
+) -> None:
+    """As after an hour in which the catalog did not answer when the token was to be renewed."""
+    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
+
+    def names() -> str:
+        session = SparkSession.builder.remote(address).create()
+        try:
+            return str(session.sql("SHOW NAMESPACES IN tarn").collect())
+        finally:
+            session.stop()
+
+    def is_refused(session: SparkSession) -> bool:
+        try:
+            session.sql("SHOW NAMESPACES IN tarn").collect()
+        except PySparkException as error:
+            return "NotAuthorized" in str(error)
+        return False
+
+    def sign_with(key: str) -> None:
+        part = lake.folder / "catalog" / "token_key.part"
+        part.write_text(key)
+        part.chmod(0o444)
+        part.replace(part.with_name("token_key"))
+
+    held = SparkSession.builder.remote(address).create()
+    assert not is_refused(held)
+    key = lake.secrets["catalog"]["token_key"]
+    try:
+        sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
+        eventually("the former token is refused", lambda: is_refused(held), timeout_s=30.0)
+        assert namespace in names()
+    finally:
+        sign_with(key)
+        held.stop()
+    eventually("the first key counts again", lambda: namespace in names(), timeout_s=30.0)
