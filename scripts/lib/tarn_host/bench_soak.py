@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 import urllib.error
@@ -177,9 +178,8 @@ def measure(options: Options) -> list[dict[str, Any]]:
         with _busy(soak, options.seconds, stop):
             records.append(_record(soak, 0.0, [soak.look()]))
             line(f"    {bench_soak_page.told(records[-1], options.seconds)}")
-            while (at := time.monotonic() - begun) < options.seconds:
-                until = begun + min(options.seconds, at + options.record_every_s)
-                samples = _watched(soak, until)
+            for due_s in schedule(options.seconds, options.record_every_s):
+                samples = _watched(soak, begun + due_s)
                 records.append(_record(soak, time.monotonic() - begun, samples))
                 PROGRESS.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
                 line(f"    {bench_soak_page.told(records[-1], options.seconds)}")
@@ -187,6 +187,12 @@ def measure(options: Options) -> list[dict[str, Any]]:
             line(f"{'reached' if ok else 'MISSED'}: {words}")
     run = {"seconds": options.seconds, "pause_s": PAUSE_S, "kernel_every_s": KERNEL_EVERY_S}
     return [{**run, "look_every_s": LOOK_EVERY_S, "records": records}]
+
+
+def schedule(seconds: float, every_s: float) -> list[float]:
+    """When records are due, seconds after the start; the last one at the end. Pure."""
+    due = [every_s * place for place in range(1, math.ceil(seconds / every_s))]
+    return [*due, seconds]
 
 
 def _watched(soak: Soak, until: float) -> list[dict[str, dict[str, int]]]:

@@ -213,6 +213,12 @@ def test_the_time_is_given_in_hours_or_minutes() -> None:
             bench_soak.seconds_of(hours, minutes)
 
 
+def test_records_are_due_at_a_steady_pace_and_at_the_end() -> None:
+    assert bench_soak.schedule(7200, 600) == [600.0 * n for n in range(1, 13)]
+    assert bench_soak.schedule(1500, 600) == [600, 1200, 1500]
+    assert bench_soak.schedule(240, 600) == [240]
+
+
 def test_a_tally_is_empty_once_it_was_read() -> None:
     tally = bench_soak.Tally()
     tally.add("spark", {"ms": 1})
