@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from testcontainers.core.container import DockerContainer
 
 from tests.integration.engines.conftest import Lake, Trino
-from tests.integration.minio.conftest import eventually
 
 
 @pytest.fixture(scope="module")
@@ -104,101 +103,3 @@ def test_python_runs_in_the_server(spark_server: DockerContainer) -> None:
     )
     code, output = spark_server.exec(["python", "-c", script])
     assert (code, output.decode().split()[-1]) == (0, "5050")
-
-
-def clients_of_the_catalog(server: DockerContainer) -> int:
-    """How many connections to the catalog the server holds, open or half closed."""
-    code, output = server.exec(["cat", "/proc/net/tcp", "/proc/net/tcp6"])
-    assert code == 0
-    rows = [row.split() for row in output.decode().splitlines()]
-    return sum(1 for row in rows if len(row) > 3 and row[2].endswith(f":{8181:04X}"))
-
-
-def threads(server: DockerContainer) -> int:
-    code, output = server.exec(["sh", "-c", "ls -d /proc/[0-9]*/task/[0-9]* | wc -l"])
-    assert code == 0
-    return int(output)
-
-
-def test_sessions_that_ended_leave_nothing_behind(
-    spark: SparkSession, spark_server: DockerContainer, namespace: str
-) -> None:
-    """Iceberg's own catalog keeps a client, its connection and a thread of each session for good."""
-    table = f"{namespace}.visited"
-    spark.sql(f"CREATE TABLE {table} (id BIGINT) USING iceberg")
-    spark.sql(f"INSERT INTO {table} VALUES (1)")
-    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
-
-    def visit() -> None:
-        visitor = SparkSession.builder.remote(address).create()
-        try:
-            assert one(visitor, f"SELECT count(*) FROM {table}") == (1,)
-        finally:
-            visitor.stop()
-
-    sessions = 15
-    visit()
-    connections, running = clients_of_the_catalog(spark_server), threads(spark_server)
-    for _ in range(sessions):
-        visit()
-    assert clients_of_the_catalog(spark_server) < connections + sessions // 2
-    names = spark_server.exec(["sh", "-c", "cat /proc/[0-9]*/task/[0-9]*/comm"]).output.decode().split()
-    assert names.count("rest-metrics-re") == 0
-    assert threads(spark_server) < running + 100, "pools of bounded size may still grow"
-
-
-def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(
-    spark_server: DockerContainer, namespace: str
-) -> None:
-    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
-    own = SparkSession.builder.remote(address).create()
-    try:
-        own.conf.set("spark.sql.catalog.tarn.credential", "nobody:nothing")
-        with pytest.raises(PySparkException, match=r"(?i)not ?authorized|unauthorized|invalid_client"):
-            own.sql("SHOW NAMESPACES IN tarn").collect()
-    finally:
-        own.stop()
-    other = SparkSession.builder.remote(address).create()
-    try:
-        assert namespace.rpartition(".")[2] in str(other.sql("SHOW NAMESPACES IN tarn").collect())
-    finally:
-        other.stop()
-
-
-def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
-    lake: Lake, spark_server: DockerContainer, namespace: str
-) -> None:
-    """As after an hour in which the catalog did not answer when the token was to be renewed."""
-    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
-
-    def names() -> str:
-        session = SparkSession.builder.remote(address).create()
-        try:
-            return str(session.sql("SHOW NAMESPACES IN tarn").collect())
-        finally:
-            session.stop()
-
-    def is_refused(session: SparkSession) -> bool:
-        try:
-            session.sql("SHOW NAMESPACES IN tarn").collect()
-        except PySparkException as error:
-            return "NotAuthorized" in str(error)
-        return False
-
-    def sign_with(key: str) -> None:
-        part = lake.folder / "catalog" / "token_key.part"
-        part.write_text(key)
-        part.chmod(0o444)
-        part.replace(part.with_name("token_key"))
-
-    held = SparkSession.builder.remote(address).create()
-    assert not is_refused(held)
-    key = lake.secrets["catalog"]["token_key"]
-    try:
-        sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
-        eventually("the former token is refused", lambda: is_refused(held), timeout_s=30.0)
-        assert namespace in names()
-    finally:
-        sign_with(key)
-        held.stop()
-    eventually("the first key counts again", lambda: namespace in names(), timeout_s=30.0)
