@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import site
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tarn.health_lake import check_catalog, check_store
@@ -18,7 +16,6 @@ SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 45.0
 
 CONNECT = ("127.0.0.1", 15002)
-SESSION_PATH = Path("/tmp/tarn-health-session")  # noqa: S108 - the container's own tmpfs
 # A name that no table has: what users call theirs is no matter of health.
 ABSENT_TABLE = "tarn.tarn_health.absent"
 
@@ -38,26 +35,13 @@ def shallow() -> None:
 def deep() -> None:
     """A query through Connect is worked on, and Spark asks its catalog for a table."""
     site.main()  # the check runs without it, for its memory; the client is in there
-    from pyspark.errors import PySparkException
-
-    try:
-        use(session(fresh=False))
-    except PySparkException as error:
-        # The server closed the session of the last look, after an hour's pause or by a restart.
-        if "SESSION" not in (error.getCondition() or str(error)):
-            raise
-        use(session(fresh=True))
-
-
-def session(*, fresh: bool) -> SparkSession:
-    """The session of all deep looks: each new one would cost the server a catalog client for good."""
     from pyspark.sql.connect.session import SparkSession
 
-    if fresh or not SESSION_PATH.exists():
-        SESSION_PATH.write_text(str(uuid.uuid4()), encoding="ascii")
-    name = SESSION_PATH.read_text(encoding="ascii")
-    remote = f"sc://{CONNECT[0]}:{CONNECT[1]}/;user_id=tarn-health;session_id={name}"
-    return SparkSession.builder.remote(remote).create()
+    spark = SparkSession.builder.remote(f"sc://{CONNECT[0]}:{CONNECT[1]}/;user_id=tarn-health").create()
+    try:
+        use(spark)
+    finally:
+        spark.stop()
 
 
 def use(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 WAIT_S = 200.0
 SERVER = "sc://127.0.0.1:15002"
 LAKE = {
-    "": "org.apache.iceberg.spark.SparkCatalog",
+    "": "tarn.spark.SharedCatalog",
     ".type": "hadoop",
     ".warehouse": str(Path.cwd() / "lake"),
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -93,6 +93,20 @@ class Lake:
         return [
             Snapshot(id=r.snapshot_id, parent=r.parent_id, value=r.value, current=r.current) for r in rows
         ]
+
+    def current_snapshot(self, table: str) -> str | None:
+        """The id of the table's current snapshot; None while there is no table or no snapshot.
+
+        One question to the catalog: Spark runs no job for it.
+        """
+        try:
+            rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.name(table)}").collect()
+        except AnalysisException as e:
+            if "TABLE_OR_VIEW_NOT_FOUND" in (e.getCondition() or str(e)):
+                return None
+            raise
+        found = {row.key: row.value for row in rows}.get("current-snapshot-id", "none")
+        return None if found == "none" else str(found)
 
     def location(self, table: str) -> str:
         """Where the table is; no two tables ever share a location."""

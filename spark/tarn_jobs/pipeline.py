@@ -87,12 +87,9 @@ class Pipeline:
             commits += self._gold(gold)
         return commits
 
-    def head(self) -> int | None:
+    def head(self) -> str | None:
         """The id of bronze's current snapshot; None while there is none. Cheap: nothing else is looked at."""
-        if not self.lake.exists(BRONZE):
-            return None
-        head, _ = newest(self.lake.snapshots(BRONZE, self._offsets_entry))
-        return head.id if head is not None else None
+        return self.lake.current_snapshot(BRONZE)
 
     @property
     def _offsets_entry(self) -> str:

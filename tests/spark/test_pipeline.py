@@ -291,6 +291,21 @@ def test_without_bronze_there_is_nothing_to_do(lake: Lake) -> None:
     assert Pipeline(lake=lake).cycle() == 0
 
 
+def test_the_head_is_the_current_snapshot_of_bronze(lake: Lake) -> None:
+    pipeline = Pipeline(lake=lake)
+    name = lake.name("bronze.flight_events")
+    lake.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {lake.name('bronze')}")
+    lake.spark.sql(f"CREATE TABLE {name} (id BIGINT) USING iceberg")
+    assert pipeline.head() is None, "a table without a snapshot"
+    heads = []
+    for number in (1, 2):
+        lake.spark.sql(f"INSERT INTO {name} VALUES ({number})")
+        (current,) = lake.spark.sql(f"SELECT snapshot_id FROM {name}.refs WHERE name = 'main'").collect()
+        assert pipeline.head() == str(current.snapshot_id)
+        heads.append(pipeline.head())
+    assert len(set(heads)) == 2
+
+
 def _compact(lake: Lake, table: str) -> None:
     """A commit of maintenance: other files, the same rows, and nothing of ours in its summary."""
     name = lake.name(table)

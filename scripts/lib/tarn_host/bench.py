@@ -17,7 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarn_host import bench_catalog, bench_ingest, bench_ingest_page, bench_memory, engine, shell
+from tarn_host import (
+    bench_catalog,
+    bench_ingest,
+    bench_ingest_page,
+    bench_memory,
+    bench_soak,
+    bench_soak_page,
+    engine,
+    needs,
+    shell,
+)
 from tarn_host.project import ROOT
 from tarn_host.say import StopError, agree, line, stopped
 
@@ -50,6 +60,7 @@ ABOUT = {
         "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
+    "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
 }
 
@@ -78,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     catalog.add_argument(
         "--commits", type=int, default=20_000, help="while memory is watched; 0 leaves it out (default 20000)"
     )
+    soak = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
+    soak.add_argument("--hours", type=float, help="how long (default 2)")
+    soak.add_argument("--minutes", type=float, help="the same in minutes")
     verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
@@ -93,6 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep("memory", "scripts/bench memory", bench_memory.measure())
         elif options.verb == "catalog":
             _catalog(options)
+        elif options.verb == "soak":
+            seconds = bench_soak.seconds_of(options.hours, options.minutes)
+            runs = bench_soak.measure(bench_soak.Options(seconds=seconds))
+            _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
         elif options.verb == "ingest":
             _ingest(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
@@ -328,7 +346,11 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             f"{raw['machine']}; engine {raw['engine']}.{_load(raw)}\n"
         )
         if raw["bench"] == "memory":
-            parts.append(f"\n{bench_memory.section(runs)}")
+            measured = {each["bench"]: each["runs"][0] for each in raws if each["bench"] in needs.MEASURED}
+            parts.append(f"\n{bench_memory.section(runs)}\n{needs.words(measured)}")
+            continue
+        if raw["bench"] == "soak":
+            parts.append(f"\n{bench_soak_page.section(runs)}")
             continue
         if raw["bench"] == "catalog":
             parts.append(f"\n{bench_catalog.section(runs)}")

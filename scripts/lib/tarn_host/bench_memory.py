@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tarn_host import checks, project, shell, stack
@@ -91,10 +92,17 @@ class Watch:
 
 @dataclass(frozen=True)
 class Own:
-    """The stack that is measured."""
+    """The stack that is measured.
+
+    Attributes:
+        name: its Compose project.
+        env: what every command about it gets.
+        log: where its scripts write.
+    """
 
     name: str
     env: dict[str, str]
+    log: Path = LOG
 
     def script(self, *words: str) -> None:
         """Run one of scripts/ on it.
@@ -104,14 +112,21 @@ class Own:
         """
         command = [str(ROOT / "scripts" / words[0]), *words[1:]]
         what = f"scripts/{' '.join(words)}"
-        shell.logged(command, LOG, timeout_s=SCRIPT_TIMEOUT_S, what=what, fix=FIX, env=self.env, cwd=ROOT)
+        fix = f"see {self.log.name} in .tarn/logs"
+        shell.logged(
+            command, self.log, timeout_s=SCRIPT_TIMEOUT_S, what=what, fix=fix, env=self.env, cwd=ROOT
+        )
 
-    def look(self, watch: Watch) -> None:
-        """Add one sample of all its running containers; takes about two seconds."""
+    def containers(self) -> dict[str, str]:
+        """Service -> id of its running container; a service that runs twice is there once."""
         form = '{{.ID}}\t{{.Label "com.docker.compose.service"}}'
         mine = f"label=com.docker.compose.project={self.name}"
         listed = shell.capture(["docker", "ps", "--filter", mine, "--format", form], timeout_s=30).out
-        names = dict(row.split("\t") for row in listed.splitlines() if not row.endswith("\tcli"))
+        return {name: ident for ident, name in (row.split("\t") for row in listed.splitlines())}
+
+    def look(self, watch: Watch) -> None:
+        """Add one sample of all its running containers; takes about two seconds."""
+        names = {ident: name for name, ident in self.containers().items() if name != "cli"}
         form = "{{.ID}}\t{{.MemUsage}}"
         said = shell.capture(["docker", "stats", "--no-stream", "--format", form, *names], timeout_s=60).out
         watch.add({names[ident[:12]]: sizes for ident, sizes in sample(said).items() if ident[:12] in names})
@@ -183,19 +198,23 @@ def _while(own: Own, work: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def own_stack() -> Iterator[Own]:
+def own_stack(kind: str = "memory", log: Path = LOG) -> Iterator[Own]:
     """A stack under a name of its own, removed at the end.
+
+    Args:
+        kind: the end of its name.
+        log: where its scripts write.
 
     Raises:
         StopError: no ports are free.
     """
     here = project.load()
-    name = f"{here.name}-memory"
+    name = f"{here.name}-{kind}"
     ports = checks.free_block(project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8")))
     if not ports:
         raise StopError("no block of free ports was found", "stop another copy of Tarn first")
     env = {**here.env(), **ports, "COMPOSE_PROJECT_NAME": name}
-    own = Own(name=name, env=env)
+    own = Own(name=name, env=env, log=log)
     try:
         yield own
     finally:

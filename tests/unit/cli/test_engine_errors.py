@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
@@ -199,7 +199,7 @@ def test_ctrl_c_calls_off_this_statement_in_spark_and_no_other(monkeypatch):
             told.append(("interrupt", tag))
 
     monkeypatch.setattr(engines, "connect", lambda *a, **more: None)
-    monkeypatch.setattr(Spark, "_session", lambda self: Session())
+    monkeypatch.setattr(Spark, "_session", lambda self: nullcontext(Session()))
     with pytest.raises(KeyboardInterrupt):
         Spark("sc://spark:15002").query("SELECT 1")
     (first, tag), (second, interrupted) = told

@@ -2,29 +2,76 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql.connect.session import SparkSession
 from trino.types import NamedRowTuple
 
+from tarn.cli.clients import engines
 from tarn.cli.clients.engines import Spark, Trino, _ours, is_statements_fault, spark_reason
-from tarn.core.errors import InvalidSettingError
+from tarn.core.errors import InvalidError, InvalidSettingError, TarnError
 
 
-def session(remote: str, at_s: float) -> str:
-    return Spark(remote, now_s=lambda: at_s)._shared
+class Session:
+    """A session of Spark Connect that answers, or fails."""
+
+    def __init__(self, failure: BaseException | None) -> None:
+        self.failure = failure
+        self.stopped = 0
+        self.client, self.conf = MagicMock(), MagicMock()
+
+    def addTag(self, tag: str) -> None:
+        self.tag = tag
+
+    def interruptTag(self, tag: str) -> None:
+        assert tag == self.tag
+
+    def sql(self, statement: str, args: object = None) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return SimpleNamespace(columns=[])
+
+    def stop(self) -> None:
+        self.stopped += 1
 
 
-def test_all_commands_of_an_hour_share_one_session_and_the_next_hour_has_another():
-    first = session("sc://spark:15002", 36_000)
-    assert re.fullmatch(r"sc://spark:15002/;user_id=tarn-cli;session_id=[0-9a-f-]{36}", first)
-    assert session("sc://spark:15002", 36_000 + 3599) == first
-    assert session("sc://spark:15002", 36_000 + 3600) != first
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (None, None),
+        (AnalysisException("no such table. SQLSTATE: 42P01"), InvalidError),
+        (SparkConnectGrpcException("the server is away"), TarnError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=["answered", "refused", "failed", "interrupted"],
+)
+def test_a_statement_has_a_session_of_its_own_that_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException | None, raised: type[BaseException] | None
+) -> None:
+    opened: list[Session] = []
+    asked: list[str] = []
 
+    def create() -> Session:
+        opened.append(Session(failure))
+        return opened[-1]
 
-def test_options_in_the_address_are_kept():
-    assert session("sc://spark:15002/;token=x", 0).startswith("sc://spark:15002/;token=x;user_id=")
-    assert session("sc://spark:15002/", 0).startswith("sc://spark:15002/;user_id=")
+    def remote(address: str) -> Any:
+        asked.append(address)
+        return SimpleNamespace(create=create)
+
+    monkeypatch.setattr(engines, "connect", lambda *_, **__: None)
+    monkeypatch.setattr(SparkSession, "builder", SimpleNamespace(remote=remote))
+    for _ in range(2):
+        with pytest.raises(raised) if raised else nullcontext():
+            Spark("sc://spark:15002/;token=x").query("SELECT 1")
+    assert [session.stopped for session in opened] == [1, 1]
+    assert asked == ["sc://spark:15002/;token=x"] * 2, "no name that another statement could have too"
 
 
 @pytest.mark.parametrize("remote", ["spark:15002", "http://spark:15002", "sc://"])

@@ -42,15 +42,15 @@ class Stop(threading.Event):
 class Work:
     """A pipeline whose looks and cycles go by a script."""
 
-    heads: list[int | None] = field(default_factory=list)
+    heads: list[str | None] = field(default_factory=list)
     cycles: list[int | Exception] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     sessions: int = 0
     brings: list[int] = field(default_factory=list)
     on_step: Callable[[Step], None] = lambda step: None
 
-    def head(self) -> int | None:
-        return self.heads.pop(0) if self.heads else 1
+    def head(self) -> str | None:
+        return self.heads.pop(0) if self.heads else "1"
 
     def cycle(self) -> int:
         result = self.cycles.pop(0) if self.cycles else 0
@@ -93,7 +93,7 @@ def test_once_runs_until_nothing_is_left(work: Work) -> None:
 
 
 def test_a_cycle_runs_only_when_bronze_changed(work: Work) -> None:
-    work.heads = [None, None, 7, 7, 7, 8]
+    work.heads = [None, None, "7", "7", "7", "8"]
     stop = Stop(waits_max=6)
     follow("sc://nowhere", _ignore, Pace(poll_s=3.0, whole_s=1e9), stop)
     assert len(work.done) == 3, "at the beginning, and when the head became 7 and 8"
@@ -107,7 +107,7 @@ def test_a_cycle_runs_now_and_then_anyway(work: Work) -> None:
 
 
 def test_after_a_cycle_that_brought_little_there_is_a_rest(work: Work) -> None:
-    work.heads = [1, 2, 3, 4, 4]
+    work.heads = ["1", "2", "3", "4", "4"]
     work.brings = [9_999, 10_000, 0, 7]
     stop = Stop(waits_max=5)
     follow("sc://nowhere", _ignore, Pace(poll_s=3.0, rest_s=20.0, much=10_000, whole_s=1e9), stop)

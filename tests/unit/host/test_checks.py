@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from tarn_host import checks, shell
+from tarn_host import checks, needs, shell
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_unknown_disk_and_memory_pass() -> None:
 def test_little_memory_refuses_a_start_but_not_what_runs() -> None:
     [problem] = checks.memory(500, running=False)
     assert "500 MiB" in problem.what
-    assert str(checks.MEMORY_MIB) in problem.what
+    assert str(needs.memory_mib()) in problem.what
     assert checks.memory(500, running=True) == []
 
 
@@ -84,7 +84,7 @@ def test_two_variables_with_one_port_are_refused() -> None:
 
 
 def test_the_small_profile_needs_less_memory_and_is_proposed() -> None:
-    between = (checks.MEMORY_MIB_SMALL + checks.MEMORY_MIB) // 2
+    between = (needs.memory_mib(small=True) + needs.memory_mib()) // 2
     assert checks.memory(between, running=False, small=True) == []
     [problem] = checks.memory(between, running=False)
     assert "scripts/up --small" in problem.fix

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +24,6 @@ from tarn.core.errors import InvalidError, InvalidSettingError, TarnError, Unava
 
 CONNECT_S = 20.0
 RETRIES_MAX = 4
-SESSIONS = uuid.UUID("7a1d5f0e-54a1-4c3e-9d0b-3f4c58f1b7aa")
 RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
 # SQLSTATE classes of a wrong statement or its data: no such feature, cardinality, data, constraint,
@@ -124,7 +123,7 @@ class Spark:
 
     name = "spark"
 
-    def __init__(self, remote: str, *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, remote: str) -> None:
         parts = urlsplit(remote)
         if parts.scheme != "sc" or not parts.hostname:
             raise InvalidSettingError(
@@ -132,17 +131,6 @@ class Spark:
             )
         self._remote = remote
         self._host, self._port = parts.hostname, parts.port or 15002
-        self._now_s = now_s
-
-    @property
-    def _shared(self) -> str:
-        """The address with the session of this hour: every new one would cost the server memory for good.
-
-        A session must not be older than the hour of idleness after which the server closes it.
-        """
-        name = uuid.uuid5(SESSIONS, str(int(self._now_s() // 3600)))
-        joint = ";" if "/;" in self._remote else "/;"
-        return f"{self._remote.rstrip('/')}{joint}user_id=tarn-cli;session_id={name}"
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
@@ -163,16 +151,17 @@ class Spark:
         from grpc import RpcError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        session, tag = self._session(), f"tarn-{uuid.uuid4().hex}"
-        session.addTag(tag)
+        tag = f"tarn-{uuid.uuid4().hex}"
         try:
-            frame = session.sql(sql.strip().rstrip(";"), args=arguments)
-            found = frame.limit(rows_max + 1).toArrow() if frame.columns else None
-        except KeyboardInterrupt:
-            # This statement only: other commands share the session.
-            with contextlib.suppress(RpcError, PySparkException):
-                session.interruptTag(tag)
-            raise
+            with self._session() as session:
+                session.addTag(tag)
+                try:
+                    frame = session.sql(sql.strip().rstrip(";"), args=arguments)
+                    found = frame.limit(rows_max + 1).toArrow() if frame.columns else None
+                except KeyboardInterrupt:
+                    with contextlib.suppress(RpcError, PySparkException):
+                        session.interruptTag(tag)
+                    raise
         except (RpcError, PySparkException) as error:
             text = spark_reason(error)
             if is_statements_fault(error):
@@ -191,7 +180,9 @@ class Spark:
         rows = tuple(zip(*values, strict=True)) if values else ()
         return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
 
-    def _session(self) -> Any:
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        """A session of this statement alone; whatever happens, the server forgets it afterwards."""
         from pyspark.logger import PySparkLogger
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
@@ -199,11 +190,14 @@ class Spark:
         # An error is told by whoever catches it, not by the client as well.
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-        session = SparkSession.builder.remote(self._shared).create()
+        session = SparkSession.builder.remote(self._remote).create()
         policy = DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)
         session.client.set_retry_policies([policy])
-        session.conf.set("spark.sql.session.timeZone", "UTC")
-        return session
+        try:
+            session.conf.set("spark.sql.session.timeZone", "UTC")
+            yield session
+        finally:
+            session.stop()
 
 
 def _ours(value: Any) -> object:

@@ -1,0 +1,125 @@
+"""Sessions of Spark Connect come and go, and the server is as it was before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from testcontainers.core.container import DockerContainer
+
+from tests.integration.engines.conftest import Lake
+from tests.integration.minio.conftest import eventually
+
+
+@pytest.fixture(scope="module")
+def namespace(spark: SparkSession) -> str:
+    spark.sql("CREATE NAMESPACE spark_sessions")
+    return "spark_sessions"
+
+
+@pytest.fixture
+def address(spark_server: DockerContainer, lake: Lake) -> str:
+    """Of the server, with its token where it has one."""
+    token = lake.secrets["spark"].get("spark_token")
+    parameters = f"/;authorization=Bearer%20{token}" if token else ""
+    return f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}{parameters}"
+
+
+def one(spark: SparkSession, sql: str) -> tuple[Any, ...]:
+    (row,) = spark.sql(sql).collect()
+    return tuple(row)
+
+
+def clients_of_the_catalog(server: DockerContainer) -> int:
+    """How many connections to the catalog the server holds, open or half closed."""
+    code, output = server.exec(["cat", "/proc/net/tcp", "/proc/net/tcp6"])
+    assert code == 0
+    rows = [row.split() for row in output.decode().splitlines()]
+    return sum(1 for row in rows if len(row) > 3 and row[2].endswith(f":{8181:04X}"))
+
+
+def threads(server: DockerContainer) -> int:
+    code, output = server.exec(["sh", "-c", "ls -d /proc/[0-9]*/task/[0-9]* | wc -l"])
+    assert code == 0
+    return int(output)
+
+
+def test_sessions_that_ended_leave_nothing_behind(
+    spark: SparkSession, spark_server: DockerContainer, address: str, namespace: str
+) -> None:
+    """Iceberg's own catalog keeps a client, its connection and a thread of each session for good."""
+    table = f"{namespace}.visited"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT) USING iceberg")
+    spark.sql(f"INSERT INTO {table} VALUES (1)")
+
+    def visit() -> None:
+        visitor = SparkSession.builder.remote(address).create()
+        try:
+            assert one(visitor, f"SELECT count(*) FROM {table}") == (1,)
+        finally:
+            visitor.stop()
+
+    sessions = 15
+    visit()
+    connections, running = clients_of_the_catalog(spark_server), threads(spark_server)
+    for _ in range(sessions):
+        visit()
+    assert clients_of_the_catalog(spark_server) < connections + sessions // 2
+    names = spark_server.exec(["sh", "-c", "cat /proc/[0-9]*/task/[0-9]*/comm"]).output.decode().split()
+    assert names.count("rest-metrics-re") == 0
+    assert threads(spark_server) < running + 100, "pools of bounded size may still grow"
+
+
+def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(address: str, namespace: str) -> None:
+    own = SparkSession.builder.remote(address).create()
+    try:
+        own.conf.set("spark.sql.catalog.tarn.credential", "nobody:nothing")
+        with pytest.raises(PySparkException, match=r"(?i)not ?authorized|unauthorized|invalid_client"):
+            own.sql("SHOW NAMESPACES IN tarn").collect()
+    finally:
+        own.stop()
+    other = SparkSession.builder.remote(address).create()
+    try:
+        assert namespace.rpartition(".")[2] in str(other.sql("SHOW NAMESPACES IN tarn").collect())
+    finally:
+        other.stop()
+
+
+def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
+    lake: Lake, address: str, namespace: str
+) -> None:
+    """As after an hour in which the catalog did not answer when the token was to be renewed."""
+
+    def names() -> str:
+        session = SparkSession.builder.remote(address).create()
+        try:
+            return str(session.sql("SHOW NAMESPACES IN tarn").collect())
+        finally:
+            session.stop()
+
+    def is_refused(session: SparkSession) -> bool:
+        try:
+            session.sql("SHOW NAMESPACES IN tarn").collect()
+        except PySparkException as error:
+            return "NotAuthorized" in str(error)
+        return False
+
+    def sign_with(key: str) -> None:
+        part = lake.folder / "catalog" / "token_key.part"
+        part.write_text(key)
+        part.chmod(0o444)
+        part.replace(part.with_name("token_key"))
+
+    held = SparkSession.builder.remote(address).create()
+    assert not is_refused(held)
+    key = lake.secrets["catalog"]["token_key"]
+    try:
+        sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
+        eventually("the former token is refused", lambda: is_refused(held), timeout_s=30.0)
+        assert namespace in names()
+    finally:
+        sign_with(key)
+        held.stop()
+    eventually("the first key counts again", lambda: namespace in names(), timeout_s=30.0)

@@ -1,0 +1,44 @@
+"""What `up` asks of a machine is what was measured, and the documents say the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tarn_host import needs
+from tarn_host.project import ROOT
+
+
+def stage(total: int, **services: int) -> dict[str, Any]:
+    return {"all": {"max_mib": total}, "services": {n: {"max_mib": v} for n, v in services.items()}}
+
+
+MEMORY = {
+    "stages": {
+        "idle": stage(2_300, minio=400, kafka=200, spark=900),
+        "load": stage(3_000, minio=350, kafka=580, spark=1_700, replay=300, trino=400),
+    }
+}
+
+
+def test_the_largest_moment_of_any_measurement_counts() -> None:
+    assert needs.peak_mib({"memory": MEMORY}) == 3_000
+    hours = {"records": [stage(2_900), stage(3_333)]}
+    assert needs.peak_mib({"memory": MEMORY, "soak": hours}) == 3_333
+    assert needs.peak_mib({"soak": hours}) == 3_333
+    assert needs.peak_mib({}) == 0
+
+
+def test_the_small_profile_needs_the_peaks_of_its_own_services() -> None:
+    assert needs.peak_small_mib({"memory": MEMORY}) == 400 + 580
+
+
+def test_the_figure_has_a_margin_and_is_round() -> None:
+    assert [needs._rounded(mib) for mib in (0, 950, 1_000, 3_333)] == [0, 1_000, 1_100, 3_500]
+
+
+def test_the_page_says_what_is_asked_for() -> None:
+    full, small = needs.memory_mib(), needs.memory_mib(small=True)
+    assert 1_000 < small < full
+    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    assert f"`scripts/up` asks for {full:,} MiB of memory" in page
+    assert f"With `--small` it asks for {small:,} MiB" in page
