@@ -8,9 +8,10 @@ import json
 import os
 import time
 
-from tarn.health import http, secret
+from tarn.health import http, own_host, secret
 
-ADDRESS = "127.0.0.1:8888"
+ADDRESS = f"{own_host('TARN_JUPYTER_LISTEN')}:8888"
+HOST = {"host": "localhost"}  # the one kind of name that the server answers to
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 40.0
 CONTENTS = "/api/contents/tarn?content=0"
@@ -34,7 +35,7 @@ def deep() -> None:
     Raises:
         RuntimeError: one of these is not so.
     """
-    status, _, _ = http("GET", ADDRESS, CONTENTS, timeout_s=3.0)
+    status, _, _ = http("GET", ADDRESS, CONTENTS, headers=HOST, timeout_s=3.0)
     if status != 403:
         raise RuntimeError(f"the contents API answers {status} without a token, expected 403")
     status, _, body = http("POST", ADDRESS, "/api/kernels", headers=bearer(), body=b"{}", timeout_s=20.0)
@@ -78,4 +79,4 @@ def await_idle(path: str) -> None:
 
 def bearer() -> dict[str, str]:
     """The header that opens the server."""
-    return {"authorization": f"token {secret('jupyter_token')}"}
+    return {**HOST, "authorization": f"token {secret('jupyter_token')}"}

@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tarn.health import own_host
 from tarn.health_lake import check_catalog, check_store
 from tarn.health_spark import check_connect
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 45.0
 
-CONNECT = ("127.0.0.1", 15002)
+CONNECT = (own_host("TARN_SPARK_LISTEN"), 15002)
 SESSION_PATH = Path("/tmp/tarn-health-session")  # noqa: S108 - the container's own tmpfs
 TABLES_TRIED_MAX = 3
 

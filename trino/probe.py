@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from urllib.parse import urlsplit
 
-from tarn.health import http
+from tarn.health import http, own_host
 from tarn.health_lake import check_catalog, check_store
 
 SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 30.0
 
-SERVER = "127.0.0.1:8080"
+SERVER = f"{own_host('TARN_TRINO_LISTEN')}:8080"
 USER = "tarn-health"
 
 

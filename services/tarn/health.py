@@ -236,6 +236,12 @@ def secret(name: str) -> str:
         raise RuntimeError(f"secret {path} cannot be read: {error.strerror}") from error
 
 
+def own_host(variable: str) -> str:
+    """The host at which this service listens, by its setting; the loopback where it listens everywhere."""
+    said = os.environ.get(variable, "")
+    return "127.0.0.1" if said in ("", "0.0.0.0") else said  # noqa: S104 - compared
+
+
 def http(
     method: str,
     address: str,
