@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tarn.health import own_host
+from tarn.health import own_host, secret
 from tarn.health_lake import check_catalog, check_store
 from tarn.health_spark import check_connect
 
@@ -49,6 +49,7 @@ def session(*, fresh: bool) -> SparkSession:
         SESSION_PATH.write_text(str(uuid.uuid4()), encoding="ascii")
     name = SESSION_PATH.read_text(encoding="ascii")
     remote = f"sc://{CONNECT[0]}:{CONNECT[1]}/;user_id=tarn-health;session_id={name}"
+    remote += f";authorization=Bearer%20{secret('spark_token')}"
     return SparkSession.builder.remote(remote).create()
 
 
