@@ -30,10 +30,9 @@ class Needs:
         return frozenset(address.partition(":")[0] for address in self.uses)
 
 
-def needs(text: str | None = None) -> dict[str, Needs]:
+def needs() -> dict[str, Needs]:
     """Service -> what it uses and where it is reached itself."""
-    whole = REFERENCE.read_text(encoding="utf-8") if text is None else text
-    section = whole.partition("## Who uses whom")[2].partition("\n## ")[0]
+    section = REFERENCE.read_text(encoding="utf-8").partition("## Who uses whom")[2].partition("\n## ")[0]
     found = {}
     for line in re.findall(r"^\| (?!service|---)(.*) \|$", section, re.MULTILINE):
         if line.startswith("---"):
