@@ -12,7 +12,7 @@ from tarn_host.project import Project
 
 from tests.support import neighbour
 from tests.support.needs import needs
-from tests.support.neighbour import THEIRS, Neighbour
+from tests.support.neighbour import OURS, THEIRS, Neighbour
 from tests.support.stack import LONG_RUNNING, Stack, run
 
 CONNECT = """
@@ -59,7 +59,8 @@ def test_a_neighbour_reaches_nothing_and_everybody_else_all_that_they_need(
 ) -> None:
     edge = firewall.look(here(stack))
     assert edge.problem is None, "scripts/up has set the rules, or the engine needs none"
-    assert outsider.reaches(doors) == []
+    published = [(OURS, int(port)) for port in stack.ports.values()]
+    assert outsider.reaches([*doors, *published]) == []
     # The host, the services among each other, and the services outwards.
     info = f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}/v1/info"
     with urllib.request.urlopen(info, timeout=10) as answer:
