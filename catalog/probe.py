@@ -12,12 +12,13 @@ import json
 import os
 import time
 
-from tarn.health_look import answers, http, secret
+from tarn.health_look import answers, http, own_host, secret
 
 SERVICE = "catalog"
 ALIVE_BUDGET_S = 9.0
-ADDRESS = f"127.0.0.1:{os.environ.get('TARN_CATALOG_PORT_INSIDE', '8181')}"
-PUBLISHED = f"127.0.0.1:{os.environ.get('TARN_CATALOG_PORT_PUBLISHED', '8182')}"
+HOST = own_host("TARN_CATALOG_HOST")
+ADDRESS = f"{HOST}:{os.environ.get('TARN_CATALOG_PORT_INSIDE', '8181')}"
+PUBLISHED = f"{HOST}:{os.environ.get('TARN_CATALOG_PORT_PUBLISHED', '8182')}"
 LIFETIME_S = 60
 SHALLOW_TIMEOUT_S = 4.0
 DEEP_TIMEOUT_S = 15.0
@@ -43,7 +44,7 @@ def token(key: bytes, *, now_s: float) -> str:
 
 def _ask(method: str, address: str, path: str, timeout_s: float) -> None:
     key = base64.urlsafe_b64decode(secret("token_key") + "==")
-    headers = {"authorization": f"Bearer {token(key, now_s=time.time())}"}
+    headers = {"host": "localhost", "authorization": f"Bearer {token(key, now_s=time.time())}"}
     status, _, body = http(method, address, path, headers=headers, timeout_s=timeout_s)
     if status != 200:
         try:

@@ -66,7 +66,8 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821 - the server's own 
 # Who may come in: whoever holds the token, by this machine's own addresses.
 c.IdentityProvider.token = token()
 c.PasswordIdentityProvider.allow_password_change = False
-c.ServerApp.ip = "0.0.0.0"  # noqa: S104 - the container's; the host publishes it on 127.0.0.1 only
+# In Compose it listens in its own network only, so that sharing another one opens no door.
+c.ServerApp.ip = os.environ.get("TARN_JUPYTER_LISTEN", "0.0.0.0")  # noqa: S104 - published on 127.0.0.1 only
 c.ServerApp.port = 8888
 c.ServerApp.port_retries = 0
 c.ServerApp.allow_remote_access = False  # a Host header that is no loopback name is refused (DNS rebinding)

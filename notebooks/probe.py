@@ -9,10 +9,11 @@ import os
 import time
 import uuid
 
-from tarn.health_look import answers, http, secret
+from tarn.health_look import answers, http, own_host, secret
 
 SERVICE = "jupyter"
-ADDRESS = "127.0.0.1:8888"
+ADDRESS = f"{own_host('TARN_JUPYTER_LISTEN')}:8888"
+HOST = {"host": "localhost"}  # the one kind of name that the server answers to
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 40.0
 CONTENTS = "/api/contents/tarn?content=0"
@@ -42,7 +43,7 @@ def deep() -> None:
         RuntimeError: one of these is not so.
     """
     # The page and not the API: the server warns of each refusal of its API.
-    status, found, _ = http("GET", ADDRESS, "/lab", timeout_s=3.0)
+    status, found, _ = http("GET", ADDRESS, "/lab", headers=HOST, timeout_s=3.0)
     if status != 302 or not found.get("location", "").startswith("/login"):
         raise RuntimeError(f"/lab answers {status} without a token, expected 302 to /login")
     status, _, body = http("POST", ADDRESS, "/api/kernels", headers=bearer(), body=b"{}", timeout_s=20.0)
@@ -88,4 +89,4 @@ def await_idle(path: str) -> None:
 
 def bearer() -> dict[str, str]:
     """The header that opens the server."""
-    return {"authorization": f"token {secret('jupyter_token')}"}
+    return {**HOST, "authorization": f"token {secret('jupyter_token')}"}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 
-from tarn.health_look import http
+from tarn.health_look import http, own_host
 
 SERVICE = "ingest"
-ADDRESS = f"127.0.0.1:{os.environ.get('TARN_INGEST_PORT', '8091')}"
+ADDRESS = f"{own_host('TARN_INGEST_LISTEN')}:{os.environ.get('TARN_INGEST_PORT', '8091')}"
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 25.0
 
@@ -44,7 +44,7 @@ def deep() -> None:
 
 
 def _require(path: str, *, timeout_s: float) -> None:
-    status, _, body = http("GET", ADDRESS, path, timeout_s=timeout_s)
+    status, _, body = http("GET", ADDRESS, path, headers={"host": "localhost"}, timeout_s=timeout_s)
     if status == 200:
         return
     try:

@@ -6,6 +6,7 @@ import site
 from typing import TYPE_CHECKING
 
 from tarn.health_lake import check_catalog, check_store
+from tarn.health_look import own_host, secret
 from tarn.health_spark import check_connect
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ SERVICE = "spark"
 SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 45.0
 
-CONNECT = ("127.0.0.1", 15002)
+CONNECT = (own_host("TARN_SPARK_LISTEN"), 15002)
 # A name that no table has: what users call theirs is no matter of health.
 ABSENT_TABLE = "tarn.tarn_health.absent"
 
@@ -37,7 +38,9 @@ def deep() -> None:
     site.main()  # the check runs without it, for its memory; the client is in there
     from pyspark.sql.connect.session import SparkSession
 
-    spark = SparkSession.builder.remote(f"sc://{CONNECT[0]}:{CONNECT[1]}/;user_id=tarn-health").create()
+    remote = f"sc://{CONNECT[0]}:{CONNECT[1]}/;user_id=tarn-health"
+    remote += f";authorization=Bearer%20{secret('spark_token')}"
+    spark = SparkSession.builder.remote(remote).create()
     try:
         use(spark)
     finally:

@@ -6,7 +6,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 WAIT_S = 200.0
-SERVER = "sc://127.0.0.1:15002"
+# The token that the Dockerfile makes up for this one start.
+SERVER = "sc://127.0.0.1:15002/;authorization=Bearer%20none%3Anone"
 LAKE = {
     "": "tarn.spark.SharedCatalog",
     ".type": "hadoop",

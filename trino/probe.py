@@ -6,13 +6,13 @@ import json
 from urllib.parse import urlsplit
 
 from tarn.health_lake import check_catalog, check_store
-from tarn.health_look import answers, http
+from tarn.health_look import answers, http, own_host
 
 SERVICE = "trino"
 SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 30.0
 
-SERVER = "127.0.0.1:8080"
+SERVER = f"{own_host('TARN_TRINO_LISTEN')}:8080"
 USER = "tarn-health"
 # A name that no table has: what users call theirs is no matter of health.
 ABSENT_TABLE = "tarn.tarn_health.absent"

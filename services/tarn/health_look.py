@@ -101,6 +101,12 @@ def secret(name: str) -> str:
         raise RuntimeError(f"secret {path} cannot be read: {error.strerror}") from error
 
 
+def own_host(variable: str) -> str:
+    """The host at which this service listens, by its setting; the loopback where it listens everywhere."""
+    set_to = os.environ.get(variable, "")
+    return "127.0.0.1" if set_to in ("", "0.0.0.0") else set_to  # noqa: S104 - compared
+
+
 def http(
     method: str,
     address: str,

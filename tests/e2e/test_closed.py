@@ -13,39 +13,34 @@ from minio.credentials import StaticProvider
 from minio.error import MinioAdminException, S3Error
 
 from tests.support.flights import host_env
+from tests.support.needs import needs
 from tests.support.secrets import secret_values
 from tests.support.stack import LONG_RUNNING, Stack, run
 
-ADDRESSES = {
-    "minio": 9000,
-    "catalog": 8181,
-    "kafka": 9092,
-    "spark": 15002,
-    "trino": 8080,
-    "ingest": 8091,
-    "jupyter": 8888,
-}
-LAKE = {"minio", "catalog", "spark", "trino", "ingest", "jupyter"}
-REACHED = {
-    "minio": LAKE,
-    "catalog": LAKE,
-    "kafka": {"kafka", "ingest"},
-    "spark": LAKE,
-    "trino": LAKE,
-    "ingest": {*LAKE, "kafka"},
-    "jupyter": LAKE,
-    "pipeline": {"spark", "trino", "jupyter"},
-}
+LISTENING = """
+import json, pathlib
+found = set()
+for name in ("tcp", "tcp6"):
+    for row in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]:
+        words = row.split()
+        address, _, port = words[1].partition(":")
+        # Bytes in the kernel's order: all of 127.0.0.0/8, plain or mapped, ends so; then ::1.
+        own = address.endswith("7F") or address == "0" * 24 + "01000000"
+        if words[3] == "0A" and not own:
+            found.add(int(port, 16))
+print(json.dumps(sorted(found)))
+"""
 CONNECT = """
-import json, socket, sys
-found = []
-for name, port in json.loads(sys.argv[1]).items():
+import concurrent.futures, json, socket, sys
+def reached(target):
     try:
-        socket.create_connection((name, port), timeout=3).close()
-        found.append(name)
+        socket.create_connection(target, timeout=2).close()
+        return True
     except OSError:
-        pass
-print(json.dumps(found))
+        return False
+targets = [tuple(one) for one in json.loads(sys.argv[1])]
+with concurrent.futures.ThreadPoolExecutor(64) as pool:
+    print(json.dumps([one for one, found in zip(targets, pool.map(reached, targets)) if found]))
 """
 ALL_SECRETS = """
 import json, pathlib
@@ -87,12 +82,51 @@ def test_nothing_of_ours_listens_beyond_this_machine(stack: Stack) -> None:
         assert listeners(int(port)) == {loopback}, name
 
 
-@pytest.mark.parametrize("service", sorted(REACHED))
-def test_a_service_reaches_what_it_needs_and_nothing_else(stack: Stack, service: str) -> None:
-    assert set(REACHED) == set(LONG_RUNNING)
-    answer = stack.inside(service, "python3", "-c", CONNECT, json.dumps(ADDRESSES))
+@pytest.fixture(scope="module")
+def doors(stack: Stack) -> dict[tuple[str, int], tuple[str, int]]:
+    """Each (address, port) at which a container of the stack could be asked -> its service and the port.
+
+    The ports are all those at which a service listens anywhere but on its own loopback, each at every address
+    that it has: what is closed has to be closed in all networks.
+    """
+    found = {}
+    for service in LONG_RUNNING:
+        answer = stack.inside(service, "python3", "-c", LISTENING)
+        assert answer.code == 0, answer.text
+        networks = stack.inspect(service)["NetworkSettings"]["Networks"]
+        for network in networks.values():
+            for port in json.loads(answer.text.splitlines()[-1]):
+                found[network["IPAddress"], port] = (service, port)
+    return found
+
+
+@pytest.mark.parametrize("service", sorted({*LONG_RUNNING, "bootstrap", "cli", "keeper"}))
+def test_a_service_reaches_what_it_needs_and_nothing_else(
+    stack: Stack, doors: dict[tuple[str, int], tuple[str, int]], service: str
+) -> None:
+    table = needs()
+    asked = {(one, port) for one in table[service].servers for port in table[one].ports}
+    named = [list(address.split(":")) for address in table[service].uses]
+    targets = [*doors, *((name, int(port)) for name, port in named)]
+    targets = [target for target in targets if doors.get(target, ("", 0))[0] != service]
+    if service in LONG_RUNNING:
+        answer = stack.inside(service, "python3", "-c", CONNECT, json.dumps(targets), timeout_s=120)
+    else:
+        code = CONNECT.replace("sys.argv[1]", repr(json.dumps(targets)))
+        answer = stack.one_shot(service, code)
     assert answer.code == 0, answer.text
-    assert set(json.loads(answer.text.splitlines()[-1])) == REACHED[service]
+    reached = [(host, port) for host, port in json.loads(answer.text.splitlines()[-1])]
+    assert {doors[target] for target in reached if target in doors} == asked
+    assert {f"{host}:{port}" for host, port in reached if (host, port) not in doors} == table[service].uses
+
+
+def test_every_service_listens_where_the_table_says(
+    stack: Stack, doors: dict[tuple[str, int], tuple[str, int]]
+) -> None:
+    """What listens and is in no table would be reachable for whoever shares a network with it."""
+    table = needs()
+    for service in LONG_RUNNING:
+        assert {port for _, (name, port) in doors.items() if name == service} == table[service].ports, service
 
 
 def test_no_default_credential_is_accepted_anywhere(stack: Stack) -> None:

@@ -137,6 +137,7 @@ def test_the_secrets_of_others_are_not_in_the_container(stack: Stack) -> None:
         "jupyter_token",
         "s3_access_key_id",
         "s3_secret_access_key",
+        "spark_token",
     ]
     environment = stack.inside("jupyter", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'").text
     names = {line.partition("=")[0] for line in environment.splitlines()}

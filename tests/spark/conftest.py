@@ -28,6 +28,7 @@ SECRETS = {
     "catalog_credential": "nobody:nothing",
     "s3_access_key_id": "nobody",
     "s3_secret_access_key": "nothing",
+    "spark_token": "nothing-for-nobody",
 }
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -92,7 +93,7 @@ def _in_container(folder: Path) -> Iterator[SparkSession]:
     container.with_tmpfs_mount("/tmp", "exec,size=1g")
     container.with_kwargs(init=True, read_only=True, cap_drop=["ALL"], mem_limit="2g", pids_limit=1024)
     with container:
-        remote = f"sc://127.0.0.1:{container.get_exposed_port(15002)}"
+        remote = f"sc://localhost:{container.get_exposed_port(15002)}/;token={SECRETS['spark_token']}"
         session = _connected(remote)
         yield _set_up(session, "/tmp")
         session.stop()

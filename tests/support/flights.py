@@ -37,7 +37,7 @@ def host_env(stack: Stack) -> dict[str, str]:
 @contextmanager
 def spark_of(stack: Stack) -> Iterator[SparkSession]:
     """A session of the stack's Spark Connect server, from the host."""
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{stack.ports['TARN_PORT_SPARK']}").create()
+    session = SparkSession.builder.remote(host_env(stack)["TARN_SPARK_REMOTE"]).create()
     try:
         session.conf.set("spark.sql.session.timeZone", "UTC")
         yield session

@@ -1,7 +1,17 @@
-import io.trino.server.Server;
+import static com.google.inject.multibindings.Multibinder.newSetBinder;
 
-/** Starts the Trino server from its jars. Trino's own launcher class is not published as a jar. */
+import com.google.inject.Module;
+import io.trino.server.Server;
+import jakarta.servlet.Filter;
+import java.util.List;
+import tarn.KnownHosts;
+
+/**
+ * Starts the Trino server from its jars, with a filter in front that refuses other pages' requests.
+ * Trino's own launcher class is not published as a jar.
+ */
 public final class Launcher
+        extends Server
 {
     private Launcher() {}
 
@@ -11,6 +21,12 @@ public final class Launcher
         if (version == null) {
             throw new IllegalStateException("the manifest of trino-main names no Implementation-Version: use the published jar");
         }
-        new Server().start(version);
+        new Launcher().start(version);
+    }
+
+    @Override
+    protected Iterable<? extends Module> getAdditionalModules()
+    {
+        return List.of(binder -> newSetBinder(binder, Filter.class).addBinding().to(KnownHosts.class));
     }
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tarn_host.engine import Engine, Machine
+from tarn_host.firewall import Edge
 
 PORT_CLOSED = "closed"
 MIB = 1024 * 1024
@@ -178,6 +179,7 @@ class Facts:
         proxy: proxy variables that are set, with whether 127.0.0.1 is left out of them.
         ca_variables: variables that name a CA file of this machine -> the file.
         certificates: this machine's own CA certificates that go into the base image.
+        edge: whether neighbours can reach the containers by their own addresses.
     """
 
     root: str
@@ -210,6 +212,7 @@ class Facts:
     proxy_skips_loopback: bool = True
     ca_variables: Mapping[str, str] = field(default_factory=dict)
     certificates: tuple[str, ...] = ()
+    edge: Edge | None = None
     ingestors: tuple[Ingestor, ...] = ()
 
     def container(self, service: str) -> Container | None:

@@ -32,6 +32,7 @@ def judge(facts: Facts) -> tuple[list[Finding], list[str]]:
     found += _volumes(facts)
     found += _secrets(facts)
     found += _ports(facts)
+    found += _edge(facts)
     found += services(facts)
     found += _network(facts)
     found += _limits(facts)
@@ -194,6 +195,15 @@ def _secrets(facts: Facts) -> list[Finding]:
     return []
 
 
+def _edge(facts: Facts) -> list[Finding]:
+    """Neighbours that may come in. Where rules cannot be set or seen from here it is a note."""
+    running = any(c.state == "running" for c in facts.containers)
+    if facts.edge is None or facts.edge.hindrance or not running or facts.edge.problem is None:
+        return []
+    problem = facts.edge.problem
+    return [Finding("neighbours", problem.what, problem.fix)]
+
+
 def _ports(facts: Facts) -> list[Finding]:
     """Ports that a service which does not run would want, held by somebody else."""
     running = {c.service for c in facts.containers if c.state == "running"}
@@ -320,6 +330,8 @@ def _ingestor(one: Ingestor) -> Finding:
 
 def _notes(facts: Facts) -> list[str]:
     notes = []
+    if facts.edge is not None and facts.edge.hindrance and facts.edge.problem is not None:
+        notes.append(f"{facts.edge.problem.what} -> {facts.edge.problem.fix}")
     if facts.busy:
         notes.append(
             "another scripts/up or scripts/down of this copy is running: look again when it has ended"

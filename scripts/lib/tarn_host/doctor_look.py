@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from tarn_host import base, checks, engine, images, project, shell, stack
+from tarn_host import base, checks, engine, firewall, images, project, shell, stack
 from tarn_host.doctor_facts import (
     Container,
     Facts,
@@ -100,6 +100,7 @@ def look(here: Project) -> Facts:
             built_ids={s.name: tags[s.image] for s in wanted if s.image in tags},
             source_changed=_source_changed(here, config),
             ingestors=stuck.result(),
+            edge=firewall.look(here),
             **common,
         )
 

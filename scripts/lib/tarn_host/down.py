@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tarn_host import engine, project, shell, stack
+from tarn_host import engine, firewall, project, shell, stack
 from tarn_host.say import StopError, agree, line, stopped
 from tarn_host.up import only_one
 
@@ -57,6 +57,7 @@ def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
         if purge and not agree(f"Remove all tables, the log and the secrets of {here.name}?", assume_yes):
             raise StopError("nothing was removed", "run scripts/down without --purge to only stop")
         stack.stop(here, purge)
+        firewall.remove(here.name)
         line(f"{here.name} is stopped; its data is {'removed' if purge else 'kept'}")
     if stop_engine:
         others = (

@@ -62,12 +62,21 @@ def capture(
     timeout_s: float,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    told: str = "",
 ) -> Result:
-    """Run a program and give what it printed; a missing program is 127, a late one 124."""
+    """Run a program and give what it printed; a missing program is 127, a late one 124.
+
+    Args:
+        command: the program and its words.
+        timeout_s: how long it may take, seconds.
+        env: variables on top of this process's.
+        cwd: the folder it runs in.
+        told: its standard input.
+    """
     try:
         done = subprocess.run(
             list(command),
-            stdin=subprocess.DEVNULL,
+            input=told.encode(),
             capture_output=True,
             env=environment(env),
             cwd=cwd,

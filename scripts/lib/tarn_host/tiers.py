@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tarn_host import lanes, python, shell, stack, up
+from tarn_host import firewall, lanes, python, shell, stack, up
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, StopError, line, stopped
 
@@ -288,6 +288,7 @@ def clean(here: Project) -> None:
     for session in sessions:
         by_label(f"label=org.testcontainers.session-id={session}")
     by_label(f"label=com.docker.compose.project={name}")
+    firewall.remove(name)
     listed = shell.capture(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], timeout_s=30)
     names = [
         image for image in listed.out.split() if image.startswith("tarn/") and image.endswith(f":{name}")

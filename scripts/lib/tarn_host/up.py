@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tarn_host import base, checks, engine, images, project, shell, stack
+from tarn_host import base, checks, engine, firewall, images, project, shell, stack
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, Problem, StopError, agree, line, problem, stopped
 
@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             config = images.compose_config(here)
             with phases.phase("start") as notes:
+                firewall.close(here, config)
                 notes.append(stack.start(here, config))
             if options.canary:
                 with phases.phase("canary"):
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     demo(here)
             elif stack.stop_replay(here):
                 line("    the replay of an earlier run is stopped")
+            open_edge = firewall.close(here, config).problem
         outcome = "done"
     except StopError as error:
         return stopped(error)
@@ -114,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line("  (the small profile: no Spark, Trino or notebooks; scripts/up --full brings them)")
     else:
         line("  (JupyterLab opens with the token in TARN_JUPYTER_URL: scripts/tarn env prints it)")
+    if open_edge:
+        line("")
+        problem(open_edge)
     line("\nTime:")
     for row in phases.table():
         line(row)

@@ -38,7 +38,8 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_KAFKA_SASL_MECHANISM": login.mechanism,
         "TARN_KAFKA_USERNAME": login.user,
         "TARN_KAFKA_PASSWORD": login.password,
-        "TARN_SPARK_REMOTE": f"sc://{HOST}:{settings.port_spark}",
+        # The client sends a token without TLS to the host of this name only.
+        "TARN_SPARK_REMOTE": f"sc://localhost:{settings.port_spark}/;token={secrets.spark_token}",
         "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/{TOUR}?token={secrets.jupyter_token}",
     }
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tarn.adapters.spark_remote import with_token
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import DataError, InvalidError, UnavailableError
 
@@ -37,7 +38,7 @@ def run() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     settings = load_settings()
     try:
-        commits = run_once(settings.spark_remote, tell)
+        commits = run_once(with_token(settings.spark_remote, settings.secrets_dir), tell)
     except PositionError as e:
         raise DataError(str(e)) from e
     except TableMismatchError as e:

@@ -18,6 +18,7 @@ from tarn.core.credentials import (
     KAFKA_PASSWORD_FILE,
     KAFKA_USER_FILE,
     SECRET_KEY_FILE,
+    SPARK_TOKEN_FILE,
 )
 from tarn.core.errors import UnavailableError
 
@@ -64,12 +65,14 @@ class Secrets:
         access_key, secret_key: its user of the store.
         credential: its principal of the catalog, `client_id:client_secret`.
         jupyter_token: what opens JupyterLab; a copy, to be told to people.
+        spark_token: what Spark Connect asks for.
     """
 
     access_key: str
     secret_key: str = field(repr=False)
     credential: str = field(repr=False)
     jupyter_token: str = field(repr=False)
+    spark_token: str = field(repr=False)
 
 
 def load_settings() -> Settings:
@@ -92,6 +95,7 @@ def load_secrets(folder: Path) -> Secrets:
         secret_key=_secret(folder, SECRET_KEY_FILE),
         credential=_secret(folder, CREDENTIAL_FILE),
         jupyter_token=_secret(folder, JUPYTER_TOKEN_FILE),
+        spark_token=_secret(folder, SPARK_TOKEN_FILE),
     )
 
 

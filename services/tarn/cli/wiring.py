@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+from tarn.adapters.spark_remote import with_token
 from tarn.cli.canary import CanaryRow, Flight, Limits
 from tarn.cli.ports import Clock, Engine, Reader, Tell
 from tarn.cli.settings import Settings, load_login, load_secrets
@@ -40,7 +41,7 @@ def engine(settings: Settings, name: str) -> Engine:
     if name == "spark":
         from tarn.cli.clients.engines import Spark
 
-        return Spark(settings.spark_remote)
+        return Spark(with_token(settings.spark_remote, settings.secrets_dir))
     if name == "duckdb":
         from tarn.cli.clients.duck import Duck
         from tarn.cli.clients.scans import LakeScans
@@ -58,7 +59,7 @@ def flight(settings: Settings, limits: Limits, tell: Tell) -> Flight:
     tables = RestLake(settings, load_secrets(settings.secrets_dir))
     readers: tuple[Reader, ...] = (tables,)
     if settings.profile == "full":
-        readers += (Trino(settings.trino_uri), Spark(settings.spark_remote))
+        readers += (Trino(settings.trino_uri), Spark(with_token(settings.spark_remote, settings.secrets_dir)))
     else:
         tell("the small profile: no Trino, no Spark; pyiceberg alone reads back")
     return Flight(

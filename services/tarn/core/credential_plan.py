@@ -9,6 +9,7 @@ Each secret has one place that decides:
 - the secret of a catalog principal: its own consumer's `catalog_credential`; the catalog holds only the hash;
 - the catalog's token key: the catalog alone;
 - the token that opens JupyterLab: the volume of `jupyter`; `cli` holds a copy, to tell people;
+- the token that Spark Connect asks for: the volume of `spark`; every other copy follows it;
 - the passwords of Kafka's users: the volume of `kafka`; every other copy follows it. The admin's: only there.
 
 The order of writes makes a crash between any two of them harmless: a deciding file is written before its
@@ -42,6 +43,8 @@ from tarn.core.credentials import (
     SECRET_CHARS_MAX,
     SECRET_CHARS_MIN,
     SECRET_KEY_FILE,
+    SPARK_CLIENTS,
+    SPARK_TOKEN_FILE,
     STORE_USERS,
     STORE_USERS_FILE,
     TOKEN_KEY_FILE,
@@ -106,6 +109,7 @@ def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ..
     writes += _plan_token_key(volumes, random_bytes)
     writes += _plan_principals(volumes, random_bytes, disagreements)
     writes += _plan_jupyter_token(volumes, random_bytes, disagreements)
+    writes += _plan_spark_token(volumes, random_bytes, disagreements)
     writes += _plan_kafka(volumes, random_bytes, disagreements)
     if disagreements:
         raise _contradiction(disagreements)
@@ -235,6 +239,26 @@ def _plan_jupyter_token(
         yield SecretFile(consumer="cli", name=JUPYTER_TOKEN_FILE, content=value, reason="copied from jupyter")
 
 
+def _plan_spark_token(
+    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+) -> Iterator[SecretFile]:
+    truth = volumes["spark"].get(SPARK_TOKEN_FILE)
+    copies = {consumer: volumes[consumer].get(SPARK_TOKEN_FILE) for consumer in SPARK_CLIENTS}
+    holder = next((consumer for consumer, copy in copies.items() if copy is not None), None)
+    value = truth or (copies[holder] if holder else None) or _secret(random_bytes)
+    if truth is None:
+        reason = f"taken back from {holder}" if holder else "made"
+        yield SecretFile(consumer="spark", name=SPARK_TOKEN_FILE, content=value, reason=reason)
+    for consumer, copy in copies.items():
+        if copy is None:
+            yield SecretFile(
+                consumer=consumer, name=SPARK_TOKEN_FILE, content=value, reason="copied from spark"
+            )
+        elif copy != value:
+            decides = "spark" if truth is not None else str(holder)
+            disagreements.append(Disagreement(decides=decides, follows=consumer, about=SPARK_TOKEN_FILE))
+
+
 def _plan_kafka(
     volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
 ) -> Iterator[SecretFile]:
@@ -335,6 +359,10 @@ def _strangers(disagreements: list[Disagreement]) -> list[str]:
         blamed += [decides] if odd == expected else sorted(odd)
     # One copy cannot outvote the one that decides; a stranger shows by other signs as well.
     blamed += [d.follows for d in disagreements if d.decides == "jupyter" and "jupyter" not in blamed]
+    token = [
+        d for d in disagreements if d.about == SPARK_TOKEN_FILE and not {d.decides, d.follows} & {*blamed}
+    ]
+    blamed += [d.follows for d in token]
     return list(dict.fromkeys(blamed))
 
 

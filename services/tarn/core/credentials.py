@@ -22,6 +22,7 @@ UIDS: Mapping[str, int] = {
     "spark": 10004,
     "trino": 10003,
     "ingest": 10006,
+    "pipeline": 10009,
     "replay": 10010,
     "cli": 10007,
     "jupyter": 10011,
@@ -31,6 +32,8 @@ UIDS: Mapping[str, int] = {
 
 STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper")
 PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
+SPARK_CLIENTS = ("pipeline", "cli", "jupyter")
+"""Consumers that hold the token of Spark Connect, besides Spark itself."""
 KAFKA_CLIENTS = tuple(user for user in KAFKA_USERS if user in UIDS)
 """Consumers that log in at Kafka, each under its own name."""
 
@@ -42,6 +45,7 @@ TOKEN_KEY_FILE = "token_key"  # noqa: S105 - a file name
 PRINCIPALS_FILE = "principals.json"
 CREDENTIAL_FILE = "catalog_credential"
 JUPYTER_TOKEN_FILE = "jupyter_token"  # noqa: S105 - a file name
+SPARK_TOKEN_FILE = "spark_token"  # noqa: S105 - a file name
 KAFKA_USER_FILE = "kafka_user"
 KAFKA_PASSWORD_FILE = "kafka_password"  # noqa: S105 - a file name
 KAFKA_USERS_FILE = "kafka_users.json"
@@ -73,6 +77,8 @@ def files_of(consumer: str) -> tuple[str, ...]:
         names.append(CREDENTIAL_FILE)
     if consumer in ("jupyter", "cli"):
         names.append(JUPYTER_TOKEN_FILE)
+    if consumer == "spark" or consumer in SPARK_CLIENTS:
+        names.append(SPARK_TOKEN_FILE)
     if consumer == KAFKA_ADMIN or consumer in KAFKA_CLIENTS:
         names += (KAFKA_USER_FILE, KAFKA_PASSWORD_FILE)
     if consumer == KAFKA_ADMIN:

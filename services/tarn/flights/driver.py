@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from tarn.adapters.logging import configure
+from tarn.adapters.spark_remote import with_token
 from tarn.flights import dataset
 from tarn_jobs import reference
 from tarn_jobs.lake import Lake, TableMismatchError
@@ -226,8 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--poll-s", type=float, default=POLL_S, help="pause between two looks, seconds")
     options = parser.parse_args(arguments)
     configure(os.environ.get("TARN_LOG_LEVEL", "info"), service="pipeline")
+    remote = with_token(options.remote, Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets")))
     if not options.continuous:
-        log.info("up to date", commits=run_once(options.remote, tell))
+        log.info("up to date", commits=run_once(remote, tell))
         return 0
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
@@ -236,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(step)
         write_beat("")
 
-    follow(options.remote, on_step, Pace(poll_s=options.poll_s), threading.Event(), write_beat)
+    follow(remote, on_step, Pace(poll_s=options.poll_s), threading.Event(), write_beat)
     return 0
 
 

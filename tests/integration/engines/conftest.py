@@ -183,9 +183,12 @@ def spark_server(lake: Lake) -> Iterator[DockerContainer]:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_server: DockerContainer) -> Iterator[SparkSession]:
+def spark(lake: Lake, spark_server: DockerContainer) -> Iterator[SparkSession]:
     """A client's session on it."""
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}").create()
+    remote = (
+        f"sc://localhost:{spark_server.get_exposed_port(15002)}/;token={lake.secrets['spark']['spark_token']}"
+    )
+    session = SparkSession.builder.remote(remote).create()
     yield session
     session.stop()
 

@@ -70,7 +70,9 @@ def test_a_commit_of_one_engine_is_seen_by_the_next_query_of_the_other(
 def test_no_way_of_looking_shows_a_secret(
     spark: SparkSession, spark_server: DockerContainer, lake: Lake
 ) -> None:
-    held = [lake.secrets["spark"][name] for name in ("catalog_credential", "s3_secret_access_key")]
+    held = [
+        lake.secrets["spark"][name] for name in ("catalog_credential", "s3_secret_access_key", "spark_token")
+    ]
     port = spark_server.get_exposed_port(4040)
     address = f"http://127.0.0.1:{port}/api/v1/applications"
     with urllib.request.urlopen(address, timeout=10) as answer:
@@ -94,10 +96,27 @@ def test_the_settings_with_secrets_are_the_servers_alone(spark_server: DockerCon
     assert (code, output.decode().split()) == (0, ["600", "10004"])
 
 
+@pytest.mark.parametrize("parameters", ["", "/;authorization=Bearer%20{other}", "/;authorization={token}"])
+def test_without_the_token_nobody_comes_in(
+    spark: SparkSession, spark_server: DockerContainer, lake: Lake, parameters: str
+) -> None:
+    """None, another one, and the right one said in the wrong way; the client's own way is the control."""
+    token = lake.secrets["spark"]["spark_token"]
+    address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
+    remote = address + parameters.format(token=token, other=token[::-1])
+    with pytest.raises(PySparkException, match=r"(No|Invalid) authentication token") as refused:
+        SparkSession.builder.remote(remote).create().sql("SELECT 1").collect()
+    assert token not in str(refused.value)
+    opened = SparkSession.builder.remote(f"{address}/;authorization=Bearer%20{token}").create()
+    assert opened.sql("SELECT 1").collect()[0][0] == 1
+    opened.stop()
+
+
 def test_python_runs_in_the_server(spark_server: DockerContainer) -> None:
     script = (
         "from pyspark.sql import SparkSession; from pyspark.sql.functions import udf; "
-        "s = SparkSession.builder.remote('sc://127.0.0.1:15002').create(); "
+        "s = SparkSession.builder.remote('sc://127.0.0.1:15002/;authorization=Bearer%20' + "
+        "open('/run/tarn/secrets/spark_token').read().strip()).create(); "
         "f = udf(lambda x: x + 1, 'long'); "
         "print(s.range(100).select(f('id').alias('a')).agg({'a': 'sum'}).collect()[0][0]); s.stop()"
     )

@@ -55,15 +55,19 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
         "bootstrap": {"root_user", "root_password", "store_users.json"},
         "catalog": {"s3_access_key_id", "s3_secret_access_key", "token_key", "principals.json"},
         "kafka": {"kafka_user", "kafka_password", "kafka_users.json"},
-        "spark": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"},
+        "spark": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "spark_token"},
+        "pipeline": {"spark_token"},
         "trino": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential"},
         "ingest": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", *KAFKA_FILES},
         "replay": KAFKA_FILES,
         "cli": {
             *("s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"),
-            *KAFKA_FILES,
+            *("spark_token", *KAFKA_FILES),
         },
-        "jupyter": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"},
+        "jupyter": {
+            *("s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"),
+            "spark_token",
+        },
         "keeper": {"s3_access_key_id", "s3_secret_access_key"},
     }
     at_kafka = json.loads(volumes["kafka"]["kafka_users.json"])
@@ -73,6 +77,8 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     assert volumes["kafka"]["kafka_user"] == "kafka"
     assert volumes["kafka"]["kafka_password"] not in at_kafka.values()
     assert volumes["cli"]["jupyter_token"] == volumes["jupyter"]["jupyter_token"]
+    for name in ("pipeline", "cli", "jupyter"):
+        assert volumes[name]["spark_token"] == volumes["spark"]["spark_token"]
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
     users = json.loads(volumes["bootstrap"]["store_users.json"])
@@ -105,10 +111,11 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
         *(u.secret_key for u in users.values()),
         *(parse_credential(volumes[p]["catalog_credential"], p)[1] for p in PRINCIPALS),
         volumes["jupyter"]["jupyter_token"],
+        volumes["spark"]["spark_token"],
         volumes["kafka"]["kafka_password"],
         *json.loads(volumes["kafka"]["kafka_users.json"]).values(),
     ]
-    assert len(set(secrets)) == len(secrets) == 19
+    assert len(set(secrets)) == len(secrets) == 20
     for secret in secrets:
         assert set(secret) <= URL_SAFE
         assert len(base64.urlsafe_b64decode(secret + "=")) == 32
@@ -132,10 +139,10 @@ def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int
     assert_complete_and_agreeing(finished)
 
 
-@pytest.mark.parametrize("crash_after", range(38))
+@pytest.mark.parametrize("crash_after", range(42))
 def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
     first = plan(EMPTY, random_bytes=chance(7))
-    assert len(first) == 37
+    assert len(first) == 41
     volumes = applied(EMPTY, first[:crash_after])
     finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
     assert_complete_and_agreeing(finished)

@@ -17,6 +17,7 @@ SECRETS = Secrets(
     secret_key="s-_secret",
     credential="cli-ab12cd:x-_y",
     jupyter_token="j-_token",
+    spark_token="s-_token",
 )
 
 NAMES = {
@@ -66,7 +67,7 @@ def test_every_address_is_on_loopback_at_the_published_port():
     login = {name: variables[f"TARN_KAFKA_{name}"] for name in ("SECURITY_PROTOCOL", "SASL_MECHANISM")}
     assert login == {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_MECHANISM": "SCRAM-SHA-512"}
     assert (variables["TARN_KAFKA_USERNAME"], variables["TARN_KAFKA_PASSWORD"]) == ("cli", "k-_secret")
-    assert variables["TARN_SPARK_REMOTE"] == "sc://127.0.0.1:25002"
+    assert variables["TARN_SPARK_REMOTE"] == "sc://localhost:25002/;token=s-_token"
     assert variables["TARN_JUPYTER_URL"] == (
         "http://127.0.0.1:18888/lab/tree/tarn/00_tour.ipynb?token=j-_token"
     )

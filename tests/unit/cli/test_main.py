@@ -46,6 +46,7 @@ def clean_environment(monkeypatch, tmp_path):
         ("s3_secret_access_key", "very-secret"),
         ("catalog_credential", "cli-x:also-secret"),
         ("jupyter_token", "j-also-secret"),
+        ("spark_token", "s-also-secret"),
         ("kafka_user", "cli"),
         ("kafka_password", "k-also-secret"),
     ):

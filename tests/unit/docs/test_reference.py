@@ -220,5 +220,7 @@ def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSett
 def test_env_prints_the_documented_variables():
     section = list(tables("Settings"))[-1]
     named = {name for row in section for name in re.findall(r"[A-Z0-9_]{6,}", row["variable"])}
-    secrets = tarn.cli.settings.Secrets(access_key="a", secret_key="s", credential="c", jupyter_token="j")
+    secrets = tarn.cli.settings.Secrets(
+        access_key="a", secret_key="s", credential="c", jupyter_token="j", spark_token="t"
+    )
     assert set(host_env(tarn.cli.settings.Settings(), secrets, Login())) == named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,29 @@ def test_a_token_that_keeps_nobody_out_stops_the_server(
     (tmp_path / "jupyter_token").write_text(text)
     with pytest.raises(ValueError, match=r"jupyter_token has \d+ characters, needed are 32"):
         load(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("remote", "known"),
+    [
+        ("sc://spark:15002", "sc://spark:15002/;authorization=Bearer%20s-token"),
+        ("sc://mine:1/;use_ssl=true;token=own", "sc://mine:1/;use_ssl=true;token=own"),
+    ],
+)
+def test_kernels_know_the_token_of_spark(
+    monkeypatch: pytest.MonkeyPatch, secrets: Path, remote: str, known: str
+) -> None:
+    (secrets / "spark_token").write_text("s-token\n")
+    monkeypatch.setenv("TARN_SPARK_REMOTE", remote)
+    monkeypatch.setenv("TARN_SECRETS_DIR", str(secrets))
+    runpy.run_path(str(CONFIG.with_name("ipython_kernel_config.py")))
+    assert os.environ["TARN_SPARK_REMOTE"] == known
+
+
+def test_it_listens_where_it_is_told(monkeypatch: pytest.MonkeyPatch, secrets: Path) -> None:
+    assert load(monkeypatch, secrets)[0].ServerApp.ip == "0.0.0.0"
+    monkeypatch.setenv("TARN_JUPYTER_LISTEN", "jupyter.own")
+    assert load(monkeypatch, secrets)[0].ServerApp.ip == "jupyter.own"
 
 
 def test_no_token_stops_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,13 @@ from trino.types import NamedRowTuple
 from tarn.cli.clients.http import connect
 from tarn.cli.hostenv import TRINO_CATALOG, TRINO_USER
 from tarn.cli.ports import Answer
-from tarn.core.errors import InvalidError, InvalidSettingError, TarnError, UnavailableError
+from tarn.core.errors import (
+    InvalidError,
+    InvalidSettingError,
+    TarnError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 
 CONNECT_S = 20.0
 RETRIES_MAX = 4
@@ -118,7 +124,7 @@ class Spark:
     """One Spark Connect server.
 
     Args:
-        remote: `sc://host:port`.
+        remote: `sc://host:port`, with parameters such as the token.
     """
 
     name = "spark"
@@ -127,10 +133,12 @@ class Spark:
         parts = urlsplit(remote)
         if parts.scheme != "sc" or not parts.hostname:
             raise InvalidSettingError(
-                f"TARN_SPARK_REMOTE is {remote!r}; set it to sc://host:port", remote=remote
+                f"TARN_SPARK_REMOTE is {remote.partition('/;')[0]!r}; set it to sc://host:port",
+                remote=remote.partition("/;")[0],
             )
         self._remote = remote
         self._host, self._port = parts.hostname, parts.port or 15002
+        self._address = f"sc://{self._host}:{self._port}"
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
@@ -164,13 +172,19 @@ class Spark:
                     raise
         except (RpcError, PySparkException) as error:
             text = spark_reason(error)
+            if "authentication token" in text:
+                raise UnauthenticatedError(
+                    f"Spark Connect at {self._address} does not take this client's token ({text}); run "
+                    "scripts/up, which completes the secrets, then `docker compose restart spark`",
+                    address=self._address,
+                ) from error
             if is_statements_fault(error):
                 raise InvalidError(f"Spark does not accept the statement: {text}") from error
             if isinstance(error, RpcError) or "UNAVAILABLE" in text or "RETRIES_EXCEEDED" in text:
                 raise UnavailableError(
-                    f"Spark Connect at {self._remote} does not answer ({text}); is the service spark running "
-                    "and healthy? see docker compose logs spark",
-                    address=self._remote,
+                    f"Spark Connect at {self._address} does not answer ({text}); is the service spark "
+                    "running and healthy? see docker compose logs spark",
+                    address=self._address,
                 ) from error
             raise TarnError(f"Spark failed: {text}; see docker compose logs spark") from error
         if found is None:

@@ -1,0 +1,20 @@
+"""What every kernel knows, whoever starts it: the address of Spark Connect with its token in it.
+
+IPython finds this file in the image's own folder. The token is in a secret file and not in the container's
+environment, where `docker inspect` would show it.
+"""
+
+import os
+from pathlib import Path
+
+
+def with_token(remote: str) -> str:
+    """Return the address with the token of the secret file, unless it has parameters or there is no file."""
+    path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), "spark_token")
+    if "/;" in remote or not path.exists():
+        return remote
+    return f"{remote.rstrip('/')}/;authorization=Bearer%20{path.read_text(encoding='ascii').strip()}"
+
+
+if os.environ.get("TARN_SPARK_REMOTE"):
+    os.environ["TARN_SPARK_REMOTE"] = with_token(os.environ["TARN_SPARK_REMOTE"])

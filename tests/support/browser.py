@@ -1,0 +1,100 @@
+"""A real browser that looks at a page and says what the page wrote: Debian's Chromium, without a window."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tarn_host import apt
+from tarn_host.say import StopError
+
+from tests.support.stack import run
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+INSTALL_S = 600
+LOOK_S = 90
+RESULT = re.compile(r'<pre id="result">(.*?)</pre>', re.DOTALL)
+# The browser's own guards against pages that reach into a machine, and its turn to https: off, so that what
+# holds is what the services do themselves. Older browsers have none of them.
+GUARDS_OFF = (
+    "LocalNetworkAccessChecks,PrivateNetworkAccessSendPreflights,BlockInsecurePrivateNetworkRequests,"
+    "HttpsUpgrades,HttpsFirstBalancedMode,HttpsFirstBalancedModeAutoEnable"
+)
+
+
+def program() -> str | None:
+    """A browser of this machine, installed on Debian as root if its sources have one; else None."""
+    found = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+    if found is None and sys.platform.startswith("linux") and os.geteuid() == 0 and apt.is_debian():
+        with contextlib.suppress(StopError):
+            apt.install(["chromium"], Path(os.devnull), timeout_s=INSTALL_S)
+        found = shutil.which("chromium")
+    return found
+
+
+def look(browser: str, url: str, *, hosts: str, profile: Path) -> Any:
+    """What the page at an address wrote into `<pre id="result">`, read as JSON.
+
+    Args:
+        browser: the program.
+        url: the page.
+        hosts: the browser's `--host-resolver-rules`: what names mean.
+        profile: its folder; two looks with the same one share its cache.
+    """
+    command = [
+        *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        *(
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--no-first-run",
+        ),
+        *(f"--user-data-dir={profile}", f"--host-resolver-rules={hosts}", "--no-proxy-server"),
+        *(f"--disable-features={GUARDS_OFF}", "--virtual-time-budget=20000", "--dump-dom", url),
+    ]
+    answer = run(command, timeout_s=LOOK_S)
+    found = RESULT.search(answer.text)
+    assert found, f"{url}: exit code {answer.code}\n{answer.text[-3000:]}"
+    return json.loads(html.unescape(found[1]))
+
+
+@contextlib.contextmanager
+def site(page: str) -> Iterator[int]:
+    """The port of a site on 127.0.0.1 that always answers with this page, to be kept for an hour."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = page.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "max-age=3600")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

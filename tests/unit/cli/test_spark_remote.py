@@ -1,0 +1,35 @@
+"""The token of Spark Connect joins its address, and stays out of messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tarn.adapters.spark_remote import with_token
+from tarn.cli.clients.engines import Spark
+from tarn.core.errors import InvalidSettingError
+
+
+def test_the_token_joins_an_address_that_has_none(tmp_path: Path) -> None:
+    assert with_token("sc://spark:15002", tmp_path) == "sc://spark:15002", "no file: a Spark of one's own"
+    (tmp_path / "spark_token").write_text("t-_x\n")
+    for address in ("sc://spark:15002", "sc://spark:15002/"):
+        assert with_token(address, tmp_path) == "sc://spark:15002/;authorization=Bearer%20t-_x"
+    own = "sc://other:443/;use_ssl=true;token=mine"
+    assert with_token(own, tmp_path) == own
+
+
+def test_the_client_sends_it_with_every_call(tmp_path: Path) -> None:
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    (tmp_path / "spark_token").write_text("t-_x")
+    builder = DefaultChannelBuilder(with_token("sc://spark:15002", tmp_path))
+    assert ("authorization", "Bearer t-_x") in list(builder.metadata())
+    assert not builder.secure, "the client would ask for TLS"
+
+
+def test_a_wrong_address_is_named_without_its_token() -> None:
+    with pytest.raises(InvalidSettingError) as caught:
+        Spark("http://spark:15002/;authorization=Bearer%20t-_x")
+    assert "t-_x" not in str(caught.value)
