@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     @property
     def own_hosts(self) -> Hosts:
         """The names that the catalog answers under."""
-        return Hosts.of("catalog", extra=parse_names(self.hosts))
+        return Hosts.of("catalog", self.catalog_host, extra=parse_names(self.hosts))
 
     @property
     def roots(self) -> Roots:

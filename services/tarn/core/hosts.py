@@ -70,8 +70,8 @@ class Hosts:
 
     @staticmethod
     def of(*names: str, extra: Iterable[str] = ()) -> Hosts:
-        """Loopback, the service's own names, and those of a setting."""
-        return Hosts(names=frozenset((*LOOPBACK, *names, *extra)))
+        """Loopback, the service's own names and the one it listens at, and those of a setting."""
+        return Hosts(names=frozenset(name.lower() for name in (*LOOPBACK, *names, *extra)))
 
     def refusal(self, method: str, headers: Mapping[str, str], *, changes: bool = False) -> Refusal | None:
         """Why this request must not be answered, or None.

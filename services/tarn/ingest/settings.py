@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     @property
     def own_hosts(self) -> Hosts:
         """The names that the status page answers under."""
-        return Hosts.of("ingest", extra=parse_names(self.hosts))
+        return Hosts.of("ingest", self.ingest_listen, extra=parse_names(self.hosts))
 
     @staticmethod
     def read() -> Settings:

@@ -370,3 +370,9 @@ def test_an_answer_must_be_read_in_time(serve: Serve) -> None:
 
     with connect(running.published) as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
         fill(connection)
+
+
+def test_the_name_that_it_listens_at_is_its_own() -> None:
+    hosts = Settings(catalog_host="catalog.own").own_hosts
+    assert hosts.refusal("GET", {"host": "catalog.own:8181"}) is None
+    assert hosts.refusal("GET", {"host": "trino.own:8181"}) is not None

@@ -190,11 +190,11 @@ def test_only_known_hosts_are_answered_and_another_sites_page_makes_nothing_happ
         asked.append(1)
         return []
 
-    hosts = Settings(hosts="lake.example").own_hosts
+    hosts = Settings(hosts="lake.example", ingest_listen="ingest.own").own_hosts
     server = StatusServer(board(), listen="127.0.0.1", port=0, clock=lambda: NOW, deep=deep, hosts=hosts)
     server.start()
     try:
-        for host in ("localhost:8091", "127.0.0.1", "[::1]:1", "ingest:8091", "lake.example"):
+        for host in ("localhost:8091", "127.0.0.1", "[::1]:1", "ingest:8091", "ingest.own:1", "lake.example"):
             for path in ("/health", "/status", "/metrics"):
                 assert ask(server.port, path, host=host)[0] == 200, (host, path)
         for host in ("evil.example:8091", "ingest.evil.example", "catalog:8091", "[::1", ""):
