@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tomllib
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ PINNED = {
     "services": ["pkg:pypi/kafka-python@", "pkg:pypi/pyiceberg@", "pkg:pypi/trino@"],
     "jupyter": ["pkg:pypi/jupyterlab@"],
 }
-NOTES = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"), date.today())
+NOTES = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"))
 
 
 def bill_of(name: str) -> dict[str, Any]:
