@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -15,6 +14,7 @@ from tarn_host.doctor_facts import Facts, Finding
 from tarn_host.doctor_judge import exit_code, judge
 from tarn_host.doctor_look import look
 from tarn_host.say import StopError, line, stopped
+from tarn_host.words import Parser
 
 HELP = """Look at the machine, the engine, the containers, their logs, volumes and secrets, and say what is
 wrong and what to do. Nothing is changed. Exit code 0: nothing found, 1: something found."""
@@ -22,7 +22,7 @@ wrong and what to do. Nothing is changed. Exit code 0: nothing found, 1: somethi
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/doctor and give its exit code."""
-    found = argparse.ArgumentParser(prog="scripts/doctor", description=HELP)
+    found = Parser(prog="scripts/doctor", description=HELP)
     found.add_argument("--json", action="store_true", help="print JSON on stdout, nothing else")
     found.add_argument(
         "--bundle",

@@ -5,7 +5,6 @@ The format is CycloneDX 1.6 (ECMA-424); component names are package URLs (purl).
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -21,6 +20,7 @@ from urllib.parse import quote
 from tarn_host import engine, images, project, shell
 from tarn_host.project import ROOT
 from tarn_host.say import Problem, StopError, line, problem, stopped
+from tarn_host.words import Parser
 
 INSIDE = Path(__file__).with_name("sbom_inside.py")
 NOTES = ROOT / "docs/vulnerabilities.json"
@@ -37,7 +37,7 @@ FILE_NAME = re.compile(r"^(.+?)-(\d[\w.+-]*)$")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/sbom and give its exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/sbom", description=HELP)
+    parser = Parser(prog="scripts/sbom", description=HELP)
     parser.add_argument(
         "images", nargs="*", metavar="image", help="minio, kafka, ...; all where none is named"
     )

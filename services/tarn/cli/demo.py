@@ -36,6 +36,9 @@ app = typer.Typer(
 Duplicates = Annotated[float, typer.Option(min=0, max=1, help="Share of events sent twice.")]
 Late = Annotated[float, typer.Option(min=0, max=1, help="Share of events sent hours after they happened.")]
 Broken = Annotated[float, typer.Option(min=0, max=1, help="Share of further messages that cannot be read.")]
+Check = Annotated[
+    bool, typer.Option("--check", hidden=True, help="Look at the options and do nothing (scripts/tarn asks).")
+]
 Seed = Annotated[int, typer.Option(min=0, help="What chance depends on.")]
 
 
@@ -49,8 +52,11 @@ def load_(
     broken: Broken = 0.001,
     seed: Seed = 1,
     stall_s: Annotated[float, typer.Option(min=10, help="Give up when nothing moves for so long.")] = 300.0,
+    check: Check = False,
 ) -> None:
     """Send the whole year at once and return when gold is complete; nothing to do on a complete lake."""
+    if check:
+        return
     from tarn.cli.clients.flight_tables import FlightTables
     from tarn.flights.lines import Lines
     from tarn.flights.loading import Clock, Limits, load
@@ -99,6 +105,7 @@ def replay(
     late: Late = 0.05,
     broken: Broken = 0.001,
     seed: Seed = 1,
+    check: Check = False,
 ) -> None:
     """Play the year in the order of events, going on where the topic ends; stop it with Ctrl-C."""
     from tarn.flights.pace import HeadStart
@@ -106,6 +113,8 @@ def replay(
     from tarn.flights.resume import is_anothers, is_finished, plan
 
     pace = HeadStart(head_start, _pace(speed, rate))
+    if check:
+        return
     stream = _stream(duplicates, late, broken, seed)
     settings = load_settings()
     topic = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options())
