@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tarn_host import apt, project, shell
+from tarn_host.doctor_words import build_fault
 from tarn_host.project import Project, version_of
 from tarn_host.say import StopError, line
 
@@ -61,7 +62,18 @@ def own_certificates(folder: Path = CA_DIR) -> list[Path]:
 
 
 def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
-    shell.logged(command, LOG, timeout_s=timeout_s, what=what, fix=fix, env={"DOCKER_BUILDKIT": "1"})
+    """Run a step of making the base.
+
+    Raises:
+        StopError: it failed; a known fault, such as a full disk, is named with its cure.
+    """
+    try:
+        shell.logged(command, LOG, timeout_s=timeout_s, what=what, fix=fix, env={"DOCKER_BUILDKIT": "1"})
+    except StopError as error:
+        named = build_fault(error.what.splitlines(), "the base image")
+        if named is None:
+            raise
+        raise StopError(f"{error.what}\n{named[0]}", named[1], error.code) from None
 
 
 def _derive(image: str, upstream: str) -> None:

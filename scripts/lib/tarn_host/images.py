@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tarn_host import project, shell, stack
+from tarn_host.doctor_words import build_fault
 from tarn_host.project import ROOT, Project
 from tarn_host.say import StopError, line
 
@@ -137,7 +138,9 @@ def build(
     there = image_ids(names)
     former = record["ids"] if record is not None and record["fingerprint"] == mark else {}
     ids = {**former, **{t.short: there[t.image] for t in wanted}}
-    RECORD.write_text(json.dumps({"fingerprint": mark, "ids": ids}) + "\n", encoding="utf-8")
+    fresh = RECORD.with_name(f"{RECORD.name}.{os.getpid()}.part")
+    fresh.write_text(json.dumps({"fingerprint": mark, "ids": ids}) + "\n", encoding="utf-8")
+    fresh.replace(RECORD)
     slowest = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {took:.0f} s" for name, took in slowest)
 
@@ -249,8 +252,15 @@ class _Builder:
 
     def _fail(self, target: Target, running: shell.Running, code: int | None) -> None:
         why = f"not done within {BUILD_TIMEOUT_S} s" if code is None else f"exit code {code}"
-        tail = "\n".join(f"    {text}" for text in list(running.tail)[-30:])
-        raise StopError(
-            f"building {target.image} failed ({why}):\n{tail}",
-            f"the whole log is {LOG}; if it was the network, run this again: finished steps are kept",
-        )
+        raise failure(target.image, why, list(running.tail), self._here.base)
+
+
+def failure(image: str, why: str, tail: list[str], base: str) -> StopError:
+    """Why a build failed: its last lines and, where they show a known fault, that one with its cure. Pure."""
+    what, fix = build_fault(tail, base) or (
+        "",
+        "if it was the network, run this again: finished steps are kept",
+    )
+    said = "\n".join(f"    {text}" for text in tail[-30:])
+    cause = f"\n{what}" if what else ""
+    return StopError(f"building {image} failed ({why}):\n{said}{cause}", f"{fix}. The whole log is {LOG}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import fcntl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tarn_host import base, checks, engine, images, project, shell, stack
 from tarn_host.project import ROOT, Project
-from tarn_host.say import Phases, Problem, StopError, agree, line, problem, stopped
+from tarn_host.say import Phases, Problem, StopError, agree, line, no_room, problem, stopped
+from tarn_host.turn import only_one
+from tarn_host.words import Parser
 
 CANARY_TIMEOUT_S = 300
 DEMO_WAIT_S = 150
@@ -22,9 +21,9 @@ row through Kafka and ingest that pyiceberg, Trino and Spark read back, and star
 flights is played into the lake. Safe to run again at any time."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of scripts/up."""
-    found = argparse.ArgumentParser(prog="scripts/up", description=HELP)
+    found = Parser(prog="scripts/up", description=HELP)
     found.add_argument(
         "--yes", action="store_true", help="do not ask before installing or starting an engine"
     )
@@ -100,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = "done"
     except StopError as error:
         return stopped(error)
+    except OSError as error:
+        return stopped(no_room(error))
     except KeyboardInterrupt:
         return stopped(
             StopError("stopped by the keyboard", "run scripts/up again to go on, or scripts/down to end", 130)
@@ -119,24 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line(row)
     line("\nscripts/tarn --help shows what to do with it; scripts/down stops it and keeps the data.")
     return 0
-
-
-@contextlib.contextmanager
-def only_one(here: Project) -> Iterator[None]:
-    """Let one script at a time change a project.
-
-    Raises:
-        StopError: another one is at it.
-    """
-    project.STATE_DIR.mkdir(exist_ok=True)
-    with (project.STATE_DIR / f"{here.name}.lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StopError(
-                f"another scripts/up or scripts/down of {here.name} is running", "wait until it has ended"
-            ) from None
-        yield
 
 
 def choices(profile: str | None, ports: str | None) -> dict[str, str]:

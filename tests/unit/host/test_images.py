@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from tarn_host import images
 from tarn_host.images import Target, context_patterns, fingerprint, targets
 
 
@@ -47,3 +49,24 @@ def test_fingerprint_changes_with_what_the_context_holds_and_nothing_else(tmp_pa
     (tmp_path / "lock").write_text("y")
     seen.add(fingerprint(tmp_path, "salt"))
     assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("tail", "what", "fix"),
+    [
+        (["#9 12.3 write /out/minio: no space left on device"], "the disk ran full", "docker builder prune"),
+        (
+            ["E: You don't have enough free space in /var/cache/apt/archives/."],
+            "the disk ran full",
+            "free some",
+        ),
+        (["uv: invalid peer certificate: UnknownIssuer"], "not trusted", "docker image rm tarn/base:x"),
+        (["javac: a mistake"], "", "finished steps are kept"),
+    ],
+)
+def test_a_build_that_failed_names_its_cause(tail: list[str], what: str, fix: str) -> None:
+    told = images.failure("tarn/minio:t", "exit code 1", ["#1 before", *tail], "tarn/base:x")
+    assert told.what.startswith("building tarn/minio:t failed (exit code 1):\n    #1 before")
+    assert what in told.what
+    assert fix in told.fix
+    assert str(images.LOG) in told.fix
