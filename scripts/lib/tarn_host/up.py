@@ -37,6 +37,11 @@ def parser() -> Parser:
         "--offline", dest="pull", action="store_const", const="never", help="the same as --pull never"
     )
     found.add_argument(
+        "--refresh",
+        action="store_true",
+        help="make the base image again, and with it every image, from the Debian packages of today",
+    )
+    found.add_argument(
         "--no-canary", dest="canary", action="store_false", help="leave out the row at the end"
     )
     found.add_argument(
@@ -74,13 +79,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcome = "failed"
     try:
         is_demo_on(project.load().settings)
+        if options.refresh and options.pull == "never":
+            raise StopError("--refresh fetches packages, and --pull never forbids it", "choose one", 2)
         told = choices(options.profile, options.ports)
         with only_one(project.load()):
             here = prepare(
-                phases, assume_yes=options.yes, offline=options.pull == "never", ports=True, told=told
+                phases,
+                assume_yes=options.yes,
+                offline=options.pull == "never",
+                ports=True,
+                told=told,
+                refresh=options.refresh,
             )
             config = images.compose_config(here)
             with phases.phase("start") as notes:
+                changed = project.make_readable(project.SPECS_DIR)
+                if changed:
+                    line(f"    made readable for the containers: {', '.join(changed)}")
                 notes.append(stack.start(here, config))
             if options.canary:
                 with phases.phase("canary"):
@@ -144,7 +159,13 @@ def choices(profile: str | None, ports: str | None) -> dict[str, str]:
 
 
 def prepare(
-    phases: Phases, *, assume_yes: bool, offline: bool, ports: bool, told: Mapping[str, str] | None = None
+    phases: Phases,
+    *,
+    assume_yes: bool,
+    offline: bool,
+    ports: bool,
+    told: Mapping[str, str] | None = None,
+    refresh: bool = False,
 ) -> Project:
     """Everything before the services start: checks, engine, base image, .env, our images.
 
@@ -170,7 +191,7 @@ def prepare(
             found = engine.carry_out(wanted, machine)
         notes.append(f"engine {found.server}, Compose {found.compose}")
     with phases.phase("base") as notes:
-        notes.append(base.ensure(here, offline))
+        notes.append(base.ensure(here, offline, refresh))
         if project.write_env(here):
             notes.append("wrote .env")
     with phases.phase("build") as notes:
