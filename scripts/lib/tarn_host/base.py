@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tarn_host import apt, project, shell
+from tarn_host import apt, engine, project, shell
 from tarn_host.doctor_words import build_fault
 from tarn_host.project import Project, version_of
 from tarn_host.say import StopError, line
@@ -103,7 +103,14 @@ def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
         StopError: it failed; a known fault, such as a full disk, is named with its cure.
     """
     try:
-        shell.logged(command, LOG, timeout_s=timeout_s, what=what, fix=fix, env={"DOCKER_BUILDKIT": "1"})
+        shell.logged(
+            command,
+            LOG,
+            timeout_s=timeout_s,
+            what=what,
+            fix=fix,
+            env={"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": engine.look().kind.context},
+        )
     except StopError as error:
         named = build_fault(error.what.splitlines(), "the base image")
         if named is None:

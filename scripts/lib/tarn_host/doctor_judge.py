@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tarn_host import checks, engine
+from tarn_host import checks, engine, engine_kind
 from tarn_host.doctor_facts import MIB, Facts, Finding, Ingestor
 from tarn_host.doctor_services import STARTING_S_MAX, services
 from tarn_host.doctor_words import BUILD_FAULTS, known, reason, seconds
 
-ENGINE_AT_LEAST = (20, 10)
 CLOCK_S_MAX = 30.0
 CLOCK_BACK_S_MAX = 300.0
 STORE_FREE_MIB_MIN = 500
@@ -70,18 +69,15 @@ def _engine(facts: Facts) -> list[Finding]:
             return [Finding("engine-missing", "no container engine is installed: no program `docker`", fix)]
         fix = ours if can else "start Docker (Docker Desktop, or: sudo systemctl start docker)"
         return [Finding("engine-silent", f"the container engine does not answer: {said}", fix)]
-    found = []
-    if engine.version_tuple(now.server)[:2] < ENGINE_AT_LEAST:
-        wanted = ".".join(str(part) for part in ENGINE_AT_LEAST)
-        what = f"the container engine is {now.server}; needed is {wanted} or newer"
-        found.append(Finding("engine-old", what, "upgrade Docker Engine"))
+    code = "engine-kind" if now.kind.podman or now.kind.windows else "engine-old"
+    found = [Finding(code, one.what, one.fix) for one in engine_kind.hinders(now.server, now.kind)]
     wanted = ".".join(str(part) for part in engine.COMPOSE_AT_LEAST)
     fix = f"install Docker's Compose plugin {wanted} or newer (package docker-compose-plugin)"
     if here.linux and here.debian:
         fix += ", or run scripts/up: it unpacks Debian's"
     if now.compose is None:
         found.append(Finding("compose-missing", "Docker Compose is not there", fix))
-    elif engine.version_tuple(now.compose) < engine.COMPOSE_AT_LEAST:
+    elif engine_kind.version_tuple(now.compose) < engine.COMPOSE_AT_LEAST:
         found.append(
             Finding("compose-old", f"Docker Compose is {now.compose}; needed is {wanted} or newer", fix)
         )
@@ -336,6 +332,7 @@ def _notes(facts: Facts) -> list[str]:
     ]
     if starting:
         notes.append(f"still starting: {', '.join(sorted(starting))}")
+    notes += engine_kind.warnings(facts.engine.kind)
     if facts.secrets.error:
         notes.append(f"the secret files could not be checked: {facts.secrets.error}")
     return notes

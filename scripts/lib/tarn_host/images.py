@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tarn_host import project, shell, stack
+from tarn_host import engine, project, shell, stack
 from tarn_host.doctor_words import build_fault
 from tarn_host.project import ROOT, Project
 from tarn_host.say import StopError, line
@@ -187,6 +187,14 @@ def _tag(wanted: list[Target], ids: Mapping[str, str]) -> bool:
     return True
 
 
+def own_builder() -> dict[str, str]:
+    """The variable that chooses the engine's own builder: another one (docker-container) lacks its images.
+
+    It has the name of the client's context, and `FROM tarn/base` is found there alone.
+    """
+    return {"BUILDX_BUILDER": engine.look().kind.context}
+
+
 class _Builder:
     """A number of builds at a time, with a line per finished image and a heartbeat between."""
 
@@ -195,6 +203,7 @@ class _Builder:
         self._wanted = wanted
         self._step: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._builder = own_builder()
 
     def run(self, at_a_time: int) -> dict[str, float]:
         LOG.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +249,7 @@ class _Builder:
                     sink.write(f"{target.short} | {text}\n")
                     sink.flush()
 
-        env = {**self._here.env(), "BUILDKIT_PROGRESS": "plain"}
+        env = {**self._here.env(), **self._builder, "BUILDKIT_PROGRESS": "plain"}
         return shell.Running(
             ["docker", "compose", "build", target.service], on_line=on_line, env=env, cwd=ROOT
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tarn_host import base, checks, engine, images, project, shell, stack
+from tarn_host import base, checks, engine, engine_kind, images, project, shell, stack
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, Problem, StopError, agree, line, no_room, problem, stopped
 from tarn_host.turn import only_one
@@ -189,7 +189,13 @@ def prepare(
                     "no engine, and not asked to get one", "install and start Docker yourself, or answer y"
                 )
             found = engine.carry_out(wanted, machine)
-        notes.append(f"engine {found.server}, Compose {found.compose}")
+        notes.append(
+            ", ".join(
+                filter(None, [f"engine {found.server}", found.kind.words(), f"Compose {found.compose}"])
+            )
+        )
+        for text in engine_kind.warnings(found.kind):
+            line(f"    note: {text}")
     with phases.phase("base") as notes:
         notes.append(base.ensure(here, offline, refresh))
         if project.write_env(here):
