@@ -37,7 +37,8 @@ def judge(facts: Facts) -> tuple[list[Finding], list[str]]:
     found += _store(facts)
     found += _stale(facts)
     found += [_ingestor(one) for one in facts.ingestors]
-    return _once(found), _notes(facts)
+    found = _once(found)
+    return found, _notes(facts, found)
 
 
 def _once(found: Iterable[Finding]) -> list[Finding]:
@@ -199,9 +200,17 @@ def _ports(facts: Facts) -> list[Finding]:
         if service.name not in running
         for variable, port in service.ports.items()
     } or (dict(facts.ports) if not facts.wanted else {})
+    if _makes_way(facts):
+        wanted = {variable: text for variable, text in wanted.items() if variable in facts.fixed}
     taken = {port: who for port, who in facts.taken.items() if port not in facts.own_ports}
     problems = checks.judge_ports(wanted, taken, facts.holders)
     return [Finding("port", problem.what, problem.fix) for problem in problems]
+
+
+def _makes_way(facts: Facts) -> list[int]:
+    """Ports of this copy that another copy of Tarn has and scripts/up would move by itself."""
+    free = [int(text) for name, text in facts.ports.items() if text.isdigit() and name not in facts.fixed]
+    return sorted(port for port in free if port in facts.tarns and port not in facts.own_ports)
 
 
 def _network(facts: Facts) -> list[Finding]:
@@ -314,14 +323,22 @@ def _ingestor(one: Ingestor) -> Finding:
     return Finding("ingestor", what, fix, service=f"ingestor {one.name}")
 
 
-def _notes(facts: Facts) -> list[str]:
+def _notes(facts: Facts, found: Sequence[Finding]) -> list[str]:
     notes = []
     if facts.busy:
         notes.append(
             "another scripts/up or scripts/down of this copy is running: look again when it has ended"
         )
     if not facts.containers:
-        notes.append("the stack is not started (scripts/up starts it); nothing that hinders it was found")
+        hinders = "" if found else "; nothing that hinders it was found"
+        notes.append(f"the stack is not started (scripts/up starts it){hinders}")
+    moving = _makes_way(facts)
+    if moving:
+        listed = ", ".join(str(port) for port in moving)
+        notes.append(
+            f"the copy of Tarn in {facts.tarns[moving[0]]} has the ports {listed}: scripts/up takes others "
+            "for this copy by itself"
+        )
     starting = [
         c.service
         for c in facts.containers

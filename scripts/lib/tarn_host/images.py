@@ -20,6 +20,7 @@ from tarn_host.say import StopError, line
 
 LOG = project.LOG_DIR / "build.log"
 RECORD = project.STATE_DIR / "images.json"
+SPECS = project.SPECS_DIR
 BUILD_TIMEOUT_S = 2400
 HEARTBEAT_S = 15
 LONGEST_FIRST = ("minio", "trino", "spark", "kafka")
@@ -70,8 +71,14 @@ def context_patterns(dockerignore: str) -> list[str]:
     return [raw.strip()[1:] for raw in dockerignore.splitlines() if raw.strip().startswith("!")]
 
 
-def fingerprint(root: Path, salt: str) -> str:
-    """SHA-256 over every file that the build context can hold (path, run bit, bytes) and the salt."""
+def fingerprint(root: Path, salt: str, without: Path | None = None) -> str:
+    """SHA-256 over every file that the build context can hold (path, run bit, bytes) and the salt.
+
+    Args:
+        root: the clone.
+        salt: what else counts.
+        without: a folder whose files do not count.
+    """
     digest = hashlib.sha256(salt.encode())
     ignored = root / ".dockerignore"
     names = [*context_patterns(ignored.read_text(encoding="utf-8")), ignored.name]
@@ -79,6 +86,8 @@ def fingerprint(root: Path, salt: str) -> str:
         top = root / name
         files = sorted(_files(top)) if top.is_dir() else [top] if top.is_file() else []
         for file in files:
+            if without is not None and without in file.parents:
+                continue
             run_bit = os.access(file, os.X_OK)
             digest.update(f"\0{file.relative_to(root).as_posix()}\0{run_bit}\0".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -139,23 +148,31 @@ def build(
     former = record["ids"] if record is not None and record["fingerprint"] == mark else {}
     ids = {**former, **{t.short: there[t.image] for t in wanted}}
     fresh = RECORD.with_name(f"{RECORD.name}.{os.getpid()}.part")
-    fresh.write_text(json.dumps({"fingerprint": mark, "ids": ids}) + "\n", encoding="utf-8")
+    fresh.write_text(
+        json.dumps({"fingerprint": mark, "code": _mark(here, config, SPECS), "ids": ids}) + "\n",
+        encoding="utf-8",
+    )
     fresh.replace(RECORD)
     slowest = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {took:.0f} s" for name, took in slowest)
 
 
-def _mark(here: Project, config: Mapping[str, Any]) -> str:
+def _mark(here: Project, config: Mapping[str, Any], without: Path | None = None) -> str:
     """What the images depend on, as one hash: the files of the build context, how each is built, the base."""
     builds = {name: service["build"] for name, service in config["services"].items() if "build" in service}
     base_id = image_ids([here.base]).get(here.base, "")
-    return fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True))
+    return fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True), without)
 
 
 def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
-    """Whether the images would be built anew now; None where no build is on record."""
+    """Whether what runs is not what stands here; None where no build is on record.
+
+    A spec does not count: ingest reads the mounted folder, whatever the image holds.
+    """
     record = _recorded()
-    return None if record is None else bool(record["fingerprint"] != _mark(here, config))
+    if record is None or "code" not in record:
+        return None
+    return bool(record["code"] != _mark(here, config, SPECS))
 
 
 def jobs() -> int:
