@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 
-from tarn_host import doctor_bundle, project
+from tarn_host import doctor_bundle, pins, project
 from tarn_host.doctor_facts import Facts, Finding
 from tarn_host.doctor_judge import exit_code, judge
 from tarn_host.doctor_look import look
@@ -30,10 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         help="also pack versions, settings, states and logs for a helper, every secret taken out",
     )
+    found.add_argument(
+        "--versions",
+        action="store_true",
+        help="only list what is pinned and name what is old; asks no network",
+    )
     options = found.parse_args(arguments)
     begin = time.monotonic()
     try:
         here = project.load()
+        if options.versions:
+            return _versions(here, as_json=options.json)
         facts = look(here)
         findings, notes = judge(facts)
         result = as_json(facts, findings, notes, time.monotonic() - begin)
@@ -51,6 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return stopped(StopError("stopped by the keyboard", "run scripts/doctor again", 130))
     return exit_code(findings)
+
+
+def _versions(here: project.Project, *, as_json: bool) -> int:
+    """Print the pins with their ages; 1 if one is old."""
+    today = datetime.now(timezone.utc).date()
+    listed = pins.look(here, today)
+    if as_json:
+        line(
+            json.dumps([{**asdict(pin), "day": pin.day and pin.day.isoformat()} for pin in listed], indent=2)
+        )
+    else:
+        for row in pins.table(listed, today):
+            line(row)
+    return 1 if any(pin.old for pin in listed) else 0
 
 
 def as_json(facts: Facts, findings: Sequence[Finding], notes: Sequence[str], took_s: float) -> str:
