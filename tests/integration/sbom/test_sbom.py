@@ -58,6 +58,14 @@ def test_an_image_tells_what_it_holds(name: str) -> None:
     assert [v["id"] for v in bill["vulnerabilities"]] == [n["id"] for n in NOTES if name in n["images"]]
 
 
+def test_minio_is_built_without_what_no_lake_needs() -> None:
+    """minio/without: two fifths of the compiling, half of the program, and every hole that those have."""
+    held = {c["purl"].partition("@")[0] for c in bill_of("minio")["components"] if "pkg:golang/" in c["purl"]}
+    assert "pkg:golang/github.com/minio/minio" in held
+    left_out = ("cloud.google.com/", "elastic/go-elasticsearch", "minio/console", "goccy/go-json", "azblob")
+    assert [purl for purl in held for name in left_out if name in purl] == []
+
+
 @pytest.mark.parametrize("name", ["catalog", "services", "jupyter", "spark"])
 def test_every_python_package_comes_from_the_lock(name: str) -> None:
     lock = tomllib.loads((project.ROOT / "uv.lock").read_text(encoding="utf-8"))
