@@ -153,6 +153,7 @@ def run(settings: Settings) -> None:
 def main() -> None:
     """The command `tarn-catalog`."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="tarn-catalog",
         description="Tarn's Iceberg REST catalog. All settings are environment variables that begin with "
         "TARN_; docs/reference.md lists them.",

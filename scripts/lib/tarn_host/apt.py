@@ -103,18 +103,46 @@ def mirrors() -> Mirrors:
     return found
 
 
+def update(log: Path, timeout_s: float) -> None:
+    """Read the package lists again.
+
+    Raises:
+        StopError: apt failed.
+    """
+    what = "apt-get update"
+    shell.logged(
+        what.split(),
+        log,
+        timeout_s=timeout_s,
+        what=what,
+        fix=NETWORK_FIX,
+        env={"DEBIAN_FRONTEND": "noninteractive"},
+    )
+
+
+def offered(names: Iterable[str]) -> set[str]:
+    """Which of these packages this machine's sources offer, as the lists were last read."""
+    env = {"LC_ALL": "C"}
+    return candidates(shell.capture(["apt-cache", "policy", *names], timeout_s=60, env=env).out)
+
+
+def candidates(policy: str) -> set[str]:
+    """The packages that `apt-cache policy` has a candidate for. Pure."""
+    found = re.findall(r"^([a-z0-9][a-z0-9.+-]*):\n(?:  .*\n)*?  Candidate: (.+)$", policy, re.MULTILINE)
+    return {name for name, version in found if version != "(none)"}
+
+
 def install(packages: list[str], log: Path, timeout_s: float) -> None:
     """Install packages without what they only recommend.
 
     Raises:
         StopError: apt failed.
     """
+    update(log, timeout_s)
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     what = f"installing {', '.join(packages)}"
-    logged = shell.logged
-    logged(["apt-get", "update"], log, timeout_s=timeout_s, what="apt-get update", fix=NETWORK_FIX, env=env)
     command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-    logged(command, log, timeout_s=timeout_s, what=what, fix=NETWORK_FIX, env=env)
+    shell.logged(command, log, timeout_s=timeout_s, what=what, fix=NETWORK_FIX, env=env)
 
 
 def unpack_compose(log: Path, timeout_s: float) -> None:

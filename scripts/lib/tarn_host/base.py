@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tarn_host import apt, project, shell
+from tarn_host import apt, engine, project, shell
+from tarn_host.doctor_words import build_fault
 from tarn_host.project import Project, version_of
 from tarn_host.say import StopError, line
 
@@ -17,6 +18,30 @@ MAKE_TIMEOUT_S = 600
 LOG = project.LOG_DIR / "base.log"
 CA_DIR = Path("/usr/local/share/ca-certificates")
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+AGE_DAYS_MAX = 30
+"""From this age on a base is called old: Debian's security updates come weekly."""
+SLIM = {
+    "etc/apt/apt.conf.d/docker-clean": """# Nothing that apt downloads or caches stays in a layer.
+DPkg::Post-Invoke {
+  "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb /var/cache/apt/*.bin || true";
+};
+APT::Update::Post-Invoke {
+  "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb /var/cache/apt/*.bin || true";
+};
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+""",
+    "etc/apt/apt.conf.d/docker-no-languages": 'Acquire::Languages "none";\n',
+    "etc/dpkg/dpkg.cfg.d/docker-slim": """# Documents nobody reads in a container; licences stay.
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+path-exclude /usr/share/info/*
+path-exclude /usr/share/lintian/*
+path-exclude /usr/share/locale/*
+path-exclude /usr/share/man/*
+""",
+}
+"""What makes a tree of debootstrap as lean as the slim image of a registry, which has the same."""
 ENVIRONMENT = {"SSL_CERT_FILE": CA_BUNDLE, "UV_SYSTEM_CERTS": "1"}
 
 
@@ -25,13 +50,24 @@ def is_there(image: str) -> bool:
     return shell.capture(["docker", "image", "inspect", image], timeout_s=30).ok
 
 
-def ensure(here: Project, offline: bool) -> str:
+def made_at(image: str) -> str:
+    """When an image was made, as the engine says it; empty if it is not there."""
+    found = shell.capture(["docker", "image", "inspect", "--format", "{{.Created}}", image], timeout_s=30)
+    return found.out.strip() if found.ok else ""
+
+
+def ensure(here: Project, offline: bool, refresh: bool = False) -> str:
     """Have the base image; give a sentence about where it came from.
+
+    Args:
+        here: the project.
+        offline: whether the network may not be used.
+        refresh: make it again though it is there, with the Debian packages of today; every image follows.
 
     Raises:
         StopError: it is not there and cannot be made.
     """
-    if is_there(here.base):
+    if is_there(here.base) and not refresh:
         return f"{here.base} is there"
     if offline:
         raise StopError(
@@ -61,7 +97,25 @@ def own_certificates(folder: Path = CA_DIR) -> list[Path]:
 
 
 def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
-    shell.logged(command, LOG, timeout_s=timeout_s, what=what, fix=fix, env={"DOCKER_BUILDKIT": "1"})
+    """Run a step of making the base.
+
+    Raises:
+        StopError: it failed; a known fault, such as a full disk, is named with its cure.
+    """
+    try:
+        shell.logged(
+            command,
+            LOG,
+            timeout_s=timeout_s,
+            what=what,
+            fix=fix,
+            env={"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": engine.look().kind.context},
+        )
+    except StopError as error:
+        named = build_fault(error.what.splitlines(), "the base image")
+        if named is None:
+            raise
+        raise StopError(f"{error.what}\n{named[0]}", named[1], error.code) from None
 
 
 def _derive(image: str, upstream: str) -> None:
@@ -83,7 +137,7 @@ def _derive(image: str, upstream: str) -> None:
         (here / "Dockerfile").write_text("\n".join(recipe) + "\n")
         line("    adding CA certificates")
         _logged(
-            ["docker", "build", "--tag", image, str(here)],
+            ["docker", "build", "--no-cache", "--tag", image, str(here)],
             MAKE_TIMEOUT_S,
             "building the base image",
             apt.NETWORK_FIX,
@@ -119,6 +173,7 @@ def _bootstrap(image: str, why_no_pull: str) -> None:
             mirrors.main,
         ]
         _logged(command, MAKE_TIMEOUT_S, "debootstrap", apt.NETWORK_FIX)
+        make_slim(tree)
         if mirrors.security:
             lines = [f"deb {mirrors.main} {suite} main", f"deb {mirrors.security} {suite}-security main"]
             (tree / "etc/apt/sources.list").write_text("\n".join(lines) + "\n")
@@ -136,11 +191,25 @@ def _bootstrap(image: str, why_no_pull: str) -> None:
         ):
             what = f"{' '.join(step)} in the base"
             _logged(["chroot", str(tree), *noninteractive, *step], MAKE_TIMEOUT_S, what, apt.NETWORK_FIX)
-        for leftover in ("var/lib/apt/lists", "var/log"):
+        for leftover in ("var/lib/apt/lists", "var/cache/apt", "var/log"):
             for file in [f for f in (tree / leftover).rglob("*") if f.is_file()]:
                 file.unlink()
         (tree / "etc/resolv.conf").write_text("")
         _import(tree, image)
+
+
+def make_slim(tree: Path) -> None:
+    """Write the settings of SLIM into a tree, and take out what they exclude and is there already."""
+    for name, text in SLIM.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text, encoding="utf-8")
+    excluded = [
+        row.split()[1] for row in SLIM["etc/dpkg/dpkg.cfg.d/docker-slim"].splitlines() if "exclude" in row
+    ]
+    for pattern in excluded:
+        for file in (tree / pattern.strip("/*")).rglob("*"):
+            if file.name != "copyright" and (file.is_symlink() or file.is_file()):
+                file.unlink()
 
 
 def _scratch() -> str:

@@ -30,6 +30,7 @@ from tarn_host import (
 )
 from tarn_host.project import ROOT
 from tarn_host.say import StopError, agree, line, stopped
+from tarn_host.words import Parser
 
 RAW = ROOT / "docs/benchmarks/raw"
 REPORT = ROOT / "docs/benchmarks.md"
@@ -67,7 +68,7 @@ ABOUT = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/bench and give its exit code."""
-    found = argparse.ArgumentParser(prog="scripts/bench", description=HELP)
+    found = Parser(prog="scripts/bench", description=HELP)
     verbs = found.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="time scripts/up")
     kind = up.add_mutually_exclusive_group(required=True)

@@ -11,7 +11,8 @@ import time
 
 from tarn_host import engine, images, project, shell, stack, tiers
 from tarn_host.project import ROOT, Project
-from tarn_host.say import Phases, StopError, line
+from tarn_host.say import Phases, StopError, line, stopped
+from tarn_host.turn import only_one
 
 LIMIT_S = 80 * 60
 GRACE_S = 90
@@ -22,6 +23,7 @@ def main() -> int:
     """Run all tests and give their exit code; clean up whatever happens."""
     phases = Phases()
     signal.signal(signal.SIGTERM, _interrupt)
+    os.environ["COMPOSE_PROJECT_NAME"] = own_name()
     had_engine = engine.look().server is not None
     line(
         "an engine answers already: it stays"
@@ -29,20 +31,33 @@ def main() -> int:
         else "no engine answers: one is got and stopped again"
     )
     CLOSING.unlink(missing_ok=True)
-    code = 1
     try:
-        with phases.phase("tests"):
-            code = _bounded([str(ROOT / "scripts/test"), "--yes"], limit_s())
-    except KeyboardInterrupt:
-        code = 130
-    finally:
-        with phases.phase("clean-up"):
-            clean_up(stop_engine=not had_engine)
+        with only_one(project.load()):
+            code = _tested(phases, stop_engine=not had_engine)
+    except StopError as error:
+        code = stopped(error)
     for row in phases.table():
         line(row)
     line("")
     line(CLOSING.read_text(encoding="utf-8").strip() if CLOSING.is_file() else "0 passed, 1 failed")
     return code
+
+
+def own_name() -> str:
+    """The project of these tests, never that of the clone: a lake that somebody keeps there is not theirs."""
+    return f"{project.default_name(ROOT)}-ci"
+
+
+def _tested(phases: Phases, *, stop_engine: bool) -> int:
+    """The exit code of all tests; what they made is removed, however they end."""
+    try:
+        with phases.phase("tests"):
+            return _bounded([str(ROOT / "scripts/test"), "--yes"], limit_s())
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        with phases.phase("clean-up"):
+            clean_up(project.load(), stop_engine=stop_engine)
 
 
 def limit_s() -> int:
@@ -72,14 +87,14 @@ def _bounded(command: list[str], timeout_s: float) -> int:
                     process.wait(timeout=GRACE_S)
 
 
-def clean_up(*, stop_engine: bool) -> None:
-    """Remove this clone's containers, volumes and image names; stop the engine only if it was started here.
+def clean_up(here: Project, *, stop_engine: bool) -> None:
+    """Remove containers, volumes and image names of these tests; stop the engine only if it was started here.
 
     Build cache and the engine's data stay, so that the next run is quick.
     """
+    assert here.name == own_name(), f"{here.name} is not the project of these tests"
     begin = time.monotonic()
     try:
-        here = project.load()
         if engine.look().server is not None:
             tiers.clean(here)
             with contextlib.suppress(StopError):
@@ -92,7 +107,7 @@ def clean_up(*, stop_engine: bool) -> None:
 
 
 def _forget_images(here: Project) -> None:
-    """Take this clone's names off its images: the layers stay in the build cache."""
+    """Take these tests' names off the images: the layers stay in the build cache."""
     names = [t.image for t in images.targets(images.compose_config(here))]
     there = sorted(images.image_ids(names))
     if there:

@@ -1,12 +1,14 @@
 """scripts/tarn: run a command in the `cli` container; its exit code is this script's.
 
 A play of one's own (`demo load`, `demo replay`) first ends the one that scripts/up started: two at a time
-would send the same events. `status` is told what the engine says of the containers.
+would send the same events. Its options are looked at before that. `status` is given what the engine says of
+the containers.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from typing import IO
@@ -35,9 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = keeper.on_host(words)
         if work is not None:
             return work(here, words)
-        if is_play(words) and (refused := oneshot.run(here, "cli", [*words, "--check"])):
-            return refused  # before anything is stopped for it
-        if is_play(words) and stack.stop_replay(here):
+        if is_play(words) and stack.replay_runs(here):
+            # Wrong options must not cost the running replay.
+            refused = oneshot.run(here, "cli", [*words, "--check"], stdin=subprocess.DEVNULL)
+            if refused:
+                return refused
+            stack.stop_replay(here)
             print(
                 "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
                 file=sys.stderr,

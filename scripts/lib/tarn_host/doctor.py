@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 
-from tarn_host import doctor_bundle, project
+from tarn_host import doctor_bundle, pins, project
 from tarn_host.doctor_facts import Facts, Finding
 from tarn_host.doctor_judge import exit_code, judge
 from tarn_host.doctor_look import look
 from tarn_host.say import StopError, line, stopped
+from tarn_host.words import Parser
 
 HELP = """Look at the machine, the engine, the containers, their logs, volumes and secrets, and say what is
 wrong and what to do. Nothing is changed. Exit code 0: nothing found, 1: something found."""
@@ -22,7 +23,7 @@ wrong and what to do. Nothing is changed. Exit code 0: nothing found, 1: somethi
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/doctor and give its exit code."""
-    found = argparse.ArgumentParser(prog="scripts/doctor", description=HELP)
+    found = Parser(prog="scripts/doctor", description=HELP)
     found.add_argument("--json", action="store_true", help="print JSON on stdout, nothing else")
     found.add_argument(
         "--bundle",
@@ -30,10 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         help="also pack versions, settings, states and logs for a helper, every secret taken out",
     )
+    found.add_argument(
+        "--versions",
+        action="store_true",
+        help="only list what is pinned and name what is old; asks no network",
+    )
     options = found.parse_args(arguments)
     begin = time.monotonic()
     try:
         here = project.load()
+        if options.versions:
+            return _versions(here, as_json=options.json)
         facts = look(here)
         findings, notes = judge(facts)
         result = as_json(facts, findings, notes, time.monotonic() - begin)
@@ -51,6 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return stopped(StopError("stopped by the keyboard", "run scripts/doctor again", 130))
     return exit_code(findings)
+
+
+def _versions(here: project.Project, *, as_json: bool) -> int:
+    """Print the pins with their ages; 1 if one is old."""
+    today = datetime.now(timezone.utc).date()
+    listed = pins.look(here, today)
+    if as_json:
+        line(
+            json.dumps([{**asdict(pin), "day": pin.day and pin.day.isoformat()} for pin in listed], indent=2)
+        )
+    else:
+        for row in pins.table(listed, today):
+            line(row)
+    return 1 if any(pin.old for pin in listed) else 0
 
 
 def as_json(facts: Facts, findings: Sequence[Finding], notes: Sequence[str], took_s: float) -> str:

@@ -169,6 +169,8 @@ class Facts:
         ports: every port variable -> its text.
         own_ports: ports of this project's containers.
         holders: port -> the container of somebody else.
+        tarns: those ports of `holders` that another copy of Tarn has -> its folder.
+        fixed: settings that the user named, so that scripts/up leaves them alone.
         taken: ports at which something answers or which cannot be bound -> the process, empty if unknown.
         closed: `service host:port` that should answer on this machine and does not, of running services.
         store_ahead_s: how far the store's clock (its HTTP Date) is ahead; None if it did not answer.
@@ -201,6 +203,8 @@ class Facts:
     ports: Mapping[str, str] = field(default_factory=dict)
     own_ports: frozenset[int] = frozenset()
     holders: Mapping[int, str] = field(default_factory=dict)
+    tarns: Mapping[int, str] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
     taken: Mapping[int, str] = field(default_factory=dict)
     closed: tuple[str, ...] = ()
     store_ahead_s: float | None = None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tarn_host import checks, engine
+from tarn_host import checks, engine, engine_kind
 from tarn_host.doctor_facts import MIB, Facts, Finding, Ingestor
 from tarn_host.doctor_services import STARTING_S_MAX, services
 from tarn_host.doctor_words import BUILD_FAULTS, known, reason, seconds
 
-ENGINE_AT_LEAST = (20, 10)
 CLOCK_S_MAX = 30.0
 CLOCK_BACK_S_MAX = 300.0
 STORE_FREE_MIB_MIN = 500
@@ -39,7 +38,8 @@ def judge(facts: Facts) -> tuple[list[Finding], list[str]]:
     found += _store(facts)
     found += _stale(facts)
     found += [_ingestor(one) for one in facts.ingestors]
-    return _once(found), _notes(facts)
+    found = _once(found)
+    return found, _notes(facts, found)
 
 
 def _once(found: Iterable[Finding]) -> list[Finding]:
@@ -71,18 +71,15 @@ def _engine(facts: Facts) -> list[Finding]:
             return [Finding("engine-missing", "no container engine is installed: no program `docker`", fix)]
         fix = ours if can else "start Docker (Docker Desktop, or: sudo systemctl start docker)"
         return [Finding("engine-silent", f"the container engine does not answer: {said}", fix)]
-    found = []
-    if engine.version_tuple(now.server)[:2] < ENGINE_AT_LEAST:
-        wanted = ".".join(str(part) for part in ENGINE_AT_LEAST)
-        what = f"the container engine is {now.server}; needed is {wanted} or newer"
-        found.append(Finding("engine-old", what, "upgrade Docker Engine"))
+    code = "engine-kind" if now.kind.podman or now.kind.windows else "engine-old"
+    found = [Finding(code, one.what, one.fix) for one in engine_kind.hinders(now.server, now.kind)]
     wanted = ".".join(str(part) for part in engine.COMPOSE_AT_LEAST)
     fix = f"install Docker's Compose plugin {wanted} or newer (package docker-compose-plugin)"
     if here.linux and here.debian:
         fix += ", or run scripts/up: it unpacks Debian's"
     if now.compose is None:
         found.append(Finding("compose-missing", "Docker Compose is not there", fix))
-    elif engine.version_tuple(now.compose) < engine.COMPOSE_AT_LEAST:
+    elif engine_kind.version_tuple(now.compose) < engine.COMPOSE_AT_LEAST:
         found.append(
             Finding("compose-old", f"Docker Compose is {now.compose}; needed is {wanted} or newer", fix)
         )
@@ -213,9 +210,17 @@ def _ports(facts: Facts) -> list[Finding]:
         if service.name not in running
         for variable, port in service.ports.items()
     } or (dict(facts.ports) if not facts.wanted else {})
+    if _makes_way(facts):
+        wanted = {variable: text for variable, text in wanted.items() if variable in facts.fixed}
     taken = {port: who for port, who in facts.taken.items() if port not in facts.own_ports}
     problems = checks.judge_ports(wanted, taken, facts.holders)
     return [Finding("port", problem.what, problem.fix) for problem in problems]
+
+
+def _makes_way(facts: Facts) -> list[int]:
+    """Ports of this copy that another copy of Tarn has and scripts/up would move by itself."""
+    free = [int(text) for name, text in facts.ports.items() if text.isdigit() and name not in facts.fixed]
+    return sorted(port for port in free if port in facts.tarns and port not in facts.own_ports)
 
 
 def _network(facts: Facts) -> list[Finding]:
@@ -328,7 +333,7 @@ def _ingestor(one: Ingestor) -> Finding:
     return Finding("ingestor", what, fix, service=f"ingestor {one.name}")
 
 
-def _notes(facts: Facts) -> list[str]:
+def _notes(facts: Facts, found: Sequence[Finding]) -> list[str]:
     notes = []
     if facts.edge is not None and facts.edge.hindrance and facts.edge.problem is not None:
         notes.append(f"{facts.edge.problem.what} -> {facts.edge.problem.fix}")
@@ -337,7 +342,15 @@ def _notes(facts: Facts) -> list[str]:
             "another scripts/up or scripts/down of this copy is running: look again when it has ended"
         )
     if not facts.containers:
-        notes.append("the stack is not started (scripts/up starts it); nothing that hinders it was found")
+        hinders = "" if found else "; nothing that hinders it was found"
+        notes.append(f"the stack is not started (scripts/up starts it){hinders}")
+    moving = _makes_way(facts)
+    if moving:
+        listed = ", ".join(str(port) for port in moving)
+        notes.append(
+            f"the copy of Tarn in {facts.tarns[moving[0]]} has the ports {listed}: scripts/up takes others "
+            "for this copy by itself"
+        )
     starting = [
         c.service
         for c in facts.containers
@@ -348,6 +361,7 @@ def _notes(facts: Facts) -> list[str]:
     ]
     if starting:
         notes.append(f"still starting: {', '.join(sorted(starting))}")
+    notes += engine_kind.warnings(facts.engine.kind)
     if facts.secrets.error:
         notes.append(f"the secret files could not be checked: {facts.secrets.error}")
     return notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from tarn_host import base, checks, engine, firewall, images, project, shell, stack
+from tarn_host import base, checks, engine, firewall, images, project, shell, stack, turn
 from tarn_host.doctor_facts import (
     Container,
     Facts,
@@ -55,9 +54,10 @@ def look(here: Project) -> Facts:
         "machine": machine,
         "has_client": client.code != shell.NOT_FOUND,
         "ports": ports,
+        "fixed": here.fixed,
         "disk_free_mib": checks.free_mib(found.data_root),
         "available_mib": checks.available_mib(found.memory_bytes),
-        "busy": is_busy(here),
+        "busy": turn.is_busy(here),
         "failed_logs": failed_logs(),
         "ca_variables": {name: os.environ[name] for name in CA_VARIABLES if os.environ.get(name)},
         "certificates": tuple(str(path) for path in base.own_certificates()),
@@ -93,6 +93,7 @@ def look(here: Project) -> Facts:
             secrets=secrets.result(),
             own_ports=published.own,
             holders=published.holders,
+            tarns=published.tarns,
             taken=checks.taken(ports, published.own, published.holders),
             closed=tuple(_closed(wanted, running)),
             store_ahead_s=store_ahead.result(),
@@ -139,19 +140,6 @@ def _config(here: Project) -> tuple[dict[str, Any], str]:
         return images.compose_config(here), ""
     except StopError as error:
         return {}, error.what.partition(" failed: ")[2] or error.what
-
-
-def is_busy(here: Project) -> bool:
-    """Whether scripts/up or scripts/down of this project runs now."""
-    path = project.STATE_DIR / f"{here.name}.lock"
-    try:
-        with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return path.exists()
-    return False
 
 
 def failed_logs() -> tuple[Log, ...]:

@@ -18,8 +18,14 @@ def services(facts: Facts) -> list[Finding]:
     if not any(c.state != "created" for c in facts.containers):
         return []
     bad: dict[str, Finding] = {}
+    beside: list[Finding] = []
     for service in facts.wanted:
         finding = _service(facts, service)
+        if finding is not None and finding.code == "oom":
+            now = _state_beside_memory(facts, service)
+            if now is not None:
+                beside.append(finding)
+                finding = now
         if finding is not None:
             bad[service.name] = finding
     needs = {service.name: service.needs for service in facts.wanted}
@@ -43,7 +49,18 @@ def services(facts: Facts) -> list[Finding]:
         follows = tuple(text for name in missing for text in followers.get(name, ()))
         fix = "run scripts/up: what runs stays as it is (or scripts/down to stop it all; the data stays)"
         found.append(Finding("half-up", what, fix, follows=follows))
-    return found
+    return found + beside
+
+
+def _state_beside_memory(facts: Facts, service: Wanted) -> Finding | None:
+    """What a service that was short of memory, and runs, says of itself now: it may be another thing."""
+    one = facts.container(service.name)
+    if one is None or one.state != "running" or not (one.health_output or reason(one.log)):
+        return None
+    inside = replace(one.inside, oom_kills=0) if one.inside is not None else None
+    sound = replace(one, oom_killed=False, inside=inside)
+    others = tuple(c for c in facts.containers if c.service != service.name)
+    return _service(replace(facts, containers=(*others, sound)), service)
 
 
 def _cause(name: str, finding: Finding, bad: dict[str, Finding], needs: dict[str, frozenset[str]]) -> str:

@@ -51,7 +51,7 @@ BUILD_FAULTS = (
     ),
     _known(
         "build-disk",
-        r"no space left on device|disk quota exceeded",
+        r"no space left on device|disk quota exceeded|enough free space in",
         "the disk ran full during the build",
         "free some space (`docker system df`, `docker builder prune`), then run scripts/up again",
     ),
@@ -109,6 +109,12 @@ def known(faults: Sequence[Known], lines: Sequence[str]) -> tuple[Known, str] | 
             if fault.regex.search(text):
                 return fault, " ".join(text.split())[:LINE_CHARS_MAX]
     return None
+
+
+def build_fault(lines: Sequence[str], base: str) -> tuple[str, str] | None:
+    """What made a step of a build fail, with the line that shows it, and what to do; None if not known."""
+    hit = known(BUILD_FAULTS, lines)
+    return None if hit is None else (f"{hit[0].what}: {hit[1]}", hit[0].fix.replace("{base}", base))
 
 
 def reason(lines: Sequence[str]) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from tarn_host import engine, firewall, project, shell, stack
-from tarn_host.say import StopError, agree, line, stopped
-from tarn_host.up import only_one
+from tarn_host.say import StopError, agree, is_terminal, line, stopped
+from tarn_host.turn import only_one
+from tarn_host.words import Parser
 
 HELP = "Stop Tarn. Data, images and the engine stay unless asked otherwise. Safe to run again."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/down and give its exit code."""
-    found = argparse.ArgumentParser(prog="scripts/down", description=HELP)
+    found = Parser(prog="scripts/down", description=HELP)
     found.add_argument(
         "--purge", action="store_true", help="also remove this clone's data: tables, log, secrets (asks)"
     )
@@ -31,6 +31,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return stopped(StopError("stopped by the keyboard", "run scripts/down again", 130))
     return 0
+
+
+def consent(name: str, assume_yes: bool) -> None:
+    """Ask before data is removed; a pipe cannot answer, so it has to say --yes.
+
+    Raises:
+        StopError: nobody agreed.
+    """
+    if not assume_yes and not is_terminal():
+        raise StopError(
+            f"--purge removes all tables, the log and the secrets of {name}, and there is no terminal to ask "
+            "on; nothing was done",
+            "add --yes if that is wanted; scripts/down without --purge only stops",
+            2,
+        )
+    if not agree(f"Remove all tables, the log and the secrets of {name}?", assume_yes):
+        raise StopError("nothing was removed", "run scripts/down without --purge to only stop")
 
 
 def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
@@ -54,8 +71,8 @@ def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
             "install it, or run scripts/up once",
         )
     else:
-        if purge and not agree(f"Remove all tables, the log and the secrets of {here.name}?", assume_yes):
-            raise StopError("nothing was removed", "run scripts/down without --purge to only stop")
+        if purge:
+            consent(here.name, assume_yes)
         stack.stop(here, purge)
         firewall.remove(here.name)
         line(f"{here.name} is stopped; its data is {'removed' if purge else 'kept'}")

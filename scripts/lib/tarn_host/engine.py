@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tarn_host import apt, project, shell
+from tarn_host import apt, engine_kind, project, shell
+from tarn_host.engine_kind import Kind, version_tuple
 from tarn_host.say import Problem, StopError, line
 
 COMPOSE_AT_LEAST = (2, 20)
+CLIENTS = ("docker-cli",)
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 900
@@ -40,6 +42,7 @@ class Engine:
         compose: Compose's version, or None.
         data_root: where the engine keeps images and volumes, as the engine names it.
         memory_bytes: the memory of the machine that the engine runs on.
+        kind: what kind of engine it is.
     """
 
     server: str | None
@@ -47,6 +50,7 @@ class Engine:
     compose: str | None
     data_root: str
     memory_bytes: int | None
+    kind: Kind = field(default_factory=Kind)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Machine:
     has_dockerd: bool
     systemd: bool
     docker_host: str
+    has_client: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Plan:
     """What has to be done before an engine answers; all False means nothing."""
 
     install_engine: bool = False
+    install_client: bool = False
     install_compose: bool = False
     start: bool = False
 
@@ -74,17 +80,13 @@ class Plan:
         steps = []
         if self.install_engine:
             steps.append("install docker.io, debootstrap and iptables from this machine's apt sources")
+        if self.install_client:
+            steps.append("install docker-cli from there")
         if self.install_compose:
             steps.append("unpack Debian's Compose and buildx into ~/.docker/cli-plugins")
         if self.start:
             steps.append(f"start the engine (data in {data_root_wanted()})")
         return "; ".join(steps)
-
-
-def version_tuple(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version, for example (2, 26, 1) for `v2.26.1-4`."""
-    match = re.match(r"\s*v?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
 def data_root_wanted() -> str:
@@ -97,22 +99,26 @@ def look() -> Engine:
     answer = shell.capture(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=20)
     server = answer.out.strip() if answer.ok and answer.out.strip() else None
     compose = shell.capture(["docker", "compose", "version", "--short"], timeout_s=20)
-    data_root, memory = data_root_wanted(), None
-    if server:
-        info = shell.capture(
-            ["docker", "info", "--format", "{{.DockerRootDir}}\t{{.MemTotal}}"], timeout_s=30
-        )
-        parts = info.out.strip().split("\t")
-        if info.ok and len(parts) == 2:
-            data_root = parts[0] or data_root
-            memory = int(parts[1]) if parts[1].isdigit() else None
+    info = _info() if server else {}
+    memory = info.get("MemTotal")
     return Engine(
         server=server,
         error="" if server else answer.words(),
         compose=compose.out.strip() if compose.ok else None,
-        data_root=data_root,
-        memory_bytes=memory,
+        data_root=str(info.get("DockerRootDir") or data_root_wanted()),
+        memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
+        kind=engine_kind.kind(info),
     )
+
+
+def _info() -> dict[str, Any]:
+    """What the engine says of itself; empty where it says nothing that can be read."""
+    answer = shell.capture(["docker", "info", "--format", "{{json .}}"], timeout_s=30)
+    try:
+        found = json.loads(answer.out)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def machine(environ: Mapping[str, str] = os.environ) -> Machine:
@@ -125,14 +131,25 @@ def machine(environ: Mapping[str, str] = os.environ) -> Machine:
         has_dockerd=shutil.which("dockerd", path=path) is not None,
         systemd=Path("/run/systemd/system").is_dir(),
         docker_host=environ.get("DOCKER_HOST", ""),
+        has_client=shutil.which("docker", path=path) is not None,
     )
 
 
 def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Problem]]:
     """What to do so that an engine and Compose answer, or why that cannot be done. Pure."""
     problems: list[Problem] = []
-    install_engine = start = install_compose = False
-    if engine.server is None:
+    install_engine = install_client = start = install_compose = False
+    if engine.server is not None:
+        problems += engine_kind.hinders(engine.server, engine.kind)
+    elif not here.has_client and here.has_dockerd and not (here.linux and here.root and here.debian):
+        problems.append(
+            Problem(
+                "an engine is installed (dockerd), and its client, the program `docker`, is not",
+                "install it (package docker-cli or docker-ce-cli)"
+                + (", or run this as root, which does that" if here.debian else ""),
+            )
+        )
+    else:
         if "permission denied" in engine.error.lower():
             problems.append(
                 Problem(
@@ -149,6 +166,7 @@ def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Probl
             )
         elif here.linux and here.root and (here.has_dockerd or here.debian):
             install_engine, start = not here.has_dockerd, True
+            install_client = here.has_dockerd and not here.has_client
         elif here.linux:
             problems.append(
                 Problem(
@@ -174,14 +192,25 @@ def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Probl
             problems.append(
                 Problem(f"{found}; needed is {wanted} or newer", "install the docker-compose-plugin package")
             )
-    if offline and (install_engine or install_compose):
+    if offline and (install_engine or install_client or install_compose):
         problems.append(
             Problem(
                 "the container engine or Compose would have to be installed, which needs the network",
                 "run once without --pull never",
             )
         )
-    return Plan(install_engine=install_engine, install_compose=install_compose, start=start), problems
+    wanted_steps = Plan(
+        install_engine=install_engine,
+        install_client=install_client,
+        install_compose=install_compose,
+        start=start,
+    )
+    return wanted_steps, problems
+
+
+def packages(offered: Collection[str]) -> list[str]:
+    """What to install for an engine: from Debian 13 on its client is a package of its own. Pure."""
+    return ["docker.io", *(name for name in CLIENTS if name in offered), "debootstrap", "iptables"]
 
 
 def carry_out(wanted: Plan, here: Machine) -> Engine:
@@ -191,8 +220,13 @@ def carry_out(wanted: Plan, here: Machine) -> Engine:
         StopError: a step failed.
     """
     if wanted.install_engine:
-        line("    installing docker.io, debootstrap and iptables")
-        apt.install(["docker.io", "debootstrap", "iptables"], LOG, timeout_s=INSTALL_TIMEOUT_S)
+        apt.update(LOG, timeout_s=INSTALL_TIMEOUT_S)
+        names = packages(apt.offered(CLIENTS))
+        line(f"    installing {', '.join(names)}")
+        apt.install(names, LOG, timeout_s=INSTALL_TIMEOUT_S)
+    elif wanted.install_client:
+        line("    installing docker-cli")
+        apt.install(["docker-cli"], LOG, timeout_s=INSTALL_TIMEOUT_S)
     if wanted.install_compose:
         line("    unpacking Compose and buildx")
         apt.unpack_compose(LOG, timeout_s=INSTALL_TIMEOUT_S)
@@ -229,8 +263,14 @@ def start(here: Machine) -> None:
             f"a dockerd lives (pid {other}) but does not answer",
             "wait a moment and run this again; if it stays so, stop that dockerd first",
         )
+    if not here.has_client:
+        raise StopError(
+            "the program `docker` is not there, so nobody could ask the engine whether it is up",
+            "install the engine's client (Debian 13 and newer: docker-cli)",
+        )
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("ab") as sink:
+        begin = sink.tell()
         process = subprocess.Popen(
             ["dockerd", "--data-root", data_root_wanted()],
             stdin=subprocess.DEVNULL,
@@ -244,10 +284,15 @@ def start(here: Machine) -> None:
     _record(
         {"kind": "dockerd", "pid": process.pid, "data_root": data_root_wanted(), "born": _born(process.pid)}
     )
-    _wait_until_up(process)
+    _wait_until_up(process, begin)
 
 
-def _wait_until_up(process: subprocess.Popen[bytes] | None) -> None:
+def _wait_until_up(process: subprocess.Popen[bytes] | None, begin: int = 0) -> None:
+    """Wait until the engine answers; `begin` is where in its log this start began.
+
+    Raises:
+        StopError: it gave up, or does not answer in time; the message says which, in dockerd's own words.
+    """
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until:
         if look().server is not None:
@@ -255,12 +300,15 @@ def _wait_until_up(process: subprocess.Popen[bytes] | None) -> None:
         if process is not None and process.poll() is not None:
             break
         time.sleep(0.5)
-    tail = LOG.read_text(errors="replace").splitlines()[-8:] if LOG.is_file() else []
+    own = LOG.read_bytes()[begin:].decode(errors="replace").splitlines() if process and LOG.is_file() else []
+    said, fix = engine_kind.why_not_up(own)
+    code = process.poll() if process is not None else None
+    how = f"does not answer after {START_TIMEOUT_S} s" if code is None else f"ended with exit code {code}"
+    client = look().error
     raise StopError(
-        f"the engine did not come up within {START_TIMEOUT_S} s; the last lines of {LOG}:\n"
-        + "\n".join(tail),
-        "a machine without control groups, or a file system under the data root that overlay2 refuses, "
-        "cannot run it; TARN_ENGINE_DATA_ROOT names another folder",
+        f"the engine was started and {how}: {said or client}",
+        f"{fix or 'its own words above say why'}. Its whole log: "
+        + (str(LOG) if process is not None else "journalctl -u docker"),
     )
 
 

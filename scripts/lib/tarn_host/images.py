@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tarn_host import project, shell, stack
+from tarn_host import engine, project, shell, stack
+from tarn_host.doctor_words import build_fault
 from tarn_host.project import ROOT, Project
 from tarn_host.say import StopError, line
 
 LOG = project.LOG_DIR / "build.log"
 RECORD = project.STATE_DIR / "images.json"
+SPECS = project.SPECS_DIR
 BUILD_TIMEOUT_S = 2400
 HEARTBEAT_S = 15
 LONGEST_FIRST = ("minio", "trino", "spark", "kafka")
@@ -69,8 +71,14 @@ def context_patterns(dockerignore: str) -> list[str]:
     return [raw.strip()[1:] for raw in dockerignore.splitlines() if raw.strip().startswith("!")]
 
 
-def fingerprint(root: Path, salt: str) -> str:
-    """SHA-256 over every file that the build context can hold (path, run bit, bytes) and the salt."""
+def fingerprint(root: Path, salt: str, without: Path | None = None) -> str:
+    """SHA-256 over every file that the build context can hold (path, run bit, bytes) and the salt.
+
+    Args:
+        root: the clone.
+        salt: what else counts.
+        without: a folder whose files do not count.
+    """
     digest = hashlib.sha256(salt.encode())
     ignored = root / ".dockerignore"
     names = [*context_patterns(ignored.read_text(encoding="utf-8")), ignored.name]
@@ -78,6 +86,8 @@ def fingerprint(root: Path, salt: str) -> str:
         top = root / name
         files = sorted(_files(top)) if top.is_dir() else [top] if top.is_file() else []
         for file in files:
+            if without is not None and without in file.parents:
+                continue
             run_bit = os.access(file, os.X_OK)
             digest.update(f"\0{file.relative_to(root).as_posix()}\0{run_bit}\0".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -137,22 +147,32 @@ def build(
     there = image_ids(names)
     former = record["ids"] if record is not None and record["fingerprint"] == mark else {}
     ids = {**former, **{t.short: there[t.image] for t in wanted}}
-    RECORD.write_text(json.dumps({"fingerprint": mark, "ids": ids}) + "\n", encoding="utf-8")
+    fresh = RECORD.with_name(f"{RECORD.name}.{os.getpid()}.part")
+    fresh.write_text(
+        json.dumps({"fingerprint": mark, "code": _mark(here, config, SPECS), "ids": ids}) + "\n",
+        encoding="utf-8",
+    )
+    fresh.replace(RECORD)
     slowest = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {took:.0f} s" for name, took in slowest)
 
 
-def _mark(here: Project, config: Mapping[str, Any]) -> str:
+def _mark(here: Project, config: Mapping[str, Any], without: Path | None = None) -> str:
     """What the images depend on, as one hash: the files of the build context, how each is built, the base."""
     builds = {name: service["build"] for name, service in config["services"].items() if "build" in service}
     base_id = image_ids([here.base]).get(here.base, "")
-    return fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True))
+    return fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True), without)
 
 
 def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
-    """Whether the images would be built anew now; None where no build is on record."""
+    """Whether what runs is not what stands here; None where no build is on record.
+
+    A spec does not count: ingest reads the mounted folder, whatever the image holds.
+    """
     record = _recorded()
-    return None if record is None else bool(record["fingerprint"] != _mark(here, config))
+    if record is None or "code" not in record:
+        return None
+    return bool(record["code"] != _mark(here, config, SPECS))
 
 
 def jobs() -> int:
@@ -184,6 +204,14 @@ def _tag(wanted: list[Target], ids: Mapping[str, str]) -> bool:
     return True
 
 
+def own_builder() -> dict[str, str]:
+    """The variable that chooses the engine's own builder: another one (docker-container) lacks its images.
+
+    It has the name of the client's context, and `FROM tarn/base` is found there alone.
+    """
+    return {"BUILDX_BUILDER": engine.look().kind.context}
+
+
 class _Builder:
     """A number of builds at a time, with a line per finished image and a heartbeat between."""
 
@@ -192,6 +220,7 @@ class _Builder:
         self._wanted = wanted
         self._step: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._builder = own_builder()
 
     def run(self, at_a_time: int) -> dict[str, float]:
         LOG.parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +266,7 @@ class _Builder:
                     sink.write(f"{target.short} | {text}\n")
                     sink.flush()
 
-        env = {**self._here.env(), "BUILDKIT_PROGRESS": "plain"}
+        env = {**self._here.env(), **self._builder, "BUILDKIT_PROGRESS": "plain"}
         return shell.Running(
             ["docker", "compose", "build", target.service], on_line=on_line, env=env, cwd=ROOT
         )
@@ -249,8 +278,15 @@ class _Builder:
 
     def _fail(self, target: Target, running: shell.Running, code: int | None) -> None:
         why = f"not done within {BUILD_TIMEOUT_S} s" if code is None else f"exit code {code}"
-        tail = "\n".join(f"    {text}" for text in list(running.tail)[-30:])
-        raise StopError(
-            f"building {target.image} failed ({why}):\n{tail}",
-            f"the whole log is {LOG}; if it was the network, run this again: finished steps are kept",
-        )
+        raise failure(target.image, why, list(running.tail), self._here.base)
+
+
+def failure(image: str, why: str, tail: list[str], base: str) -> StopError:
+    """Why a build failed: its last lines and, where they show a known fault, that one with its cure. Pure."""
+    what, fix = build_fault(tail, base) or (
+        "",
+        "if it was the network, run this again: finished steps are kept",
+    )
+    said = "\n".join(f"    {text}" for text in tail[-30:])
+    cause = f"\n{what}" if what else ""
+    return StopError(f"building {image} failed ({why}):\n{said}{cause}", f"{fix}. The whole log is {LOG}")

@@ -17,6 +17,7 @@ from typing import Any
 from tarn_host import oneshot, project, shell, stack
 from tarn_host.project import ROOT, Project
 from tarn_host.say import StopError, line
+from tarn_host.turn import only_one
 
 SERVICE_OF = {"fsck": "keeper", "backup": "keeper", "restore": "bootstrap"}
 END_NAME = b"tarn-backup-end.json"
@@ -108,11 +109,16 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
 
 
 def restore(here: Project, words: Sequence[str]) -> int:
-    """Start the store alone, put a backup into it, and look at the result.
+    """Start the store alone, put a backup into it, and look at the result; no scripts/up meanwhile.
 
     Raises:
         StopError: it was refused or failed.
     """
+    with only_one(here):
+        return _restore(here, words)
+
+
+def _restore(here: Project, words: Sequence[str]) -> int:
     source = _file(words, "restore")
     if source is not None:
         if not source.is_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 STATE_DIR = ROOT / ".tarn"
 LOG_DIR = STATE_DIR / "logs"
 ENV_FILE = ROOT / ".env"
+SPECS_DIR = ROOT / "services/specs"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 
 MANAGED_BEGIN = "# managed by scripts/up: begin (rewritten by every run; put your own settings outside)"
@@ -182,6 +184,29 @@ def write_env(project: Project) -> bool:
     part.write_text(new, encoding="utf-8")
     part.replace(ENV_FILE)
     return True
+
+
+def make_readable(folder: Path) -> list[str]:
+    """Let everybody read a folder that a container mounts; gives what had to be changed (umask 077, 027).
+
+    Raises:
+        StopError: it belongs to somebody else.
+    """
+    changed = []
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        wanted = mode | (0o555 if path.is_dir() else 0o444)
+        if path.is_symlink() or wanted == mode:
+            continue
+        try:
+            path.chmod(wanted)
+        except PermissionError:
+            raise StopError(
+                f"{path} (mode {mode:03o}) cannot be read by the user of a container",
+                f"let its owner run: chmod -R a+rX {folder}",
+            ) from None
+        changed.append(path.relative_to(folder.parent).as_posix())
+    return changed
 
 
 def ports(settings: Mapping[str, str], compose_text: str) -> dict[str, str]:

@@ -75,11 +75,12 @@ def _uv() -> Path:
     shutil.rmtree(UV_HOME, ignore_errors=True)
     if not _make_venv(UV_HOME):
         raise StopError(
-            f"`{sys.executable} -m venv` fails: see {LOG}",
+            f"`{sys.executable} -I -m venv` fails: see {LOG}",
             "install Python's venv module (Debian: python3-venv)",
         )
     command = [
         str(UV_HOME / "bin/python"),
+        "-I",
         "-m",
         "pip",
         "install",
@@ -97,7 +98,7 @@ def _uv() -> Path:
 
 def _make_venv(folder: Path) -> bool:
     """Make a virtual environment with pip; as root on Debian, get the module for it where it is missing."""
-    command = [sys.executable, "-m", "venv", str(folder)]
+    command = [sys.executable, "-I", "-m", "venv", str(folder)]
     if shell.capture(command, timeout_s=120).ok:
         return True
     shutil.rmtree(folder, ignore_errors=True)

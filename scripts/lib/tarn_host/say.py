@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
@@ -49,6 +50,17 @@ class PhaseTime:
 def line(text: str) -> None:
     """Print one line at once, also where the output is a pipe."""
     print(text, flush=True)
+
+
+def no_room(error: OSError) -> StopError:
+    """A full disk of this clone as a refusal; any other error goes on."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    where = f" ({error.filename})" if error.filename else ""
+    return StopError(
+        f"the disk of this clone is full{where}: {error.strerror}",
+        "free some space, then run this again: what runs stays as it is, and finished steps are kept",
+    )
 
 
 def problem(item: Problem) -> None:
@@ -106,9 +118,14 @@ class Phases:
         )
 
 
+def is_terminal() -> bool:
+    """Whether a person can be asked: input and output are a terminal."""
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
+
+
 def agree(question: str, assume_yes: bool) -> bool:
-    """Ask on a terminal; without one, or with --yes, go on."""
-    if assume_yes or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+    """Ask on a terminal; without one, or with --yes, go on. Never for what removes data."""
+    if assume_yes or not is_terminal():
         return True
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -5,7 +5,6 @@ The format is CycloneDX 1.6 (ECMA-424); component names are package URLs (purl).
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -20,13 +19,16 @@ from urllib.parse import quote
 
 from tarn_host import engine, images, project, shell
 from tarn_host.project import ROOT
-from tarn_host.say import StopError, line, stopped
+from tarn_host.say import Problem, StopError, line, problem, stopped
+from tarn_host.words import Parser
 
 INSIDE = Path(__file__).with_name("sbom_inside.py")
 NOTES = ROOT / "docs/vulnerabilities.json"
 FOLDER = ROOT / "artifacts/sbom"
 TIMEOUT_S = 180
 STATES = {"resolved", "exploitable", "in_triage", "not_affected"}
+OPEN = {"exploitable", "in_triage"}
+ISO_DAY = re.compile(r"^\d{4}-\d\d-\d\d$")
 HELP = """Write one CycloneDX file per image: its Debian packages, Python packages, jars and Go modules, and
 what is known of holes in them (docs/vulnerabilities.json). Looks into the images that scripts/up built and
 needs no network."""
@@ -35,7 +37,7 @@ FILE_NAME = re.compile(r"^(.+?)-(\d[\w.+-]*)$")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/sbom and give its exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/sbom", description=HELP)
+    parser = Parser(prog="scripts/sbom", description=HELP)
     parser.add_argument(
         "images", nargs="*", metavar="image", help="minio, kafka, ...; all where none is named"
     )
@@ -64,7 +66,9 @@ def write_all(wanted: Sequence[str], folder: Path) -> None:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise StopError(f"no such image: {', '.join(unknown)}", f"choose from: {' '.join(sorted(known))}", 2)
-    notes = read_notes(NOTES.read_text(encoding="utf-8"), date.today())
+    notes = read_notes(NOTES.read_text(encoding="utf-8"))
+    for item in overdue(notes, date.today()):
+        problem(item)
     folder.mkdir(parents=True, exist_ok=True)
     for name in wanted or sorted(known):
         bill = document(name, known[name], inventory(known[name]), notes, datetime.now(timezone.utc))
@@ -101,11 +105,11 @@ def inventory(image: str) -> dict[str, Any]:
     return found
 
 
-def read_notes(text: str, today: date) -> list[dict[str, Any]]:
-    """The notes on known holes; a hole that is left open needs a date, and not one that has passed. Pure.
+def read_notes(text: str) -> list[dict[str, Any]]:
+    """The notes on known holes; a hole that is left open needs a day to look again. Pure.
 
     Raises:
-        StopError: a note is incomplete or has run out.
+        StopError: a note is incomplete.
     """
     notes: list[dict[str, Any]] = json.loads(text)
     for note in notes:
@@ -116,15 +120,24 @@ def read_notes(text: str, today: date) -> list[dict[str, Any]]:
             raise StopError(
                 f"{name} in docs/vulnerabilities.json {said}", f"states: {', '.join(sorted(STATES))}"
             )
-        if note["state"] in ("exploitable", "in_triage"):
-            if "until" not in note:
-                raise StopError(f"{name} is open without an end", "give it `until`, the day to look again")
-            if date.fromisoformat(note["until"]) < today:
-                raise StopError(
-                    f"{name} was left open until {note['until']}",
-                    "look whether it is closed upstream; renew or remove it",
-                )
+        if note["state"] in OPEN and not ISO_DAY.match(str(note.get("until", ""))):
+            raise StopError(
+                f"{name} is open and its `until` is {note.get('until', 'missing')}",
+                "give it `until`, the day to look again, such as 2027-03-31",
+            )
     return notes
+
+
+def overdue(notes: Sequence[Mapping[str, Any]], today: date) -> list[Problem]:
+    """The open notes whose day to look again has passed: reported, and no reason to write no file. Pure."""
+    return [
+        Problem(
+            f"{note['id']} in docs/vulnerabilities.json was left open until {note['until']}",
+            "look whether it is closed upstream; renew the day or remove the note",
+        )
+        for note in notes
+        if note["state"] in OPEN and date.fromisoformat(note["until"]) < today
+    ]
 
 
 def document(

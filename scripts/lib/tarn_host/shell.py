@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -136,10 +137,12 @@ class Running:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for raw in self.process.stdout:
-            text = raw.decode(errors="replace").rstrip("\n")
-            self.tail.append(text)
-            self._on_line(text)
+        with self.process.stdout as lines:
+            for raw in lines:
+                text = raw.decode(errors="replace").rstrip("\n")
+                self.tail.append(text)
+                with contextlib.suppress(OSError):  # a full disk: read on, or the program waits for ever
+                    self._on_line(text)
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""

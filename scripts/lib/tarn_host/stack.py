@@ -120,13 +120,13 @@ def start(here: Project, config: Mapping[str, Any]) -> str:
     running = {s.name for s in services(here) if s.state == "running"}
     if running:
         complete_secrets(here, running)
+    names = [name for name in to_start(of_profile(config, here.profile)) if name not in LAST]
+    _up(here, ["--remove-orphans", *names], hidden=(*LAST, *(FULL_ONLY if here.profile == "small" else ())))
     if here.profile == "small":
         extra = sorted(s.name for s in services(here) if s.name in FULL_ONLY)
         if extra:
             line(f"    the small profile stops {', '.join(extra)}")
             _compose(here, ["rm", "--stop", "--force", *extra], STOP_TIMEOUT_S)
-    names = [name for name in to_start(of_profile(config, here.profile)) if name not in LAST]
-    _up(here, ["--remove-orphans", *names], hidden=LAST)
     up = sum(1 for s in services(here) if s.state == "running")
     return f"{up} services are up"
 
@@ -326,15 +326,20 @@ def start_replay(here: Project) -> None:
     )
 
 
+def replay_runs(here: Project) -> bool:
+    """Whether the demo's replay runs."""
+    labels = [f"label=com.docker.compose.{key}" for key in (f"project={here.name}", f"service={REPLAY}")]
+    listing = ["docker", "ps", "--quiet", *(word for label in labels for word in ("--filter", label))]
+    return bool(shell.capture(listing, timeout_s=20).out.strip())
+
+
 def stop_replay(here: Project) -> bool:
     """Stop the demo's replay; whether it ran.
 
     Raises:
         StopError: Compose failed.
     """
-    labels = [f"label=com.docker.compose.{key}" for key in (f"project={here.name}", f"service={REPLAY}")]
-    listing = ["docker", "ps", "--quiet", *(word for label in labels for word in ("--filter", label))]
-    if not shell.capture(listing, timeout_s=20).out.strip():
+    if not replay_runs(here):
         return False
     shell.logged(
         ["docker", "compose", "--profile", "demo", "stop", REPLAY],

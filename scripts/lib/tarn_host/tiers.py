@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from tarn_host import firewall, lanes, python, shell, stack, up
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Phases, StopError, line, stopped
+from tarn_host.words import Parser
 
 # Faults last: what they provoke stands in the logs of the stack that the tiers share.
 TIERS = ("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck")
@@ -115,7 +115,7 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/test and give its exit code."""
     own, for_pytest = split(sys.argv[1:] if arguments is None else arguments)
-    found = argparse.ArgumentParser(prog="scripts/test", description=HELP, epilog=EPILOG)
+    found = Parser(prog="scripts/test", description=HELP, epilog=EPILOG)
     found.add_argument("tiers", nargs="*", metavar="tier", help="which tiers to run")
     found.add_argument(
         "--yes", action="store_true", help="do not ask before installing or starting an engine"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import fcntl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tarn_host import base, checks, engine, firewall, images, project, shell, stack
+from tarn_host import base, checks, engine, engine_kind, firewall, images, project, shell, stack
 from tarn_host.project import ROOT, Project
-from tarn_host.say import Phases, Problem, StopError, agree, line, problem, stopped
+from tarn_host.say import Phases, Problem, StopError, agree, line, no_room, problem, stopped
+from tarn_host.turn import only_one
+from tarn_host.words import Parser
 
 CANARY_TIMEOUT_S = 300
 DEMO_WAIT_S = 150
@@ -22,9 +21,9 @@ row through Kafka and ingest that pyiceberg, Trino and Spark read back, and star
 flights is played into the lake. Safe to run again at any time."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of scripts/up."""
-    found = argparse.ArgumentParser(prog="scripts/up", description=HELP)
+    found = Parser(prog="scripts/up", description=HELP)
     found.add_argument(
         "--yes", action="store_true", help="do not ask before installing or starting an engine"
     )
@@ -36,6 +35,11 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "--offline", dest="pull", action="store_const", const="never", help="the same as --pull never"
+    )
+    found.add_argument(
+        "--refresh",
+        action="store_true",
+        help="make the base image again, and with it every image, from the Debian packages of today",
     )
     found.add_argument(
         "--no-canary", dest="canary", action="store_false", help="leave out the row at the end"
@@ -75,14 +79,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcome = "failed"
     try:
         is_demo_on(project.load().settings)
+        if options.refresh and options.pull == "never":
+            raise StopError("--refresh fetches packages, and --pull never forbids it", "choose one", 2)
         told = choices(options.profile, options.ports)
         with only_one(project.load()):
             here = prepare(
-                phases, assume_yes=options.yes, offline=options.pull == "never", ports=True, told=told
+                phases,
+                assume_yes=options.yes,
+                offline=options.pull == "never",
+                ports=True,
+                told=told,
+                refresh=options.refresh,
             )
             config = images.compose_config(here)
             with phases.phase("start") as notes:
                 firewall.close(here, config)
+                changed = project.make_readable(project.SPECS_DIR)
+                if changed:
+                    line(f"    made readable for the containers: {', '.join(changed)}")
                 notes.append(stack.start(here, config))
             if options.canary:
                 with phases.phase("canary"):
@@ -102,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = "done"
     except StopError as error:
         return stopped(error)
+    except OSError as error:
+        return stopped(no_room(error))
     except KeyboardInterrupt:
         return stopped(
             StopError("stopped by the keyboard", "run scripts/up again to go on, or scripts/down to end", 130)
@@ -126,24 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def only_one(here: Project) -> Iterator[None]:
-    """Let one script at a time change a project.
-
-    Raises:
-        StopError: another one is at it.
-    """
-    project.STATE_DIR.mkdir(exist_ok=True)
-    with (project.STATE_DIR / f"{here.name}.lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StopError(
-                f"another scripts/up or scripts/down of {here.name} is running", "wait until it has ended"
-            ) from None
-        yield
-
-
 def choices(profile: str | None, ports: str | None) -> dict[str, str]:
     """What the command line asks to remember; an empty value forgets.
 
@@ -166,7 +164,13 @@ def choices(profile: str | None, ports: str | None) -> dict[str, str]:
 
 
 def prepare(
-    phases: Phases, *, assume_yes: bool, offline: bool, ports: bool, told: Mapping[str, str] | None = None
+    phases: Phases,
+    *,
+    assume_yes: bool,
+    offline: bool,
+    ports: bool,
+    told: Mapping[str, str] | None = None,
+    refresh: bool = False,
 ) -> Project:
     """Everything before the services start: checks, engine, base image, .env, our images.
 
@@ -190,9 +194,15 @@ def prepare(
                     "no engine, and not asked to get one", "install and start Docker yourself, or answer y"
                 )
             found = engine.carry_out(wanted, machine)
-        notes.append(f"engine {found.server}, Compose {found.compose}")
+        notes.append(
+            ", ".join(
+                filter(None, [f"engine {found.server}", found.kind.words(), f"Compose {found.compose}"])
+            )
+        )
+        for text in engine_kind.warnings(found.kind):
+            line(f"    note: {text}")
     with phases.phase("base") as notes:
-        notes.append(base.ensure(here, offline))
+        notes.append(base.ensure(here, offline, refresh))
         if project.write_env(here):
             notes.append("wrote .env")
     with phases.phase("build") as notes:

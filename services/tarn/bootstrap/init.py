@@ -95,7 +95,9 @@ def check_credentials(volumes: SecretVolumes) -> tuple[tuple[str, ...], TarnErro
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run init and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tarn.bootstrap.init", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tarn.bootstrap.init", description=__doc__
+    )
     parser.add_argument(
         "--root", type=Path, default=Path("/secrets"), help="folder of the volumes, one per consumer"
     )

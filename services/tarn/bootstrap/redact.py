@@ -31,7 +31,9 @@ def read_secrets(root: Path) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Redact stdin to stdout and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tarn.bootstrap.redact", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tarn.bootstrap.redact", description=__doc__
+    )
     parser.add_argument("--root", type=Path, default=Path("/secrets"), help="folder of the secret volumes")
     options = parser.parse_args(argv)
     try:

@@ -258,7 +258,9 @@ def run(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run bootstrap and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tarn.bootstrap.store", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tarn.bootstrap.store", description=__doc__
+    )
     parser.add_argument(
         "--policies", type=Path, default=Path("/opt/tarn/policies"), help="folder with <user>.json"
     )

@@ -245,12 +245,12 @@ def _total(catalog: RestCatalog, table: TableName) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb and gives the exit code."""
-    parser = argparse.ArgumentParser(prog="tarn.cli.bench")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tarn.cli.bench")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name in ("produce", "read"):
-        verbs.add_parser(name).add_argument("--events", type=int, required=True)
-    verbs.add_parser("count")
-    paced = verbs.add_parser("fresh")
+        verbs.add_parser(name, allow_abbrev=False).add_argument("--events", type=int, required=True)
+    verbs.add_parser("count", allow_abbrev=False)
+    paced = verbs.add_parser("fresh", allow_abbrev=False)
     paced.add_argument("--rate", type=float, required=True)
     paced.add_argument("--seconds", type=float, required=True)
     options = vars(parser.parse_args(arguments))

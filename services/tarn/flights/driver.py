@@ -218,10 +218,10 @@ def tell(step: Step) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m tarn_jobs run`: once, or for good with --continuous."""
     parser = argparse.ArgumentParser(
-        prog="tarn_jobs", description="Bronze to silver to gold, by Spark Connect."
+        allow_abbrev=False, prog="tarn_jobs", description="Bronze to silver to gold, by Spark Connect."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="bring silver and gold up to bronze")
+    run = commands.add_parser("run", allow_abbrev=False, help="bring silver and gold up to bronze")
     run.add_argument("--continuous", action="store_true", help="keep them there until stopped")
     run.add_argument("--remote", default=os.environ.get("TARN_SPARK_REMOTE", REMOTE), help="Spark Connect")
     run.add_argument("--poll-s", type=float, default=POLL_S, help="pause between two looks, seconds")

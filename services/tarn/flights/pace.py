@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from tarn.core.errors import InvalidSettingError
@@ -44,7 +45,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         """Refuses a rate that never gets anywhere."""
-        if self.per_s <= 0:
+        if not 0 < self.per_s < inf:
             raise InvalidSettingError(
                 f"the rate is {self.per_s}; give more than 0 messages a second", rate=self.per_s
             )
@@ -62,7 +63,7 @@ class Speed:
 
     def __post_init__(self) -> None:
         """Refuses a speed that never gets anywhere."""
-        if self.factor <= 0:
+        if not 0 < self.factor < inf:
             raise InvalidSettingError(
                 f"the speed is {self.factor}; give more than 0 (1 is as it happened)", speed=self.factor
             )
@@ -86,7 +87,7 @@ class HeadStart:
 
     def __post_init__(self) -> None:
         """Refuses what is no span of time."""
-        if self.hours < 0:
+        if not 0 <= self.hours < inf:
             raise InvalidSettingError(
                 f"the head start is {self.hours:g} hours; give 0 or more", hours=self.hours
             )

@@ -20,7 +20,9 @@ from tarn.ingest.specs import load_specs
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 fine, 2 something to correct, see `tarn.core.exits`."""
     parser = argparse.ArgumentParser(
-        prog="tarn-ingest", description="Streams topics into tables, each row exactly once, as the specs say."
+        allow_abbrev=False,
+        prog="tarn-ingest",
+        description="Streams topics into tables, each row exactly once, as the specs say.",
     )
     parser.add_argument("--check", action="store_true", help="read the specs, tell what is wrong, and end")
     parser.add_argument("--specs", type=Path, help="the folder of specs (default: TARN_SPECS_DIR)")

@@ -6,8 +6,9 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+from typer.testing import CliRunner
 
-from tarn.cli.demo import _print_glance
+from tarn.cli.demo import _print_glance, app
 from tarn.cli.glance import Glance, TableRow
 from tarn.cli.ports import Answer
 
@@ -32,3 +33,20 @@ def test_no_answer_yet_says_what_brings_one(capsys: pytest.CaptureFixture[str]) 
     _print_glance(Glance(at=AT, tables=TABLES, answer=None))
     text = " ".join(capsys.readouterr().out.split())
     assert "Gold holds no answer yet: scripts/tarn demo replay or demo load plays the flights." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["replay", "--speed", "0"], "the speed is 0"),
+        (["replay", "--speed", "nan"], "the speed is nan"),
+        (["replay", "--rate", "inf"], "the rate is inf"),
+        (["replay", "--speed", "2", "--rate", "2"], "choose one"),
+        (["replay", "--speed", "600"], ""),
+        (["load"], ""),
+    ],
+)
+def test_options_are_looked_at_before_anything_is_asked_or_stopped(words: list[str], said: str) -> None:
+    told = CliRunner().invoke(app, [*words, "--check"])
+    assert said in str(told.exception or "")
+    assert (told.exit_code == 0) is (said == "")

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tarn_host import ci, shell
+from tarn_host import ci, engine, images, project, shell, stack, tiers
+from tarn_host.project import Project
 
 from tests.support.stack import eventually
 
@@ -39,3 +40,27 @@ def test_the_limit_is_well_under_ninety_minutes(monkeypatch: pytest.MonkeyPatch)
     assert ci.limit_s() + 2 * ci.GRACE_S < 85 * 60
     monkeypatch.setenv("TARN_CI_LIMIT_S", "5")
     assert ci.limit_s() == 5
+
+
+def test_the_project_of_the_tests_is_never_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the user's own lake in this clone is called, by its path, by .env or by the environment."""
+    purged: list[str] = []
+    monkeypatch.setenv("COMPOSE_PROJECT_NAME", "my-lake")
+    monkeypatch.setattr(ci, "_bounded", lambda command, timeout_s: 0)
+    monkeypatch.setattr(engine, "look", lambda: engine.Engine("27.0", "", "2.30", "/", None))
+    monkeypatch.setattr(stack, "stop", lambda here, purge: purged.append(here.name))
+    monkeypatch.setattr(tiers, "by_label", lambda condition: purged.append(condition.rpartition("=")[2]))
+    monkeypatch.setattr(images, "compose_config", lambda here: {"services": {}})
+    monkeypatch.setattr(images, "image_ids", lambda names: {})
+    monkeypatch.setattr(shell, "capture", lambda *_, **__: shell.Result(0, "", ""))
+    monkeypatch.setattr(tiers, "ARTIFACTS", Path("/nowhere"))
+    assert ci.main() == 0
+    own = f"{project.default_name(project.ROOT)}-ci"
+    assert set(purged) == {own, f"{own}-test"}
+    assert "my-lake" not in purged
+
+
+def test_nothing_but_that_project_can_be_cleaned() -> None:
+    lake = Project(name=project.default_name(project.ROOT), base="b", own_base=True, settings={})
+    with pytest.raises(AssertionError, match="is not the project of these tests"):
+        ci.clean_up(lake, stop_engine=False)

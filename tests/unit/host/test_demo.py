@@ -66,6 +66,26 @@ def test_only_a_running_replay_is_stopped(monkeypatch: pytest.MonkeyPatch, runni
     assert ran == [["docker", "compose", "--profile", "demo", "stop", "replay"]] * running
 
 
+@pytest.mark.parametrize(("refused", "ran"), [(2, ["check"]), (0, ["check", "stop", "play"])])
+def test_a_play_whose_options_are_refused_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, refused: int, ran: list[str]
+) -> None:
+    did: list[str] = []
+
+    def run(here: Project, service: str, words: Sequence[str], **_: Any) -> int:
+        check = "--check" in words
+        did.append("check" if check else "play")
+        assert list(words)[:4] == ["demo", "replay", "--speed", "0"]
+        return refused if check else 0
+
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    monkeypatch.setattr(cli.oneshot, "run", run)
+    monkeypatch.setattr(stack, "replay_runs", lambda here: True)
+    monkeypatch.setattr(stack, "stop_replay", lambda here: did.append("stop"))
+    assert cli.main(["demo", "replay", "--speed", "0"]) == refused
+    assert did == ran
+
+
 def test_stopping_tarn_stops_what_profiles_started_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(stack.shell, "logged", lambda command, *_, **__: ran.append(list(command)))

@@ -437,6 +437,52 @@ def test_a_stack_that_is_not_started_is_no_fault() -> None:
     assert "not started" in notes[0]
 
 
+def test_a_copy_that_is_not_up_is_not_at_fault_for_the_ports_of_another_one() -> None:
+    """scripts/up moves the ports that nobody named; those that the user named stand in the way."""
+    facts = replace(
+        WELL,
+        containers=(),
+        own_ports=frozenset(),
+        taken={9000: ""},
+        holders={9000: "container b-minio-1 of the copy of Tarn in /b/tarn"},
+        tarns={9000: "/b/tarn"},
+    )
+    found, notes = judge(facts)
+    assert found == []
+    assert any("/b/tarn has the ports 9000: scripts/up takes others" in note for note in notes)
+    assert only(replace(facts, fixed=frozenset({"TARN_PORT_S3"}))).code == "port"
+
+
+def test_nothing_was_found_is_not_said_beside_findings() -> None:
+    found, notes = judge(replace(WELL, containers=(), own_ports=frozenset(), taken={9000: "nginx (pid 7)"}))
+    assert [one.code for one in found] == ["port"]
+    assert notes == ["the stack is not started (scripts/up starts it)"]
+
+
+def test_a_service_that_was_short_of_memory_is_heard_about_what_it_says_now() -> None:
+    facts = but(
+        "trino",
+        health="unhealthy",
+        health_output="deep: schema a-team is not found",
+        inside=Inside(oom_kills=1),
+    )
+    found, _ = judge(facts)
+    assert [one.code for one in found] == ["service-unhealthy", "oom"]
+    assert "schema a-team is not found" in found[0].what
+    blamed = replace(
+        facts,
+        containers=tuple(
+            replace(c, state="exited", exit_code=1, health="", inside=None, log=("no room",))
+            if c.service == "minio"
+            else c
+            for c in facts.containers
+        ),
+    )
+    codes = {one.code: one for one in judge(blamed)[0]}
+    assert "trino (unhealthy)" in codes["service-ended"].follows, "the store is the cause"
+    assert "TARN_MEM_TRINO" in codes["oom"].fix
+
+
 def test_a_busy_copy_is_told_and_not_called_stale() -> None:
     found, notes = judge(replace(WELL, busy=True, source_changed=True))
     assert found == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tarn_host.engine import Engine, Machine, Plan, plan, version_tuple
+from tarn_host import apt
+from tarn_host.engine import Engine, Machine, Plan, packages, plan
+from tarn_host.engine_kind import Kind, version_tuple
 
 UP = Engine(
     server="20.10.24", error="", compose="2.26.1-4", data_root="/var/lib/docker", memory_bytes=8 << 30
@@ -90,3 +92,74 @@ def test_offline_refuses_what_would_need_the_network() -> None:
 )
 def test_version_tuple(text: str, wanted: tuple[int, ...]) -> None:
     assert version_tuple(text) == wanted
+
+
+@pytest.mark.parametrize("server", ["19.03.15", "18.09.1", "1.13.1"])
+def test_an_engine_that_is_too_old_is_named_before_anything_is_built(server: str) -> None:
+    _, problems = plan(dataclasses.replace(UP, server=server), DEBIAN_ROOT, offline=False)
+    (found,) = problems
+    assert server in found.what
+    assert "20.10" in found.what
+    assert "upgrade" in found.fix
+
+
+def test_an_engine_of_another_kind_is_named() -> None:
+    podman = dataclasses.replace(UP, server="5.4.2", kind=Kind(podman=True))
+    _, problems = plan(podman, DEBIAN_ROOT, offline=False)
+    assert "Podman (5.4.2)" in problems[0].what
+    assert "install Docker Engine" in problems[0].fix
+
+
+def test_a_daemon_without_its_client_gets_the_client() -> None:
+    """Debian 13 without what docker.io only recommends."""
+    here = dataclasses.replace(DEBIAN_ROOT, has_dockerd=True, has_client=False)
+    wanted, problems = plan(dataclasses.replace(DEAD, error="docker: not found"), here, offline=False)
+    assert wanted == Plan(install_client=True, start=True)
+    assert "docker-cli" in wanted.words()
+    assert problems == []
+    _, problems = plan(DEAD, here, offline=True)
+    assert "needs the network" in problems[0].what
+
+
+def test_a_daemon_without_its_client_is_named_where_it_cannot_be_installed() -> None:
+    here = dataclasses.replace(DEBIAN_ROOT, has_dockerd=True, has_client=False, root=False)
+    wanted, problems = plan(DEAD, here, offline=False)
+    assert wanted == Plan()
+    assert "program `docker`" in problems[0].what
+    assert "docker-cli" in problems[0].fix
+
+
+BOOKWORM = """docker-cli:
+  Installed: (none)
+  Candidate: (none)
+  Version table:
+docker.io:
+  Installed: (none)
+  Candidate: 20.10.24+dfsg1-1+deb12u1
+  Version table:
+     20.10.24+dfsg1-1+deb12u1 500
+        500 http://deb.example/debian bookworm/main amd64 Packages
+"""
+TRIXIE = """docker.io:
+  Installed: (none)
+  Candidate: 26.1.5+dfsg1-9+deb13u1
+  Version table:
+     26.1.5+dfsg1-9+deb13u1 500
+        500 http://deb.example/debian trixie/main amd64 Packages
+docker-cli:
+  Installed: (none)
+  Candidate: 26.1.5+dfsg1-9+deb13u1
+  Version table:
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        ("", ["docker.io", "debootstrap", "iptables"]),
+        (BOOKWORM, ["docker.io", "debootstrap", "iptables"]),
+        (TRIXIE, ["docker.io", "docker-cli", "debootstrap", "iptables"]),
+    ],
+)
+def test_the_client_is_installed_where_it_is_a_package_of_its_own(policy: str, wanted: list[str]) -> None:
+    assert packages(apt.candidates(policy)) == wanted

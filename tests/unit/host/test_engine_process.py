@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -24,7 +25,11 @@ exec -a dockerd sleep 60
 """
 CLIENT = """#!/bin/sh
 [ -f {up} ] || {{ echo "Cannot connect to the Docker daemon" >&2; exit 1; }}
-case "$1" in version) echo 20.10 ;; info) printf '/data\\t1048576\\n' ;; compose) echo 2.26.1 ;; esac
+case "$1" in
+  version) echo 20.10 ;;
+  info) echo '{{"DockerRootDir":"/data","MemTotal":1048576}}' ;;
+  compose) echo 2.26.1 ;;
+esac
 """
 
 
@@ -105,3 +110,23 @@ def test_a_daemon_that_ends_at_once_is_told_with_its_last_words(sandbox: Path) -
     with pytest.raises(StopError, match="overlay2: no") as caught:
         engine.start(DEBIAN_ROOT)
     assert "TARN_ENGINE_DATA_ROOT" in caught.value.fix
+
+
+def test_an_engine_that_gives_up_says_why_in_its_own_words_and_what_to_do(sandbox: Path) -> None:
+    (sandbox / "engine.log").write_text("failed to start daemon: an earlier start, no space left on device\n")
+    install(
+        sandbox,
+        "echo 'failed to start daemon: Devices cgroup isn\\'t mounted'; exit 1".replace("\\'", "'\\''"),
+    )
+    with pytest.raises(StopError) as caught:
+        engine.start(DEBIAN_ROOT)
+    assert "ended with exit code 1: failed to start daemon: Devices cgroup isn't mounted" in caught.value.what
+    assert "control groups" in caught.value.fix
+    assert str(sandbox / "engine.log") in caught.value.fix
+
+
+def test_nothing_is_started_that_nobody_could_ask(sandbox: Path) -> None:
+    with pytest.raises(StopError, match="the program `docker` is not there") as caught:
+        engine.start(dataclasses.replace(DEBIAN_ROOT, has_client=False))
+    assert "docker-cli" in caught.value.fix
+    assert not (sandbox / "up").exists()

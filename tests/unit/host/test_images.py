@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from tarn_host import images
 from tarn_host.images import Target, context_patterns, fingerprint, targets
+from tarn_host.project import Project
 
 
 def test_targets_are_one_per_image_and_the_slow_ones_first() -> None:
@@ -47,3 +50,47 @@ def test_fingerprint_changes_with_what_the_context_holds_and_nothing_else(tmp_pa
     (tmp_path / "lock").write_text("y")
     seen.add(fingerprint(tmp_path, "salt"))
     assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("tail", "what", "fix"),
+    [
+        (["#9 12.3 write /out/minio: no space left on device"], "the disk ran full", "docker builder prune"),
+        (
+            ["E: You don't have enough free space in /var/cache/apt/archives/."],
+            "the disk ran full",
+            "free some",
+        ),
+        (["uv: invalid peer certificate: UnknownIssuer"], "not trusted", "docker image rm tarn/base:x"),
+        (["javac: a mistake"], "", "finished steps are kept"),
+    ],
+)
+def test_a_build_that_failed_names_its_cause(tail: list[str], what: str, fix: str) -> None:
+    told = images.failure("tarn/minio:t", "exit code 1", ["#1 before", *tail], "tarn/base:x")
+    assert told.what.startswith("building tarn/minio:t failed (exit code 1):\n    #1 before")
+    assert what in told.what
+    assert fix in told.fix
+    assert str(images.LOG) in told.fix
+
+
+def test_a_spec_that_was_added_is_no_reason_to_call_the_images_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".dockerignore").write_text("**\n!services\n")
+    specs = tmp_path / "services/specs"
+    specs.mkdir(parents=True)
+    code = tmp_path / "services/app.py"
+    code.write_text("1")
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    monkeypatch.setattr(images, "SPECS", specs)
+    monkeypatch.setattr(images, "RECORD", tmp_path / "images.json")
+    monkeypatch.setattr(images, "image_ids", lambda names: {})
+    here = Project(name="t", base="b", own_base=True, settings={})
+    config: dict[str, dict[str, str]] = {"services": {}}
+    assert images.changed(here, config) is None
+    images.build(here, config, offline=True)
+    assert images.changed(here, config) is False
+    (specs / "mine.yaml").write_text("a spec")
+    assert images.changed(here, config) is False
+    code.write_text("2")
+    assert images.changed(here, config) is True

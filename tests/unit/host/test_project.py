@@ -125,3 +125,37 @@ def test_a_block_of_ports_is_stable_and_holds_every_port_of_the_compose_file() -
     fewer = project.port_block(20_000, names[1:])
     assert fewer == {name: block[name] for name in names[1:]}
     assert project.port_block(5, ["TARN_PORT_Z", "TARN_PORT_A"]) == {"TARN_PORT_A": "14", "TARN_PORT_Z": "15"}
+
+
+def test_what_a_container_mounts_is_made_readable_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "a.yaml").write_text("a")
+    (folder / "b.yaml").write_text("b")
+    (folder / "a.yaml").chmod(0o600)
+    (folder / "b.yaml").chmod(0o644)
+    folder.chmod(0o700)
+    tmp_path.chmod(0o700)
+    assert project.make_readable(folder) == ["specs", "specs/a.yaml"]
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "a.yaml", tmp_path)] == [
+        0o755,
+        0o644,
+        0o700,
+    ]
+    assert project.make_readable(folder) == []
+
+
+def test_specs_of_somebody_else_are_named_with_what_their_owner_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.yaml").write_text("a")
+    (tmp_path / "a.yaml").chmod(0o600)
+    tmp_path.chmod(0o755)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(StopError, match=r"a\.yaml \(mode 600\)") as caught:
+        project.make_readable(tmp_path)
+    assert f"chmod -R a+rX {tmp_path}" in caught.value.fix

@@ -6,7 +6,9 @@ import json
 
 import pytest
 import yaml
-from tarn_host import project
+from tarn_host import project, stack
+from tarn_host.say import StopError
+from tarn_host.shell import Result
 from tarn_host.stack import FULL_ONLY, Service, addresses, of_profile, parse_ps, secrets_written, to_start
 
 ROWS = [
@@ -100,3 +102,32 @@ def test_written_secrets_are_read_from_inits_log() -> None:
         '{"event": "credentials complete", "written": 2}',
     ]
     assert secrets_written(log) == {"trino": ["catalog_credential (made)", "x (copied from bootstrap)"]}
+
+
+def test_the_small_profile_stops_the_engines_only_when_the_rest_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start that fails leaves running what ran."""
+    here = project.Project(name="t", base="b", own_base=True, settings={"TARN_PROFILE": "small"}, choices={})
+    running = [
+        Service(name=n, container=n, state="running", health="healthy", exit_code=0) for n in FULL_ONLY
+    ]
+    ran: list[str] = []
+
+    def compose(here: project.Project, words: list[str], timeout_s: float) -> Result:
+        ran.append(words[0])
+        return Result(0, "", "")
+
+    def fail(*_: object, **__: object) -> None:
+        raise StopError("catalog is unhealthy")
+
+    monkeypatch.setattr(stack, "LOG", project.ROOT / "no-such-log")
+    monkeypatch.setattr(stack, "services", lambda here: running)
+    monkeypatch.setattr(stack, "_compose", compose)
+    monkeypatch.setattr(stack, "_up", fail)
+    with pytest.raises(StopError, match="catalog is unhealthy"):
+        stack.start(here, CONFIG)
+    assert ran == ["run"], "init alone ran"
+    monkeypatch.setattr(stack, "_up", lambda *_, **__: ran.append("up"))
+    stack.start(here, CONFIG)
+    assert ran == ["run", "run", "up", "rm"]

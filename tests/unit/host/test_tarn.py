@@ -101,6 +101,7 @@ def test_a_play_with_wrong_options_stops_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cli.project, "load", lambda: Here())
     monkeypatch.setattr(cli.base, "is_there", lambda image: True)
     monkeypatch.setattr(cli.oneshot, "run", run)
+    monkeypatch.setattr(cli.stack, "replay_runs", lambda here: True)
     monkeypatch.setattr(cli.stack, "stop_replay", lambda here: done.append("stopped"))
     assert cli.main(["demo", "replay", "--speed", "0"]) == 2
     assert done == [["demo", "replay", "--speed", "0", "--check"]]

@@ -1,0 +1,17 @@
+"""Run one module of tarn_host: `python3 -I -B start.py <module> [arguments]`.
+
+Isolated, Python imports nothing from the folder that somebody stands in, nor from what PYTHONPATH names; the
+one folder that is added is this file's own.
+"""
+
+import importlib
+import os
+import sys
+
+CALLED = {"cli": "scripts/tarn", "tiers": "scripts/test", "ci": ".ci/run"}
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    module = sys.argv[1]
+    sys.argv[:2] = [CALLED.get(module, f"scripts/{module}")]
+    sys.exit(importlib.import_module(f"tarn_host.{module}").main())

@@ -1,0 +1,48 @@
+"""The base that debootstrap makes is as lean as the slim image of a registry, and can be made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tarn_host import base
+from tarn_host.project import Project
+from tarn_host.say import StopError
+
+HERE = Project(name="t", base="tarn/base:x", own_base=True, settings={})
+
+
+def test_no_download_cache_or_document_stays_but_licences_do(tmp_path: Path) -> None:
+    kept = ("usr/share/doc/bash/copyright", "usr/share/zoneinfo/UTC", "usr/bin/bash")
+    gone = ("usr/share/doc/bash/README", "usr/share/man/man1/bash.1", "usr/share/locale/de/LC_MESSAGES/x.mo")
+    for name in (*kept, *gone):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    base.make_slim(tmp_path)
+    assert [name for name in (*kept, *gone) if (tmp_path / name).exists()] == list(kept)
+    clean = (tmp_path / "etc/apt/apt.conf.d/docker-clean").read_text()
+    assert clean.count("/var/cache/apt/*.bin") == 2
+    assert 'Dir::Cache::pkgcache "";' in clean
+    assert (
+        "path-include /usr/share/doc/*/copyright"
+        in (tmp_path / "etc/dpkg/dpkg.cfg.d/docker-slim").read_text()
+    )
+
+
+def test_a_base_that_is_there_is_made_again_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    answer: Any = type("Answer", (), {"ok": True})()
+    monkeypatch.setattr(base, "is_there", lambda image: True)
+    monkeypatch.setattr(base.shell, "capture", lambda *_, **__: answer)
+    monkeypatch.setattr(base, "_derive", lambda image, upstream: made.append(image))
+    assert base.ensure(HERE, offline=False) == "tarn/base:x is there"
+    assert made == []
+    base.ensure(HERE, offline=False, refresh=True)
+    assert made == ["tarn/base:x"]
+
+
+def test_without_the_network_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "is_there", lambda image: False)
+    with pytest.raises(StopError, match="--pull never forbids fetching it"):
+        base.ensure(HERE, offline=True)

@@ -1,0 +1,49 @@
+"""Data is removed by somebody who was asked, or by --yes; a pipe is neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tarn_host import down, engine, project, stack
+
+UP = engine.Engine(server="27.0", error="", compose="2.30", data_root="/", memory_bytes=None)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
+    """Whether each stop removed data."""
+    done: list[bool] = []
+    monkeypatch.setattr(project, "STATE_DIR", tmp_path)
+    monkeypatch.setattr(engine, "look", lambda: UP)
+    monkeypatch.setattr(stack, "stop", lambda here, purge: done.append(purge))
+    return done
+
+
+def test_a_pipe_is_no_consent(stopped: list[bool], capsys: pytest.CaptureFixture[str]) -> None:
+    assert down.main(["--purge"]) == 2
+    assert stopped == []
+    said = capsys.readouterr().err
+    assert "no terminal" in said
+    assert "--yes" in said
+
+
+def test_yes_is(stopped: list[bool]) -> None:
+    assert down.main(["--purge", "--yes"]) == 0
+    assert stopped == [True]
+
+
+def test_without_purge_nobody_is_asked(stopped: list[bool]) -> None:
+    assert down.main([]) == 0
+    assert stopped == [False]
+
+
+@pytest.mark.parametrize(("answer", "removed"), [("y", [True]), ("n", []), ("", [])])
+def test_on_a_terminal_the_answer_counts(
+    stopped: list[bool], monkeypatch: pytest.MonkeyPatch, answer: str, removed: list[bool]
+) -> None:
+    monkeypatch.setattr(down, "is_terminal", lambda: True)
+    monkeypatch.setattr("tarn_host.say.is_terminal", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    assert (down.main(["--purge"]) == 0) is bool(removed)
+    assert stopped == removed

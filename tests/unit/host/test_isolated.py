@@ -1,0 +1,28 @@
+"""Scripts import the standard library and their own modules, whatever folder somebody stands in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tarn_host.project import ROOT
+
+
+@pytest.mark.parametrize("script", ["up", "down", "tarn", "test", "doctor", "bench", "sbom"])
+def test_nothing_is_imported_from_the_folder_that_somebody_stands_in(script: str, tmp_path: Path) -> None:
+    """The names are those of modules that every script imports, from the standard library and our own."""
+    for name in ("json", "argparse", "subprocess", "pathlib", "re", "tarn_host", "runpy", "importlib"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+    done = subprocess.run(
+        [str(ROOT / "scripts" / script), "--help"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+    if script != "tarn":  # its help comes from the image
+        assert b"usage: scripts/" in done.stdout
+    assert b"Traceback" not in done.stderr
