@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tarn_host import engine, shell, stack
+from tarn_host import engine, engine_kind, shell, stack
 from tarn_host.engine import Machine
 from tarn_host.project import ROOT, Project
 from tarn_host.say import Problem
@@ -72,7 +72,7 @@ class Edge:
 def is_needed(server: str, here: Machine) -> bool:
     """Whether this engine lets such packets in; Docker Desktop's run in a machine of their own. Pure."""
     local = here.docker_host in ("", "unix:///var/run/docker.sock")
-    return here.linux and local and engine.version_tuple(server) < CLOSED_SINCE
+    return here.linux and local and engine_kind.version_tuple(server) < CLOSED_SINCE
 
 
 def chain_of(name: str) -> str:

@@ -30,7 +30,7 @@ def configure(level: str = "info", *, service: str | None = None) -> None:
     structlog.configure(
         processors=[*shared, *written],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        logger_factory=structlog.PrintLoggerFactory(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stdout)

@@ -103,13 +103,13 @@ def _all_tables(catalog: Catalog, parent: tuple[str, ...]) -> Iterable[TableName
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb and gives the exit code."""
-    parser = argparse.ArgumentParser(prog="tarn.cli.soak")
+    parser = argparse.ArgumentParser(prog="tarn.cli.soak", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    asking = verbs.add_parser("queries")
+    asking = verbs.add_parser("queries", allow_abbrev=False)
     asking.add_argument("--engine", choices=ENGINES, required=True)
     asking.add_argument("--seconds", type=float, required=True)
     asking.add_argument("--pause", type=float, required=True)
-    verbs.add_parser("lake")
+    verbs.add_parser("lake", allow_abbrev=False)
     options = parser.parse_args(arguments)
     settings = load_settings()
     try:

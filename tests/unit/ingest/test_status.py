@@ -130,7 +130,7 @@ def test_the_pages():
         assert get(server.port, "/health")[0] == 200
         status, body = get(server.port, "/health?deep")
         assert (status, json.loads(body)["faults"]) == (503, ["store: cannot be written"])
-        found.update("orders", committed={0: 5}, ends={0: 9}, progress_s=NOW - 121)
+        found.update("orders", committed={0: 5}, ends={0: 9}, measured=True, progress_s=NOW - 121)
         assert (get(server.port, "/health")[0], get(server.port, "/health?lag")[0]) == (200, 503)
         found.update("orders", state=State.WAITING, message="no broker")
         assert get(server.port, "/health")[0] == 503
