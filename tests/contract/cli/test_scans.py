@@ -179,6 +179,20 @@ def test_a_file_that_is_gone_or_broken_is_named_and_the_store_is_not_blamed(
         world.query("SELECT count(who) FROM a.rows")
 
 
+def test_the_canarys_own_reader_does_not_blame_the_store_for_a_broken_file(
+    world: World, tmp_path: Path
+) -> None:
+    sent = pa.array([datetime(2026, 3, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    rows = pa.table({"id": ["x"], "sent_at": sent, "note": ["n"]})
+    world.table("ops.canary", rows).append(rows)
+    assert len(world.lake.find("ops.canary", "x", timeout_s=30.0)) == 1
+    (file,) = [path for path in (tmp_path / "lake").rglob("*.parquet") if "ops/canary" in str(path)]
+    file.write_bytes(b"no Parquet at all")
+    with pytest.raises(CorruptStateError, match=r"a file of ops\.canary cannot be decoded") as told:
+        world.lake.find("ops.canary", "x", timeout_s=30.0)
+    assert "minio" not in told.value.message
+
+
 def test_a_table_that_the_library_cannot_open_is_named_and_the_others_are_read(world: World) -> None:
     world.table("a.rows").append(ROWS)
     fields = [

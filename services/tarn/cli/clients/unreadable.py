@@ -25,7 +25,7 @@ DELETES_FIX = (
     "ALTER TABLE {table} EXECUTE optimize, or read it with --engine trino or spark"
 )
 
-READING_ERRORS = (OSError, pa.ArrowException, ValidationError, ValueError, TypeError, NotImplementedError)
+READING_ERRORS = (OSError, pa.ArrowException, ValidationError, ValueError, NotImplementedError)
 """What pyiceberg and pyarrow raise when a table cannot be read, whatever the reason."""
 
 
