@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -111,6 +112,9 @@ class Trino:
         )
 
 
+_REFUSAL = re.compile(r"(No|Invalid) authentication token( provided)?")
+
+
 class Spark:
     """One Spark Connect server.
 
@@ -168,10 +172,10 @@ class Spark:
             raise InvalidError(f"Spark does not accept the statement: {_first_line(error)}") from error
         except (RpcError, PySparkException) as error:
             text = _first_line(error)
-            if "authentication token" in text:
+            if (refusal := _REFUSAL.search(str(error))) is not None:
                 raise UnauthenticatedError(
-                    f"Spark Connect at {self._address} does not take this client's token ({text}); run "
-                    "scripts/up, which completes the secrets, then `docker compose restart spark`",
+                    f"Spark Connect at {self._address} refuses this client: {refusal[0]}; run scripts/up, "
+                    "which completes the secrets, then `docker compose restart spark`",
                     address=self._address,
                 ) from error
             if isinstance(error, RpcError) or "UNAVAILABLE" in text or "RETRIES_EXCEEDED" in text:
