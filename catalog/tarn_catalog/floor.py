@@ -43,7 +43,7 @@ def measure(store: ObjectStore, *, calls: int, metadata_bytes: int) -> dict[str,
 
 def main() -> None:
     """Measures with the service's own key."""
-    parser = argparse.ArgumentParser(prog="python -m tarn_catalog.floor")
+    parser = argparse.ArgumentParser(prog="python -m tarn_catalog.floor", allow_abbrev=False)
     parser.add_argument("--calls", type=int, required=True)
     parser.add_argument("--metadata-bytes", type=int, required=True)
     options = parser.parse_args()

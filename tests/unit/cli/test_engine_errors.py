@@ -17,7 +17,7 @@ from tarn.cli.clients import engines
 from tarn.cli.clients.engines import Spark, Trino
 from tarn.cli.main import main
 from tarn.core.credentials import files_of
-from tarn.core.errors import InvalidError, TarnError, UnavailableError
+from tarn.core.errors import InvalidError, TarnError, UnauthenticatedError, UnavailableError
 from tarn.core.exits import exit_code
 
 NOBODY = "127.0.0.1:1"
@@ -130,6 +130,24 @@ def test_an_engine_that_is_away_is_one_line_and_exit_code_3(
 def test_spark_away_is_told_at_once():
     with pytest.raises(UnavailableError, match="docker compose logs spark"):
         Spark(f"sc://{NOBODY}").query("SELECT 1")
+
+
+def test_a_token_that_spark_does_not_take_is_a_refusal(monkeypatch):
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    said = '<_InactiveRpcError:\n\tstatus = UNAUTHENTICATED\n\tdetails = "Invalid authentication token"\n>'
+
+    def refuse(_: Spark):
+        raise SparkConnectGrpcException(said)
+
+    monkeypatch.setattr(Spark, "_session", refuse)
+    monkeypatch.setattr("tarn.cli.clients.engines.connect", lambda *_, **__: None)
+    with pytest.raises(
+        UnauthenticatedError, match="refuses this client: Invalid authentication token; "
+    ) as c:
+        Spark("sc://spark:15002/;authorization=Bearer%20secret").query("SELECT 1")
+    assert exit_code(c.value) == 4
+    assert "secret" not in str(c.value).replace("secrets", "")
 
 
 def _end(codes: list[int]):

@@ -120,6 +120,9 @@ class Trino:
         )
 
 
+_REFUSAL = re.compile(r"(No|Invalid) authentication token( provided)?")
+
+
 class Spark:
     """One Spark Connect server.
 
@@ -172,10 +175,10 @@ class Spark:
                     raise
         except (RpcError, PySparkException) as error:
             text = spark_reason(error)
-            if "authentication token" in text:
+            if (refusal := _REFUSAL.search(str(error))) is not None:
                 raise UnauthenticatedError(
-                    f"Spark Connect at {self._address} does not take this client's token ({text}); run "
-                    "scripts/up, which completes the secrets, then `docker compose restart spark`",
+                    f"Spark Connect at {self._address} refuses this client: {refusal[0]}; run scripts/up, "
+                    "which completes the secrets, then `docker compose restart spark`",
                     address=self._address,
                 ) from error
             if is_statements_fault(error):
