@@ -136,14 +136,14 @@ def test_every_type_comes_through(world: World) -> None:
         "raw": b"\x00\xff",
         "u": key.bytes,
         "tags": ["a", None],
-        "by_name": [("k", 5)],
+        "by_name": {"k": 5},
         "inner": {"x": 9},
     }
     table.append(pa.Table.from_pylist([values, {}], schema=table.schema().as_arrow()))
     first, second = world.query("SELECT * FROM a.types ORDER BY i NULLS LAST")
     assert first[:6] == tuple(values.values())[:6]
     assert uuid.UUID(str(first[6])) == key
-    assert first[7:] == (["a", None], [("k", 5)], {"x": 9})
+    assert first[7:] == (["a", None], {"k": 5}, {"x": 9})
     assert set(second) == {None}
 
 

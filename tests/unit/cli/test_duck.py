@@ -90,6 +90,10 @@ def test_values_come_back_as_plain_python_values():
     assert not answer.truncated
 
 
+def test_a_map_is_an_object_as_in_trino():
+    assert rows("SELECT MAP {'a': 1} AS m, [MAP {'b': 2}] AS l") == (({"a": 1}, [{"b": 2}]),)
+
+
 @pytest.mark.parametrize(
     "sql",
     [

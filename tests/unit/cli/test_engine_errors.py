@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tarn.cli.clients import engines
@@ -222,3 +223,25 @@ def test_ctrl_c_calls_off_this_statement_in_spark_and_no_other(monkeypatch):
         Spark("sc://spark:15002").query("SELECT 1")
     (first, tag), (second, interrupted) = told
     assert (first, second, tag) == ("tag", "interrupt", interrupted)
+
+
+def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
+    class Frame:
+        columns = ("m",)
+
+        def limit(self, n: int) -> Frame:
+            return self
+
+        def toArrow(self) -> pa.Table:
+            return pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))})
+
+    class Session:
+        def addTag(self, tag: str) -> None:
+            """Nothing."""
+
+        def sql(self, text: str, args: object) -> Frame:
+            return Frame()
+
+    monkeypatch.setattr(engines, "connect", lambda *a, **more: None)
+    monkeypatch.setattr(Spark, "_session", lambda self: Session())
+    assert Spark("sc://spark:15002").query("SELECT 1").rows == (({"a": 1},),)

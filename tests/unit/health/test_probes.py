@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tarn.health import budgets_of
 
@@ -98,6 +99,15 @@ def test_an_image_has_all_that_its_probe_imports(service: str) -> None:
         for more in re.findall(r"^from tarn\.(\w+) import", inside, re.MULTILINE):
             assert f" services/tarn/{more}.py" in copied
     assert 'CMD ["python3", "-I", "-S", "/opt/tarn/health.py"]' in text.replace('["python"', '["python3"')
+
+
+@pytest.mark.parametrize("service", PROBES)
+def test_what_the_watch_ends_comes_back(service: str) -> None:
+    """It ends the child of the engine's init, and the restart policy does the rest."""
+    found = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][service]
+    assert found["init"] is True
+    assert found["restart"] == "unless-stopped"
+    assert any(str(mount).startswith("/tmp:") for mount in found["tmpfs"]), "the watch keeps its state there"
 
 
 @pytest.mark.parametrize("service", ["minio", "trino", "ingest", "jupyter", "catalog"])
