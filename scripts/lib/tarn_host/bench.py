@@ -1,4 +1,4 @@
-"""scripts/bench: measure starting up and ingestion, keep the raw numbers, and write docs/benchmarks.md."""
+"""scripts/bench: measure starts, memory, catalog, ingestion; keep raw numbers; write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarn_host import bench_ingest, bench_ingest_page, bench_memory, engine, shell
+from tarn_host import bench_catalog, bench_ingest, bench_ingest_page, bench_memory, engine, shell
 from tarn_host.project import ROOT
 from tarn_host.say import StopError, agree, line, stopped
 
@@ -49,6 +49,7 @@ ABOUT = {
         "(`memory.current` less `inactive_file`, as `docker stats` shows it), every two seconds: idle, a "
         "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),
+    "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
 }
 
@@ -71,6 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ingest.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     ingest.add_argument("--rate", type=float, default=1_000, help="messages a second for freshness (1000)")
     ingest.add_argument("--seconds", type=float, default=60, help="how long to send at that rate (60)")
+    catalog = verbs.add_parser("catalog", help="calls to the catalog over HTTP, on a small stack of its own")
+    catalog.add_argument("--calls", type=int, default=300, help="of each kind in each round (default 300)")
+    catalog.add_argument("--rounds", type=int, default=5, help="how often to measure (default 5)")
+    catalog.add_argument(
+        "--commits", type=int, default=20_000, help="while memory is watched; 0 leaves it out (default 20000)"
+    )
     verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
@@ -84,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", runs)
         elif options.verb == "memory":
             _keep("memory", "scripts/bench memory", bench_memory.measure())
+        elif options.verb == "catalog":
+            _catalog(options)
         elif options.verb == "ingest":
             _ingest(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
@@ -93,6 +102,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return stopped(StopError("stopped before the end; nothing was kept", "run it again", 130))
     return 0
+
+
+def _catalog(options: argparse.Namespace) -> None:
+    """Measure the catalog and keep it.
+
+    Raises:
+        StopError: a number makes no sense, or the benchmark failed.
+    """
+    numbers = bench_catalog.Options(calls=options.calls, rounds=options.rounds, commits=options.commits)
+    words = f"--calls {numbers.calls} --rounds {numbers.rounds} --commits {numbers.commits}"
+    if not (
+        1 <= numbers.calls <= 10_000 and 1 <= numbers.rounds <= 100 and 0 <= numbers.commits <= 1_000_000
+    ):
+        raise StopError(
+            f"{words}: no such benchmark",
+            "give 1 to 10,000 calls, 1 to 100 rounds and at most 1,000,000 commits",
+            2,
+        )
+    _keep("catalog", f"scripts/bench catalog {words}", bench_catalog.measure(numbers))
 
 
 def _ingest(options: argparse.Namespace) -> None:
@@ -301,6 +329,9 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
         )
         if raw["bench"] == "memory":
             parts.append(f"\n{bench_memory.section(runs)}")
+            continue
+        if raw["bench"] == "catalog":
+            parts.append(f"\n{bench_catalog.section(runs)}")
             continue
         if raw["bench"] == "ingest":
             parts.append(f"\n{bench_ingest_page.section(runs)}")

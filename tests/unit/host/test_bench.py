@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from tarn_host import bench, bench_ingest, bench_ingest_page
+from tarn_host import bench, bench_catalog, bench_ingest, bench_ingest_page
 from tarn_host.say import StopError
 
 
@@ -120,3 +121,49 @@ def test_the_section_about_ingestion_shows_medians_and_ends() -> None:
     assert "| freshness at 1,000 messages a second for 60 s | |" in text
     assert "12 offsets in the topic = 10 rows + 2 dead letters." in text
     assert "it looks every 50 ms" in text
+
+
+def test_the_section_about_the_catalog_shows_medians_ends_and_memory() -> None:
+    def run(scale: float) -> dict[str, Any]:
+        made: dict[str, Any] = {"calls": 300}
+        for length in bench_catalog.HISTORIES:
+            made[f"metadata_{length}_bytes"] = length * 1_000
+        for kind in ("config", *(f"{k}_{n}" for k in ("load", "commit") for n in bench_catalog.HISTORIES)):
+            for words in ("kept", "new"):
+                made[f"{kind}_{words}"] = {"p50_ms": 1.0 * scale, "p99_ms": 4.0 * scale}
+        for kind in ("store_read", "store_write"):
+            made[kind] = {"p50_ms": 0.5 * scale, "p99_ms": 1.0 * scale}
+        return made
+
+    runs = [run(1.0), run(3.0), run(2.0)]
+    assert bench_catalog._words(runs[0]).endswith("store_read 0.50, store_write 0.50")
+    text = bench_catalog.section(runs)
+    cells = "2.00 (1.00 to 3.00) | 8.00 (4.00 to 12.00)"
+    assert f"| GET config | {cells} | {cells} |" in text
+    assert f"| load a table of 100 snapshots (100,000 bytes) | {cells} | {cells} |" in text
+    assert "| the store alone: a pointer read | 1.00 (0.50 to 1.50) | 2.00 (1.00 to 3.00) | | |" in text
+    assert "300 calls of each kind per round, rounds: 3." in text
+    assert "Memory" not in text
+    runs[-1]["memory"] = {"commits": 20_000, "seconds": 60.4, "refused": 1_234, "mib": [80.2, 90.7]}
+    text = bench_catalog.section(runs)
+    assert "4 clients made 20,000 commits, each to a table of 100 snapshots, in 60 s" in text
+    assert "(1,234 were refused)" in text
+    assert text.endswith("MiB: 80, 91.\n")
+
+
+def test_a_commit_of_the_benchmark_keeps_the_history_as_long_as_it_was() -> None:
+    table = bench_catalog.History("t", uuid="u", location="s3://tarn/warehouse/ns/t-u")
+    first = json.loads(table.append(drop=False))
+    assert first["requirements"][1]["snapshot-id"] is None
+    assert "parent-snapshot-id" not in first["updates"][0]["snapshot"]
+    second = json.loads(table.append())
+    (kept,) = table.snapshots
+    assert second["requirements"][1]["snapshot-id"] == first["updates"][0]["snapshot"]["snapshot-id"]
+    assert second["updates"][1]["snapshot-id"] == kept
+    assert second["updates"][2]["snapshot-ids"] == [first["updates"][0]["snapshot"]["snapshot-id"]]
+
+
+@pytest.mark.parametrize("words", [["--calls", "0"], ["--rounds", "0"], ["--commits", "-1"]])
+def test_numbers_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["catalog", *words]) == 2
+    assert "no such benchmark" in capsys.readouterr().err
