@@ -147,6 +147,8 @@ def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIAp
                 body=body,
                 side=side,
             )
+            if not admitted.waits:
+                return _run(routes, call, admitted)
             return await anyio.to_thread.run_sync(_run, routes, call, admitted, limiter=limits.limiter())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

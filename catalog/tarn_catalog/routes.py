@@ -62,7 +62,7 @@ class Routes:
         route, arguments = _match(method, parts)
         if not route.public:
             self._access.principal(authorization, probe=route.probe)
-        return Admitted(public=route.public, function=route.function, arguments=arguments)
+        return Admitted(public=route.public, waits=route.waits, function=route.function, arguments=arguments)
 
     def answer(self, call: Call, admitted: Admitted) -> Answer:
         """The answer to a call that was admitted.
@@ -297,11 +297,13 @@ class Admitted:
 
     Attributes:
         public: whether it was let in without a token.
+        waits: whether its answer may wait for the store; if not, a thread would cost more than it does.
         function: what answers it.
         arguments: of the path.
     """
 
     public: bool
+    waits: bool
     function: Function
     arguments: list[str]
 
@@ -313,6 +315,7 @@ class _Route:
     function: Function
     public: bool = False
     probe: bool = False
+    waits: bool = True
     told: bool = True
 
 
@@ -326,7 +329,7 @@ _ROUTES = tuple(
         ("GET", "health", Routes._health, {"public": True, "told": False}),
         ("POST", "health/deep", Routes._health_deep, {"probe": True, "told": False}),
         ("POST", "v1/oauth/tokens", Routes._token, {"public": True, "told": False}),
-        ("GET", "v1/config", Routes._config, {"told": False}),
+        ("GET", "v1/config", Routes._config, {"waits": False, "told": False}),
         ("GET", "v1/namespaces", Routes._list_namespaces, {}),
         ("POST", "v1/namespaces", Routes._create_namespace, {}),
         ("GET", _NS, Routes._load_namespace, {}),

@@ -100,6 +100,7 @@ def listeners(settings: Settings, routes: Routes) -> list[Listener]:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=STOP_WAIT_S,
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
