@@ -93,11 +93,6 @@ def _run(routes: Routes, call: Call, admitted: Admitted) -> Answer:
             log.warning(
                 "request failed", method=call.method, path=call.path, status=answer.status, why=e.message
             )
-    except Exception as e:
-        log.exception("request broke", method=call.method, path=call.path)
-        answer = error_body(
-            500, "InternalServerException", f"Internal error: {type(e).__name__}; see the log"
-        )
     elapsed_ms = round((time.monotonic() - started) * 1000, 2)
     log.debug(
         "request",
@@ -158,6 +153,11 @@ def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIAp
             answer = answer_error(e)
         except ClientDisconnect:
             answer = Answer(status=400)
+        except Exception as e:
+            log.exception("request broke", method=scope["method"], path=scope["path"])
+            answer = error_body(
+                500, "InternalServerException", f"Internal error: {type(e).__name__}; see the log"
+            )
         response = Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
         await response(scope, receive, send)
 

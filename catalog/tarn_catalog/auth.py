@@ -20,8 +20,11 @@ from typing import Any
 
 import jwt
 import orjson
+import structlog
 
-from tarn.core.errors import InvalidSettingError, UnauthenticatedError
+from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
+
+log = structlog.get_logger()
 
 ISSUER = "tarn-catalog"
 AUDIENCE = "tarn-catalog"
@@ -31,6 +34,7 @@ LIFETIME_S = 3600
 LEEWAY_S = 10
 KEY_BYTES_MIN = 32
 REREAD_S = 1.0
+UNREADABLE_S_MAX = 10.0
 CLIENT_CREDENTIALS = "client_credentials"
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105
@@ -97,6 +101,8 @@ def read_key(path: Path) -> bytes:
 class Access:
     """Issues and checks tokens. The files are read again when they change.
 
+    While they cannot be read, as when somebody is writing them, what they last said holds for ten seconds.
+
     Args:
         secrets_dir: where `principals.json` and `token_key` are.
         now_s: seconds since the epoch.
@@ -116,7 +122,7 @@ class Access:
         self._clock = clock
         self._lock = threading.Lock()
         self._known = self._read()
-        self._looked = clock()
+        self._looked = self._good = clock()
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
         stats = [path.stat() for path in (self._principals_path, self._key_path)]
@@ -141,11 +147,28 @@ class Access:
         return _Known(stamp=stamp, key=read_key(self._key_path), principals=principals)
 
     def _current(self) -> _Known:
+        """What the files say.
+
+        Raises:
+            UnavailableError: they have said nothing that can be used for too long.
+        """
         with self._lock:
-            if self._clock() - self._looked >= REREAD_S:
-                if self._stamp() != self._known.stamp:
-                    self._known = self._read()
-                self._looked = self._clock()
+            now = self._clock()
+            if now - self._looked >= REREAD_S:
+                self._looked = now
+                try:
+                    if self._stamp() != self._known.stamp:
+                        self._known = self._read()
+                    self._good = now
+                except (InvalidSettingError, OSError) as e:
+                    log.warning(
+                        "principals cannot be read", reason=str(e), seconds=round(now - self._good, 1)
+                    )
+            if now - self._good > UNREADABLE_S_MAX:
+                raise UnavailableError(
+                    f"The catalog has not been able to read its principals for {now - self._good:.0f} s; see "
+                    "its log, and run the init service"
+                )
             return self._known
 
     @staticmethod

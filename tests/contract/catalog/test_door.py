@@ -18,8 +18,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import Roots
 from tarn_catalog import app, service
+from tarn_catalog.auth import Access
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.door import Visitors, door
+from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.settings import Settings
 from tarn_catalog.testing import Running, serving
 
@@ -201,6 +203,22 @@ def test_who_shows_no_token_is_answered_before_the_body(running: Running) -> Non
             )
             status, headers, _ = answer(connection)
             assert (status, headers["www-authenticate"]) == (401, 'Bearer realm="tarn"')
+
+
+def test_a_defect_is_an_answer_in_words_and_the_next_request_works(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = head("GET", "/v1/namespaces", host="localhost", authorization=token(running))
+    for where, name in ((Access, "principal"), (Namespaces, "children")):
+        with connect(running.published) as connection, monkeypatch.context() as broken:
+            broken.setattr(where, name, lambda *_, **__: 1 / 0)
+            connection.sendall(asked)
+            status, _, body = answer(connection)
+            assert status == 500
+            assert "Internal error: ZeroDivisionError; see the log" in json.loads(body)["error"]["message"]
+            broken.undo()
+            connection.sendall(asked)
+            assert answer(connection)[0] == 200
 
 
 def test_a_stranger_may_send_a_form_and_no_more(running: Running) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from tarn.core.errors import InvalidSettingError, UnauthenticatedError
+from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
 from tarn_catalog.auth import ACCESS_TOKEN, LIFETIME_S, TOKEN_EXCHANGE, Access, OAuthError
 
 KEY = bytes(range(32))
@@ -183,6 +183,24 @@ def test_unusable_secret_files_are_named(world: World, name: str, text: str) -> 
     os.unlink(world.folder / name)
     with pytest.raises(InvalidSettingError, match="init service"):
         Access(world.folder)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_text('{"spark": {"na'), os.unlink])
+@pytest.mark.parametrize("name", ["principals.json", "token_key"])
+def test_files_that_are_being_written_hold_for_ten_seconds(world: World, name: str, spoil) -> None:
+    token, path = f"Bearer {world.forge()}", world.folder / name
+    good = path.read_bytes()
+    spoil(path)
+    for _ in range(10):
+        world.clock_s += 1.0
+        assert world.access.principal(token).name == "spark"
+    world.clock_s += 1.0
+    with pytest.raises(UnavailableError, match="for 11 s; see its log") as caught:
+        world.access.principal(token)
+    assert str(world.folder) not in caught.value.message
+    path.write_bytes(good)
+    world.clock_s += 1.0
+    assert world.access.principal(token).name == "spark"
 
 
 def test_the_probes_token_opens_the_health_routes_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
