@@ -55,7 +55,7 @@ class Routes:
             TarnError: there is no such route.
         """
         try:
-            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, as its reference server reads it.
+            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, and its server reads it so.
             parts = [unquote_plus(segment, errors="strict") for segment in path.strip("/").split("/")]
         except UnicodeDecodeError as e:
             raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
