@@ -40,13 +40,12 @@ class Visitors:
         """Take in a new connection; False if all others are being served and there is no place for it."""
         self._all.add(door)
         self.waits(door)
-        if len(self._all) <= self._count_max:
-            return True
-        oldest = next(iter((*self._strangers, *self._guests)))
-        if oldest is door:
-            return False
-        self.left(oldest)
-        oldest.leave()
+        while len(self._all) > self._count_max:
+            oldest = next((one for one in (*self._strangers, *self._guests) if one is not door), None)
+            if oldest is None:
+                return False
+            self.left(oldest)
+            oldest.leave()
         return True
 
     def waits(self, door: Door) -> None:

@@ -6,6 +6,7 @@ import functools
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from tarn_catalog import app, service
 from tarn_catalog.auth import Access
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.door import Visitors, door
-from tarn_catalog.namespaces import Namespaces
+from tarn_catalog.namespaces import Namespaces, Page
 from tarn_catalog.settings import Settings
 from tarn_catalog.testing import Running, serving
 
@@ -284,6 +285,22 @@ def test_silent_connections_make_room_for_others(serve: Serve) -> None:
         assert all(closed(connection) for connection in silent[:23]), "the oldest ones went"
 
 
+def test_known_clients_that_are_silent_make_room_where_there_is_no_stranger(serve: Serve) -> None:
+    running = serve(connections_max=4)
+    asked = head("GET", "/v1/namespaces", host="localhost", authorization=token(running))
+    with ExitStack() as stack:
+        guests = [stack.enter_context(connect(running.published)) for _ in range(4)]
+        for guest in guests:
+            guest.sendall(asked)
+            assert answer(guest)[0] == 200
+        with connect(running.published) as connection:
+            connection.sendall(asked)
+            assert answer(connection)[0] == 200
+        assert closed(guests[0]), "the one that was silent for longest"
+        guests[3].sendall(asked)
+        assert answer(guests[3])[0] == 200
+
+
 def test_strangers_who_send_half_a_form_make_room_too(serve: Serve) -> None:
     running = serve(connections_max=8, head_wait_s=60)
     authorization = token(running)
@@ -318,6 +335,44 @@ def test_a_head_must_come_in_time_however_it_is_spread(serve: Serve) -> None:
         for _ in range(3):
             patient.sendall(head("GET", "/health", host="localhost"))
             assert answer(patient)[0] == 200
+
+
+def test_a_body_must_come_in_time(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    authorization = token(running)
+    monkeypatch.setattr(app, "BODY_WAIT_S_MAX", 0.3)
+    monkeypatch.setattr(app, "STRANGERS_BODY_WAIT_S_MAX", 0.2)
+    for path, wait_s in (("/v1/namespaces", 0.3), ("/v1/oauth/tokens", 0.2)):
+        with connect(running.published) as connection:
+            asked = head("POST", path, host="localhost", authorization=authorization, content_length=10)
+            connection.sendall(asked + b"{")
+            status, headers, body = answer(connection)
+            assert (status, headers["retry-after"]) == (503, "1")
+            message = json.loads(body)["error"]["message"]
+            assert message == f"The request body did not come within {wait_s} s; send it faster"
+
+
+def test_who_comes_while_all_are_being_served_is_told_to_come_back(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = serve(connections_max=1)
+    asked = head("GET", "/v1/namespaces", host="localhost", authorization=token(running))
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(*_: object, **__: object) -> Page:
+        entered.set()
+        assert go_on.wait(timeout=10)
+        return Page(names=[], next_token=None)
+
+    monkeypatch.setattr(Namespaces, "children", wait)
+    with connect(running.published) as first:
+        first.sendall(asked)
+        assert entered.wait(timeout=10)
+        with connect(running.published) as second, connect(running.inside) as third:
+            third.sendall(asked)
+            assert answer(third)[0] == 503
+            assert closed(second), "it was silent"
+        go_on.set()
+        assert answer(first)[0] == 200
 
 
 def test_an_answer_must_be_read_in_time(serve: Serve) -> None:
