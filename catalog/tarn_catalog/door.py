@@ -41,8 +41,8 @@ class Visitors:
         self._all.add(door)
         self.waits(door)
         while len(self._all) > self._count_max:
-            oldest = next(iter((*self._strangers, *self._guests)))
-            if oldest is door:
+            oldest = next((one for one in (*self._strangers, *self._guests) if one is not door), None)
+            if oldest is None:
                 return False
             self.left(oldest)
             oldest.leave()

@@ -285,6 +285,22 @@ def test_silent_connections_make_room_for_others(serve: Serve) -> None:
         assert all(closed(connection) for connection in silent[:23]), "the oldest ones went"
 
 
+def test_known_clients_that_are_silent_make_room_where_there_is_no_stranger(serve: Serve) -> None:
+    running = serve(connections_max=4)
+    asked = head("GET", "/v1/namespaces", host="localhost", authorization=token(running))
+    with ExitStack() as stack:
+        guests = [stack.enter_context(connect(running.published)) for _ in range(4)]
+        for guest in guests:
+            guest.sendall(asked)
+            assert answer(guest)[0] == 200
+        with connect(running.published) as connection:
+            connection.sendall(asked)
+            assert answer(connection)[0] == 200
+        assert closed(guests[0]), "the one that was silent for longest"
+        guests[3].sendall(asked)
+        assert answer(guests[3])[0] == 200
+
+
 def test_strangers_who_send_half_a_form_make_room_too(serve: Serve) -> None:
     running = serve(connections_max=8, head_wait_s=60)
     authorization = token(running)
