@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-WAIT_S = 200.0
+WAIT_S = 600.0
 # The token that the Dockerfile makes up for this one start.
 SERVER = "sc://127.0.0.1:15002/;authorization=Bearer%20none%3Anone"
 LAKE = {
