@@ -5,7 +5,7 @@ import time
 import urllib.error
 import urllib.request
 
-WAIT_S = 180.0
+WAIT_S = 600.0
 SQL = """
     SELECT r.name, count(*), sum(o.totalprice), row_number() OVER (ORDER BY count(*) DESC)
     FROM tpch.tiny.orders o JOIN tpch.tiny.customer c ON o.custkey = c.custkey
