@@ -52,6 +52,7 @@ class OwnTools:
             secret_key=held["s3_secret_access_key"],
             credential=held["catalog_credential"],
             jupyter_token=held["jupyter_token"],
+            spark_token=held["spark_token"],
         )
         settings = Settings(catalog_uri=lake.catalog, s3_endpoint=lake.s3)
         self.duck = Duck(LakeScans(settings, secrets))
