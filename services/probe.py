@@ -14,6 +14,7 @@ from tarn.health_look import http, own_host
 
 SERVICE = "ingest"
 ADDRESS = f"{own_host('TARN_INGEST_LISTEN')}:{os.environ.get('TARN_INGEST_PORT', '8091')}"
+HOST = {"host": "localhost"}  # the one kind of name that the service answers to
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 25.0
 
@@ -24,7 +25,7 @@ def alive() -> None:
     Raises:
         RuntimeError: no answer, or the ingestors that hang.
     """
-    _, _, body = http("GET", ADDRESS, "/health", timeout_s=4.0)
+    _, _, body = http("GET", ADDRESS, "/health", headers=HOST, timeout_s=4.0)
     try:
         hanging = list(json.loads(body)["hanging"])
     except (ValueError, KeyError, TypeError):
@@ -44,7 +45,7 @@ def deep() -> None:
 
 
 def _require(path: str, *, timeout_s: float) -> None:
-    status, _, body = http("GET", ADDRESS, path, headers={"host": "localhost"}, timeout_s=timeout_s)
+    status, _, body = http("GET", ADDRESS, path, headers=HOST, timeout_s=timeout_s)
     if status == 200:
         return
     try:

@@ -157,9 +157,16 @@ def test_kafka_is_asked_without_a_log_in(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_ingestor_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = load("ingest")
     body = json.dumps({"healthy": False, "faults": ["x"], "hanging": ["ingestor a hangs"]}).encode()
-    monkeypatch.setattr(probe, "http", lambda *a, **more: (503, {}, body))
+    sent: list[dict[str, str]] = []
+
+    def http(*_: object, headers: dict[str, str], **more: object) -> tuple[int, dict[str, str], bytes]:
+        sent.append(headers)
+        return 503, {}, body
+
+    monkeypatch.setattr(probe, "http", http)
     with pytest.raises(RuntimeError, match=r"^ingestor a hangs$"):
         probe.alive()
+    assert sent == [{"host": "localhost"}], "to another name the service says nothing about its ingestors"
 
 
 # -- names that users chose ----------------------------------------------------------------------------------
