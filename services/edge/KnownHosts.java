@@ -17,14 +17,17 @@ import jakarta.servlet.http.HttpServletResponse;
  * Refuses what a web page of another origin sends: a request for a host that is not this service (DNS rebinding), and
  * one whose Origin is not the host that it asks. In front of Trino and of Spark's UI, which have no such check.
  *
- * Known are the loopback's names, the address that the connection came to, and the names in TARN_KNOWN_HOSTS, parted
- * by commas; any port.
+ * The rules are those of tarn/core/hosts.py. Known are the loopback's names, the address that the connection came to,
+ * and the names in TARN_KNOWN_HOSTS, parted by commas; any port.
  */
 public final class KnownHosts
         implements Filter
 {
     private static final Set<String> LOOPBACK = Set.of("localhost", "127.0.0.1", "[::1]");
+    private static final Set<String> SAFE_METHODS = Set.of("GET", "HEAD", "OPTIONS");
+    private static final Set<String> FOREIGN_SITES = Set.of("cross-site", "same-site");
     private static final int VALUE_CHARS_MAX = 255;
+    private static final int MISDIRECTED = 421;
 
     private final Set<String> names = new HashSet<>(LOOPBACK);
 
@@ -43,34 +46,48 @@ public final class KnownHosts
             throws IOException, ServletException
     {
         HttpServletRequest asked = (HttpServletRequest) request;
-        String fault = fault(asked);
-        if (fault == null) {
-            chain.doFilter(request, response);
-            return;
-        }
         HttpServletResponse answer = (HttpServletResponse) response;
-        answer.setStatus(HttpServletResponse.SC_FORBIDDEN);
-        answer.setContentType("text/plain;charset=UTF-8");
-        answer.getWriter().println(fault);
+        if (!isForUs(asked)) {
+            refuse(answer, MISDIRECTED, "refused: this service does not answer under the name that the request asks for; "
+                    + "use 127.0.0.1 or localhost, or add the name to TARN_HOSTS if it is yours");
+        }
+        else if (isOfAnotherPage(asked)) {
+            refuse(answer, HttpServletResponse.SC_FORBIDDEN, "refused: this request comes from a page of another origin");
+        }
+        else {
+            chain.doFilter(request, response);
+        }
     }
 
-    /** Why the request is refused, or null. */
-    private String fault(HttpServletRequest request)
+    private static void refuse(HttpServletResponse answer, int status, String message)
+            throws IOException
+    {
+        answer.setStatus(status);
+        answer.setContentType("text/plain;charset=UTF-8");
+        answer.getWriter().println(message);
+    }
+
+    /** Whether the Host header and the request line, each for itself, name this service. */
+    private boolean isForUs(HttpServletRequest request)
+    {
+        return isKnown(host(request), request) && isKnown(request.getServerName(), request);
+    }
+
+    private static boolean isOfAnotherPage(HttpServletRequest request)
+    {
+        String origin = request.getHeader("Origin");
+        if (origin != null) {
+            String host = host(request);
+            return !origin.equalsIgnoreCase("http://" + host) && !origin.equalsIgnoreCase("https://" + host);
+        }
+        String site = request.getHeader("Sec-Fetch-Site");
+        return site != null && FOREIGN_SITES.contains(site.toLowerCase(Locale.ROOT)) && !SAFE_METHODS.contains(request.getMethod());
+    }
+
+    private static String host(HttpServletRequest request)
     {
         String host = request.getHeader("Host");
-        if (host == null) {
-            host = authority(request.getServerName(), request.getServerPort());
-        }
-        // Whatever stands in the request line and the Host header has to be known, each for itself.
-        if (!isKnown(host, request) || !isKnown(request.getServerName(), request)) {
-            return "refused: the Host of this request is not known here; ask for 127.0.0.1 or localhost, "
-                    + "or add the name to TARN_KNOWN_HOSTS of this service";
-        }
-        String origin = request.getHeader("Origin");
-        if (origin != null && !origin.equalsIgnoreCase("http://" + host) && !origin.equalsIgnoreCase("https://" + host)) {
-            return "refused: this request comes from a page of another origin";
-        }
-        return null;
+        return host != null ? host : request.getServerName() + ":" + request.getServerPort();
     }
 
     private boolean isKnown(String authority, HttpServletRequest request)
@@ -93,10 +110,5 @@ public final class KnownHosts
         int colon = authority.lastIndexOf(':');
         boolean bare = authority.startsWith("[") ? colon < authority.lastIndexOf(']') : colon != authority.indexOf(':');
         return colon < 0 || bare ? authority : authority.substring(0, colon);
-    }
-
-    private static String authority(String name, int port)
-    {
-        return port > 0 ? name + ":" + port : name;
     }
 }

@@ -149,18 +149,19 @@ def remove(name: str) -> bool:
     """Take a project's rules away; whether there were any. Nothing happens where there can be none."""
     if not (engine.machine().root and engine.machine().linux):
         return False
-    chain, found = chain_of(name), False
-    for program in PROGRAMS:
-        if _listed(program, chain):
-            found = True
-            _run(program, "-D", PARENT, "-j", chain)
-            _run(program, "-F", chain)
-            _run(program, "-X", chain)
-    return found
+    program, chain = _program()[0], chain_of(name)
+    if program is None or not _listed(program, chain):
+        return False
+    for words in (("-D", PARENT, "-j", chain), ("-F", chain), ("-X", chain)):
+        _run(program, *words)
+    return True
 
 
 def _program() -> tuple[str | None, str]:
-    """The iptables that the engine uses (the one that knows its chain), or why there is none."""
+    """The iptables that the engine uses (the one that knows its chain), or why there is none.
+
+    The others are not asked without need: the kernel makes tables for whoever asks.
+    """
     said = []
     for program in PROGRAMS:
         listed = _run(program, "-S", PARENT)

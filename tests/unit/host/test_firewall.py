@@ -181,6 +181,7 @@ def test_they_are_taken_away_without_a_trace(host: Host) -> None:
     assert firewall.remove("tarn-1")
     assert host.chains == {"DOCKER-USER": ["-A DOCKER-USER -j RETURN"]}
     assert not firewall.remove("tarn-1")
+    assert {words[0] for words in host.ran} - {"docker"} == {"iptables", "iptables-restore"}
 
 
 def test_an_engine_that_closes_the_way_itself_is_left_alone(host: Host) -> None:
