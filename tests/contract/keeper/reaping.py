@@ -59,9 +59,10 @@ class Clocked:
     now_ms: int = START_MS
     mono_ms: int = 5_000
     numbers: random.Random = field(default_factory=lambda: random.Random(7))
+    own: ObjectStore | None = None
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore(now_ms=lambda: self.now_ms)
+        self.store: ObjectStore = self.own or MemoryStore(now_ms=lambda: self.now_ms)
         self.catalog = Catalog(self.store, Roots(base=f"s3://{BUCKET}"), now_ms=lambda: self.now_ms)
         self.catalog.namespaces.create(("ns",), {})
 
