@@ -1,4 +1,4 @@
-"""What the reaper knows of a table's versions, and what may go: pure. See ADR 12.
+"""What the reaper knows of a table's versions, and what may go: pure. See ADR 14.
 
 The chain of metadata files is the list of what was removed: each names the one before it, and what an older
 one has and its successor has not was removed by that commit.
