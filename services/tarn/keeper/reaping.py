@@ -28,7 +28,8 @@ from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
 from tarn.core.exits import OK, exit_code
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
-ALIVE_PATH = Path("/tmp/reaper-alive")  # noqa: S108 - the container's own tmpfs; its age is the health check
+TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check
+ALIVE_PATH = Path("/tmp/reaper-alive")  # noqa: S108
 ALIVE_EVERY_S = 1.0
 WAIT_S_MAX = 60.0
 TELL_EVERY_S = 300.0
@@ -52,29 +53,32 @@ class Settings(BaseSettings):
 
 
 class Alive:
-    """A store whose use shows that the process lives: a file is touched, at most once a second.
+    """A store whose use shows that the process lives: files are touched, each at most once a second.
 
     Args:
         inner: the store.
-        path: the file.
+        tried: touched before a request.
+        alive: touched after an answer.
     """
 
-    def __init__(self, inner: ObjectStore, path: Path = ALIVE_PATH) -> None:
+    def __init__(self, inner: ObjectStore, tried: Path = TRIED_PATH, alive: Path = ALIVE_PATH) -> None:
         self._inner = inner
-        self._path = path
-        self._touched_s = -ALIVE_EVERY_S
+        self._tried = tried
+        self._alive = alive
+        self._touched_s: dict[Path, float] = {}
 
-    def touch(self) -> None:
-        """Touch the file, if it was not a moment ago."""
+    def _touch(self, path: Path) -> None:
         now_s = time.monotonic()
-        if now_s - self._touched_s >= ALIVE_EVERY_S:
-            self._touched_s = now_s
-            self._path.touch()
+        if now_s - self._touched_s.get(path, -ALIVE_EVERY_S) >= ALIVE_EVERY_S:
+            self._touched_s[path] = now_s
+            path.touch()
 
     def get(self, key: str) -> Stored | None:
         """See `ObjectStore.get`."""
-        self.touch()
-        return self._inner.get(key)
+        self._touch(self._tried)
+        found = self._inner.get(key)
+        self._touch(self._alive)
+        return found
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
@@ -82,13 +86,15 @@ class Alive:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
-        self.touch()
+        self._touch(self._tried)
         self._inner.delete(key)
+        self._touch(self._alive)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`; as it comes, in the store's order."""
+        self._touch(self._tried)
         for entry in self._inner.list(prefix, after=after):
-            self.touch()
+            self._touch(self._alive)
             yield entry
 
 
