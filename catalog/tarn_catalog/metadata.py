@@ -23,7 +23,7 @@ from tarn_catalog.schemas import (
 from tarn_catalog.updates import RESERVED_PROPERTIES, apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
-PREVIOUS_VERSIONS_MAX_DEFAULT = 100
+PREVIOUS_VERSIONS_MAX_DEFAULT = 20
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 
 
@@ -57,7 +57,7 @@ def new_table(
     fields = spec_fields(spec or {"fields": []}, fresh, last_id=FIRST_PARTITION_ID - 1, new_ids=new_ids)
     sorting = order_fields(order or {"fields": []}, fresh, new_ids=new_ids)
     order_id = 1 if sorting else 0
-    retention.kept(properties)
+    retention.check(properties)
     meta = {
         **empty(table_uuid=table_uuid, format_version=format_version),
         "location": location,

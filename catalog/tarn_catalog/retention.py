@@ -1,52 +1,49 @@
-"""How many snapshots a table keeps, where a property of it says so (invariant I8). Pure.
+"""How much history a table keeps: the rule of `tarn.core.history`, applied to every commit. Pure.
 
-The oldest go with the very commit that adds one, as ingest's own commits do it for its tables: metadata stays
-of one size however long a table lives, and no process has to be told of the table. Only metadata goes; the
-files stay until the reaper takes them (invariant I7).
+Old snapshots go with the very commit that adds one, whoever sends it: metadata stays small however long a
+table lives and however often it is committed to, and no process has to know the tables (invariant I8). Only
+metadata goes; the files stay until the reaper takes them (invariant I7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tarn.core.errors import InvalidError
-from tarn.core.table import Retention, TableState, removable
+from tarn.core.history import Retention, may_be_thinned, removable, retention_of
 from tarn_catalog.draft import Draft
+from tarn_catalog.schemas import Json
 from tarn_catalog.snapshots import remove_snapshots
 
-PROPERTY = "tarn.snapshots-kept"
-KEPT_MAX = 10_000
-YOUNG_MS = 15 * 60 * 1_000
-YOUNG_TIMES_MAX = 4
+DEFAULT = Retention()
 
 
-def kept(properties: Mapping[str, str]) -> int | None:
-    """How many snapshots the table keeps; None where nothing is said.
+def check(properties: Mapping[str, str]) -> None:
+    """Nothing, if the table's properties say in a way that can be used what it keeps.
 
     Raises:
-        InvalidError: it is no such number.
+        InvalidError: they do not.
     """
-    text = properties.get(PROPERTY)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= KEPT_MAX):
-        raise InvalidError(f"Invalid {PROPERTY} {text!r}: give a number from 1 to {KEPT_MAX}")
-    return int(text)
+    retention_of(properties, DEFAULT)
 
 
 def trimmed(draft: Draft) -> Draft:
-    """Without the snapshots of the main branch that a commit which adds one makes superfluous.
-
-    The newest ones stay, as many as the property says, and those younger than 15 minutes, up to four times as
-    many; so do all that a tag or another branch names or needs.
+    """Without the snapshots that a commit which adds one makes superfluous.
 
     Raises:
-        InvalidError: the property is no number.
+        InvalidError: a property cannot be used.
     """
-    count = kept(draft.meta["properties"])
-    if count is None or not draft.added:
+    rule = retention_of(draft.meta["properties"], DEFAULT)
+    if rule is None or not draft.added:
         return draft
-    # `removable` reckons with one more snapshot to come; here it has come already.
-    retention = Retention(count_min=count + 1, age_ms_min=YOUNG_MS, count_max=YOUNG_TIMES_MAX * count + 1)
-    old = removable(TableState(draft.meta), retention, now_ms=draft.now_ms, keep=frozenset(draft.added))
+    old = removable(draft.meta, rule, now_ms=draft.now_ms, keep=frozenset(draft.added))
     return remove_snapshots(draft, {"action": "remove-snapshots", "snapshot-ids": old}) if old else draft
+
+
+def may_have_been_committed(updates: Sequence[Json], meta: Json) -> bool:
+    """Whether the snapshots that refused updates add may have been in the table and be gone from it since.
+
+    A client that repeats a commit without a key, long after its answer was lost, must hear "unknown" then:
+    told "refused", it would delete files that the table uses (invariants I3, I4).
+    """
+    added = [u.get("snapshot") for u in updates if u.get("action") == "add-snapshot"]
+    return bool(added) and all(isinstance(s, dict) and may_be_thinned(meta, s) for s in added)

@@ -24,6 +24,7 @@ from tarn_catalog.slots import (
     Slot,
     blank,
     check_locations,
+    check_not_lost,
     created_meanwhile,
     is_create,
     last_of,
@@ -292,9 +293,14 @@ class Tables:
         base = self.current(held)
         if metadata.already_applied(updates, base.parsed):
             return None if must_swap else base
-        metadata.check_requirements(requirements, base.parsed)
         now_ms = self._core.now_ms()
-        meta = metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
+        try:
+            metadata.check_requirements(requirements, base.parsed)
+            meta = metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
+        except ConflictError as e:
+            if not must_swap and repeat is None:
+                check_not_lost(slot, updates, base.parsed, e)
+            raise
         if meta is None:
             if repeat is None:
                 return None if must_swap else base

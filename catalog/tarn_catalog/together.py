@@ -11,7 +11,16 @@ from tarn_catalog.core import Core, Held, Metadata, Repeat
 from tarn_catalog.namespaces import Namespaces
 from tarn_catalog.pointer import Pointer
 from tarn_catalog.schemas import Json
-from tarn_catalog.slots import Slot, blank, check_locations, created_meanwhile, is_create, placed, staged
+from tarn_catalog.slots import (
+    Slot,
+    blank,
+    check_locations,
+    check_not_lost,
+    created_meanwhile,
+    is_create,
+    placed,
+    staged,
+)
 from tarn_catalog.tables import Tables
 from tarn_catalog.transactions import Part, Transactions
 
@@ -70,7 +79,7 @@ class Together:
             held = {c.slot.key: self._transactions.read_to_write(c.slot.key, Pointer.load) for c in changes}
             if self._done(changes, held, repeat):
                 return
-            parts = [self._part(change, held[change.slot.key], first) for change in changes]
+            parts = [self._part(change, held[change.slot.key], first, repeat) for change in changes]
             new = {change.slot: first[change.slot.key] for change in changes if change.slot.key in first}
 
             def confirm(new: Mapping[Slot, Metadata] = new) -> None:
@@ -100,7 +109,9 @@ class Together:
                 return False
         return True
 
-    def _part(self, change: Change, held: Held[Pointer] | None, first: dict[str, Metadata]) -> Part:
+    def _part(
+        self, change: Change, held: Held[Pointer] | None, first: dict[str, Metadata], repeat: Repeat | None
+    ) -> Part:
         """The table's part. One whose updates change nothing takes part too: its requirements must hold."""
         slot = change.slot
         if is_create(change.requirements):
@@ -118,13 +129,18 @@ class Together:
             return Part(key=slot.key, held=held, base=base, then=then)
         held = self._tables.there(slot, held)
         current = self._tables.current(held)
-        metadata.check_requirements(change.requirements, current.parsed)
-        meta = metadata.commit(
-            current.parsed,
-            change.updates,
-            now_ms=self._core.now_ms(),
-            previous_location=current.location,
-        )
+        try:
+            metadata.check_requirements(change.requirements, current.parsed)
+            meta = metadata.commit(
+                current.parsed,
+                change.updates,
+                now_ms=self._core.now_ms(),
+                previous_location=current.location,
+            )
+        except ConflictError as e:
+            if repeat is None:
+                check_not_lost(slot, change.updates, current.parsed, e)
+            raise
         location = current.location
         if meta is not None:
             check_locations(meta, current.parsed)

@@ -117,7 +117,12 @@ class Range:
 
 
 def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
-    """The current snapshot, and the value that it or its nearest ancestor carries."""
+    """The current snapshot, and the value that it or its nearest ancestor carries.
+
+    Raises:
+        PositionError: the history is thinned or expired before one that carries it: it may hold rows that
+            would be taken for new.
+    """
     by_id: dict[int, Snapshot] = {}
     head: Snapshot | None = None
     for s in snapshots:
@@ -127,7 +132,15 @@ def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
     while at is not None:
         if at.value is not None:
             return head, at.value
-        at = by_id.get(at.parent) if at.parent is not None else None
+        if at.parent is None:
+            break
+        if at.parent not in by_id:
+            raise PositionError(
+                f"no position from the current snapshot {head.id if head else None} back to {at.id}, and "
+                f"what came before is gone from the history ({len(by_id)} snapshots are left); who else "
+                "commits to this table? Roll it back to one that has a position, or drop it: it is made again"
+            )
+        at = by_id[at.parent]
     return head, None
 
 

@@ -69,10 +69,12 @@ class Stored:
     Attributes:
         data: the bytes.
         etag: the entity tag, to be given back as `if_match`.
+        modified_ms: the last change by the store's clock, in milliseconds since the epoch.
     """
 
     data: bytes
     etag: str
+    modified_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +191,12 @@ class S3Store:
         def once() -> Stored | None:
             try:
                 result = obstore.get(self._store, key)
-                return Stored(data=bytes(result.bytes()), etag=_etag(result.meta["e_tag"], key))
+                meta = result.meta
+                return Stored(
+                    data=bytes(result.bytes()),
+                    etag=_etag(meta["e_tag"], key),
+                    modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                )
             except FileNotFoundError:
                 return None
 
@@ -309,9 +316,14 @@ def _check(found: bytes | None, key: str, if_absent: bool, if_match: str | None)
 
 
 class MemoryStore:
-    """A store in memory, for tests. Entity tags are the MD5 of the bytes, as in S3."""
+    """A store in memory, for tests. Entity tags are the MD5 of the bytes, as in S3.
 
-    def __init__(self) -> None:
+    Args:
+        now_ms: its clock.
+    """
+
+    def __init__(self, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._now_ms = now_ms
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, int]] = {}
 
@@ -319,14 +331,14 @@ class MemoryStore:
         """See `ObjectStore.get`."""
         with self._lock:
             found = self._objects.get(key)
-        return None if found is None else Stored(data=found[0], etag=_md5(found[0]))
+        return None if found is None else Stored(data=found[0], etag=_md5(found[0]), modified_ms=found[1])
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
         with self._lock:
             found = self._objects.get(key)
             _check(found[0] if found else None, key, if_absent, if_match)
-            self._objects[key] = (data, int(time.time() * 1000))
+            self._objects[key] = (data, self._now_ms())
         return _md5(data)
 
     def delete(self, key: str) -> None:
@@ -367,9 +379,10 @@ class FileStore:
         """See `ObjectStore.get`."""
         try:
             data = self._path(key).read_bytes()
+            modified_ms = int(self._path(key).stat().st_mtime * 1000)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        return Stored(data=data, etag=_md5(data))
+        return Stored(data=data, etag=_md5(data), modified_ms=modified_ms)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""

@@ -20,6 +20,9 @@ class Area(Enum):
     CATALOG = "catalog/*"
     METADATA = "warehouse/*.metadata.json"
     DATA = "the rest of warehouse/*"
+    HOLDS = "reaper/v1/holds/*"
+    MEASURED = "reaper/v1/measured/*"
+    REAPER = "the rest of reaper/*"
 
 
 class Action(Enum):
@@ -36,8 +39,9 @@ _CLIENT: Mapping[Area, frozenset[Action]] = {
     Area.METADATA: frozenset({Action.READ}),
     Area.DATA: frozenset({Action.READ, Action.WRITE, Action.DELETE, Action.LIST}),
 }
+_EVERYTHING = frozenset(Action)
 
-RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
+_GIVEN: Mapping[str, Mapping[Area, frozenset[Action]]] = {
     "catalog": {
         Area.CATALOG: frozenset(Action),
         Area.METADATA: frozenset({Action.READ, Action.WRITE}),
@@ -46,13 +50,26 @@ RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
     "ingest": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.WRITE, Action.LIST})},
     "spark": _CLIENT,
     "trino": _CLIENT,
-    "cli": _CLIENT,
+    "cli": {**_CLIENT, Area.MEASURED: frozenset({Action.READ})},
     "jupyter": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.LIST})},
     "keeper": {
         Area.CATALOG: frozenset({Action.READ, Action.LIST}),
         Area.METADATA: frozenset({Action.READ}),
         Area.DATA: frozenset({Action.READ, Action.LIST}),
+        Area.HOLDS: _EVERYTHING,
     },
+    "reaper": {
+        Area.CATALOG: frozenset({Action.READ, Action.LIST}),
+        Area.METADATA: frozenset({Action.READ, Action.DELETE}),
+        Area.DATA: frozenset({Action.READ, Action.DELETE, Action.LIST}),
+        Area.HOLDS: _EVERYTHING,
+        Area.MEASURED: _EVERYTHING,
+        Area.REAPER: _EVERYTHING,
+    },
+}
+
+RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
+    user: {area: given.get(area, frozenset()) for area in Area} for user, given in _GIVEN.items()
 }
 
 ANONYMOUS = "anonymous"
@@ -88,6 +105,9 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.CATALOG: (f"catalog/v1/probe/{user}-{run_id}",),
         Area.METADATA: (f"{table}/metadata/00000-{run_id}.metadata.json",),
         Area.DATA: (f"{table}/metadata/{run_id}-m0.avro", f"{table}/data/{run_id}.parquet"),
+        Area.HOLDS: (f"reaper/v1/holds/{user}-{run_id}.probe",),
+        Area.MEASURED: (f"reaper/v1/measured/{user}-{run_id}.probe",),
+        Area.REAPER: (f"reaper/v1/probe/{user}-{run_id}",),
     }
 
 

@@ -163,7 +163,7 @@ def _print(report: Report, out: Console) -> None:
         f"{report.tables} tables in {report.namespaces} namespaces, {report.tombstones} dropped names, "
         f"{report.snapshots} snapshots, {report.files} files of {report.bytes / MIB:.1f} MiB; "
         f"{report.orphans} objects of {report.orphan_bytes / MIB:.1f} MiB that nothing names "
-        f"(commits that lost a race, expired snapshots, dropped tables)."
+        f"(what waits for the reaper, commits that lost a race, dropped tables)."
     )
     for line in stream_lines(report.data()["streams"]):
         out.print(line)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tarn.cli.canary import Report
 from tarn.cli.layers import Progress
+from tarn.cli.ports import Sizes
 from tarn.cli.status import Status, age_s
 
 
@@ -89,6 +90,20 @@ def _layers(seen: Status) -> Table:
     return table
 
 
+def _sizes(found: Sizes | None) -> tuple[str, str, str]:
+    if found is None:
+        return "?", "?", "?"
+    live = "?" if found.live is None else _bytes(found.live)
+    return live, _bytes(found.history), _bytes(found.to_be_removed)
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
 PROGRESS = {
     Progress.EMPTY: "holds nothing yet",
     Progress.BEHIND: "catching up",
@@ -107,7 +122,18 @@ def _ingestors(seen: Status) -> Table:
 
 
 def _tables(seen: Status) -> Table:
-    table = _table("table", "rows>", "files>", "deletes>", "snapshots>", "last commit", "age>")
+    table = _table(
+        "table",
+        "rows>",
+        "files>",
+        "deletes>",
+        "snapshots>",
+        "live>",
+        "history>",
+        "to go>",
+        "last commit",
+        "age>",
+    )
     for facts in seen.tables:
         age = age_s(facts, seen.at)
         _add(
@@ -115,6 +141,7 @@ def _tables(seen: Status) -> Table:
             facts.name,
             *(_number(n) for n in (facts.rows, facts.data_files, facts.delete_files)),
             f"{facts.snapshots:,}",
+            *_sizes(seen.sizes.get(facts.name)),
             "never" if facts.last_commit is None else f"{facts.last_commit:%Y-%m-%d %H:%M:%S}Z",
             "" if age is None else _age(age),
         )

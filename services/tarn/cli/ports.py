@@ -75,6 +75,25 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How many bytes a table takes in the store, as the reaper measured it.
+
+    Attributes:
+        objects: how many objects it consists of.
+        live: files of the current snapshot; None if its summary does not say, and counted as history then.
+        history: metadata, manifests, and what only older snapshots that are kept reach; orphans as well.
+        to_be_removed: what nothing reaches any more, and waits for its grace.
+        at: when it was measured, by the store's clock.
+    """
+
+    objects: int
+    live: int | None
+    history: int
+    to_be_removed: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
     """Where ingested rows came from.
 

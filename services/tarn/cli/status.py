@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tarn.cli.layers import LAYERS, LayerState, judged, lag, places, topic_of
-from tarn.cli.ports import Bounds, Clock, LogEnds, TableFacts, Tables
+from tarn.cli.ports import Bounds, Clock, LogEnds, Sizes, TableFacts, Tables
 from tarn.core.errors import NotFoundError, TarnError, UnavailableError
 
 AT_ONCE_MAX = 12
@@ -62,6 +62,7 @@ class Sources:
         lake: the tables.
         log: the topics.
         ingest: asks ingest for its status page.
+        sizes: how large tables are, by name.
         containers: what the engine says of each service; None if it was not asked, as where the command was
             not started by scripts/tarn.
         one_shots: services that end when they are done; shown only if they failed.
@@ -71,6 +72,7 @@ class Sources:
     lake: Tables
     log: LogEnds
     ingest: Callable[[], Any]
+    sizes: Callable[[], Mapping[str, Sizes]] = dict
     containers: Mapping[str, Container] | None = None
     one_shots: frozenset[str] = frozenset({"init", "bootstrap"})
 
@@ -130,8 +132,9 @@ class Status:
         tables: the tables, or empty if the catalog cannot be asked.
         layers: bronze, silver and gold, as far as they exist.
         ingestors: one per stream.
-        faults: what is wrong besides, by name: `tables`, `offsets` or `ingest` for a part that could not be
-            asked, a table that cannot be read, an `ingestor <name>` that does not run.
+        sizes: how large tables are, by name, as far as the reaper measured them.
+        faults: what is wrong besides, by name: `tables`, `offsets`, `sizes` or `ingest` for a part that could
+            not be asked, a table that cannot be read, an `ingestor <name>` that does not run.
         ingest: what ingest says about itself; None if it does not answer.
         seconds: how long looking took.
     """
@@ -141,6 +144,7 @@ class Status:
     tables: tuple[TableFacts, ...]
     layers: tuple[LayerState, ...] = ()
     ingestors: tuple[IngestorFacts, ...] = ()
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     ingest: Any = None
     seconds: float = 0.0
@@ -158,17 +162,19 @@ def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
         looked = [pool.submit(_look, look, sources.containers, clock) for look in sources.looks]
         reached = pool.submit(_asked, sources, "kafka", sources.log.bounds)
         said = pool.submit(_asked, sources, "ingest", sources.ingest)
+        measured = pool.submit(_or_fault, sources.sizes)
         names, no_tables = pool.submit(_asked, sources, "catalog", sources.lake.tables).result()
         described = {n: pool.submit(_or_fault, partial(_facts, sources.lake, n)) for n in names or ()}
         facts = {name: future.result() for name, future in described.items()}
         bounds, no_bounds = reached.result()
         page, no_page = said.result()
+        sizes, no_sizes = measured.result()
         services = tuple(future.result() for future in looked) + _unlooked(sources)
     tables = tuple(fact for fact, _ in facts.values() if fact is not None)
     layers, no_times = _layers(sources.log, tables, bounds, at)
     ingestors = joined(page, tables, bounds)
     faults = {name: fault for name, (_, fault) in facts.items() if fault is not None}
-    parts = {"tables": no_tables, "offsets": no_bounds or no_times, "ingest": no_page}
+    parts = {"tables": no_tables, "offsets": no_bounds or no_times, "ingest": no_page, "sizes": no_sizes}
     faults |= {part: fault for part, fault in parts.items() if fault is not None}
     faults |= {f"ingestor {i.name}": f"{i.state}: {i.message}" for i in ingestors if i.state in STUCK}
     return Status(
@@ -177,6 +183,7 @@ def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
         tables=tables,
         layers=layers,
         ingestors=ingestors,
+        sizes=sizes or {},
         faults=faults,
         ingest=page,
         seconds=clock.now_s() - start_s,
@@ -248,13 +255,13 @@ def as_data(status: Status) -> dict[str, Any]:
             for layer in status.layers
         ],
         "ingestors": [asdict(entry) for entry in status.ingestors],
-        "tables": [_table_data(facts, status.at) for facts in status.tables],
+        "tables": [_table_data(facts, status.at, status.sizes.get(facts.name)) for facts in status.tables],
         "faults": dict(status.faults),
         "ingest": status.ingest,
     }
 
 
-def _table_data(facts: TableFacts, at: datetime) -> dict[str, Any]:
+def _table_data(facts: TableFacts, at: datetime, sizes: Sizes | None) -> dict[str, Any]:
     return {
         "name": facts.name,
         "format_version": facts.format_version,
@@ -269,6 +276,7 @@ def _table_data(facts: TableFacts, at: datetime) -> dict[str, Any]:
             for stream, held in facts.streams.items()
         },
         "position": None if facts.position is None else _offsets(facts.position),
+        "bytes": None if sizes is None else {**asdict(sizes), "at": sizes.at.isoformat()},
     }
 
 

@@ -135,11 +135,22 @@ def sources(settings: Settings) -> Sources:
         InvalidSettingError: TARN_CONTAINERS is not what scripts/tarn writes.
     """
     from tarn.adapters.catalog_rest import RestCatalog
+    from tarn.adapters.store import S3Store
     from tarn.cli.clients.catalog_facts import CatalogFacts
     from tarn.cli.clients.http import get_json
     from tarn.cli.clients.kafka_offsets import KafkaOffsets
+    from tarn.cli.clients.measured import Measured
 
-    credential = load_secrets(settings.secrets_dir).credential
+    secrets = load_secrets(settings.secrets_dir)
+    credential = secrets.credential
+    store = S3Store(
+        bucket=settings.bucket,
+        endpoint=settings.s3_endpoint,
+        region=settings.region,
+        access_key_id=secrets.access_key,
+        secret_access_key=secrets.secret_key,
+        request_timeout_ms=int(LOOK_S * 1_000),
+    )
     catalog = RestCatalog(
         settings.catalog_uri,
         warehouse=settings.warehouse,
@@ -151,6 +162,7 @@ def sources(settings: Settings) -> Sources:
         lake=CatalogFacts(catalog),
         log=KafkaOffsets(settings.kafka_bootstrap, timeout_s=LOOK_S, security=load_login(settings).options()),
         ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
+        sizes=Measured(store).sizes,
         containers=containers(settings.containers),
     )
 

@@ -27,10 +27,11 @@ UIDS: Mapping[str, int] = {
     "cli": 10007,
     "jupyter": 10011,
     "keeper": 10012,
+    "reaper": 10013,
 }
 """Every consumer and the uid (and gid) that may read its volume."""
 
-STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper")
+STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper", "reaper")
 PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
 SPARK_CLIENTS = ("pipeline", "cli", "jupyter")
 """Consumers that hold the token of Spark Connect, besides Spark itself."""

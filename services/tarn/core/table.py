@@ -1,7 +1,7 @@
 """What a committer sees of a table, and the commit it may send: change is data, all of it pure.
 
-Works on the parsed metadata JSON of the REST catalog. A table has hundreds of snapshots; building models of
-all of them for every commit would make a commit cost more the longer a table lives (invariant I8).
+Works on the parsed metadata JSON of the REST catalog. A table has a hundred snapshots; building models of all
+of them for every commit would cost more than the commit.
 """
 
 from __future__ import annotations
@@ -11,27 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarn.core.errors import CorruptStateError
+from tarn.core.history import Retention, removable, retention_of
 
 MAIN = "main"
 COMMIT_ID_KEY = "tarn.commit-id"
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """Which snapshots a commit leaves: at least the newest `count_min`, and all younger than `age_ms_min`.
-
-    Attributes:
-        count_min: the newest that always stay.
-        age_ms_min: younger ones stay as well, up to `count_max`.
-        count_max: hard limit, whatever their age: it bounds the metadata.
-        removed_max: at most so many are removed by one commit.
-    """
-
-    count_min: int = 500
-    age_ms_min: int = 15 * 60 * 1_000
-    count_max: int = 2_000
-    removed_max: int = 100
 
 
 class TableState:
@@ -163,28 +147,6 @@ def _sequence(snapshot: Json) -> int:
     return int(snapshot.get("sequence-number") or 0)
 
 
-def removable(state: TableState, retention: Retention, *, now_ms: int, keep: frozenset[int]) -> list[int]:
-    """The snapshots that the next commit removes, oldest first.
-
-    Only ancestors of the main branch; never one that a ref points at, one that another branch needs, or one
-    in `keep`. One more snapshot is about to be added, which counts.
-    """
-    protected = set(keep)
-    for name, ref in state.refs.items():
-        protected.add(int(ref["snapshot-id"]))
-        if name != MAIN and ref.get("type") == "branch":
-            protected.update(s["snapshot-id"] for s in state.ancestors(int(ref["snapshot-id"])))
-    old: list[int] = []
-    for rank, snapshot in enumerate(state.ancestors(), start=2):
-        if rank <= retention.count_min:
-            continue
-        young = now_ms - int(snapshot["timestamp-ms"]) < retention.age_ms_min
-        if (rank > retention.count_max or not young) and snapshot["snapshot-id"] not in protected:
-            old.append(snapshot["snapshot-id"])
-    old.reverse()
-    return old[: retention.removed_max]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
     """What a commit adds, before it is known on which base.
@@ -267,7 +229,7 @@ def build_commit(
         manifest_list: where the manifest list of the new snapshot was written.
         added_rows: how many row ids the manifest list gave out (format 3).
         now_ms: wall time; the snapshot never gets an earlier one than its parent.
-        retention: what to remove.
+        retention: what to remove, where the table's own properties do not say.
     """
     head = state.head
     parent_ms = max(int(head["timestamp-ms"]) if head else 0, int(state.metadata.get("last-updated-ms") or 0))
@@ -294,7 +256,8 @@ def build_commit(
         updates.append({"action": "set-properties", "updates": {append.since: str(snapshot["timestamp-ms"])}})
     moved = state.refs.get(append.tag)
     keep = frozenset({int(moved["snapshot-id"])}) if moved is not None else frozenset()
-    old = removable(state, retention, now_ms=at_ms, keep=keep)
+    rule = retention_of(state.properties, retention)
+    old = [] if rule is None else removable(state.metadata, rule, now_ms=at_ms, keep=keep, coming=1)
     if old:
         updates.append({"action": "remove-snapshots", "snapshot-ids": old})
     requirements: list[Json] = [

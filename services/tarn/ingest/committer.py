@@ -35,7 +35,8 @@ from tarn.adapters.files import WrittenFile
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.tables import Layout, is_current
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.table import COMMIT_ID_KEY, Append, CommitRequest, Retention, TableState, build_commit
+from tarn.core.history import Retention
+from tarn.core.table import COMMIT_ID_KEY, Append, CommitRequest, TableState, build_commit
 
 log = structlog.get_logger()
 
@@ -146,7 +147,7 @@ class Committer:
         table: its name.
         manifests: writes manifests and lists.
         ports: time, ids, chance.
-        retention: which snapshots stay.
+        retention: which snapshots stay, where the table's properties do not say.
         on_wait: told why before each wait, for the status page.
     """
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tarn.adapters.catalog_rest import TableCatalog
 from tarn.adapters.files import Objects
+from tarn.core.history import Retention
 from tarn.core.source import Sources
-from tarn.core.table import Retention
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import Board
 

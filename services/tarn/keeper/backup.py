@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from tarn.adapters.bulk import PART_BYTES, BulkStore, Opened
 from tarn.core.audit.model import Finding, Kind, Table, locations
@@ -22,6 +22,7 @@ from tarn.core.errors import TarnError
 from tarn.core.registered import PointerValue
 from tarn.keeper.archive import Begin, End, Writer
 from tarn.keeper.fsck import Tell, stand_data
+from tarn.keeper.hold import held
 from tarn.keeper.register import read_register
 from tarn.keeper.walk import READERS, Places, Walker, in_order
 
@@ -29,27 +30,6 @@ TELL_EVERY_S = 5.0
 MIB = 1024 * 1024
 PARTS_AHEAD = 4
 LEFT_OUT = "what it names is not in the backup; scripts/tarn fsck tells more"
-
-
-class Reaper(Protocol):
-    """Who deletes files. It must not while a backup runs: what the pointers name must stay."""
-
-    def hold(self) -> str:
-        """Have it pause; a sentence about it."""
-
-    def release(self) -> None:
-        """Let it go on."""
-
-
-class NoReaper:
-    """This version has none: nothing deletes a table's files."""
-
-    def hold(self) -> str:
-        """See `Reaper`."""
-        return "no reaper to pause: nothing deletes files in this version"
-
-    def release(self) -> None:
-        """See `Reaper`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +63,6 @@ def backup(
     begin: Begin,
     *,
     tell: Tell,
-    reaper: Reaper | None = None,
     sleep: Callable[[float], None] = time.sleep,
     on_register: Callable[[], None] = lambda: None,
 ) -> Done:
@@ -94,7 +73,6 @@ def backup(
         out: where to.
         begin: the first record of the archive.
         tell: shows progress.
-        reaper: who deletes files.
         sleep: waits.
         on_register: called when the pointers have been read; for tests.
 
@@ -103,37 +81,32 @@ def backup(
         OSError: the stream cannot be written.
     """
     began_s = time.monotonic()
-    reaper = reaper or NoReaper()
-    tell(reaper.hold())
-    try:
-        with ThreadPoolExecutor(max_workers=READERS) as pool:
-            register = read_register(store, pool, sleep=sleep)
-            on_register()
-            places = Places(begin.bucket)
-            copy = _Copy(store, Writer(out, begin), pool, tell, began_s)
-            walker = Walker(store, places, pool)
-            findings = list(register.findings)
-            streams: list[dict[str, Any]] = []
-            tables = 0
-            for number, pointer in enumerate(register.live, start=1):
-                copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
-                found = _read(walker, pointer)
-                if isinstance(found, Finding):
-                    findings.append(found)
-                    continue
-                tables += 1
-                findings += [
-                    Finding(kind=Kind.UNREADABLE, where=pointer.text, what=f"{at}: {why}", fix=LEFT_OUT)
-                    for at, why in found.unreadable.items()
-                ]
-                streams += [stand_data(stand) for stand in stands(found)]
-                copy.objects(locations(found), places)
-            copy.at = "catalog"
-            for key in keys_to_copy(list(register.objects)):
-                copy.data(key, register.objects[key])
-            end = copy.writer.close(tables=tables, missing=copy.missing, streams=streams)
-    finally:
-        reaper.release()
+    with held(store, "backup", tell=tell), ThreadPoolExecutor(max_workers=READERS) as pool:
+        register = read_register(store, pool, sleep=sleep)
+        on_register()
+        places = Places(begin.bucket)
+        copy = _Copy(store, Writer(out, begin), pool, tell, began_s)
+        walker = Walker(store, places, pool)
+        findings = list(register.findings)
+        streams: list[dict[str, Any]] = []
+        tables = 0
+        for number, pointer in enumerate(register.live, start=1):
+            copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
+            found = _read(walker, pointer)
+            if isinstance(found, Finding):
+                findings.append(found)
+                continue
+            tables += 1
+            findings += [
+                Finding(kind=Kind.UNREADABLE, where=pointer.text, what=f"{at}: {why}", fix=LEFT_OUT)
+                for at, why in found.unreadable.items()
+            ]
+            streams += [stand_data(stand) for stand in stands(found)]
+            copy.objects(locations(found), places)
+        copy.at = "catalog"
+        for key in keys_to_copy(list(register.objects)):
+            copy.data(key, register.objects[key])
+        end = copy.writer.close(tables=tables, missing=copy.missing, streams=streams)
     return Done(end=end, findings=tuple(findings), seconds=time.monotonic() - began_s)
 
 

@@ -24,6 +24,7 @@ from tarn.core.audit.offsets import (
 from tarn.core.audit.tables import judge_table, version_of
 from tarn.core.errors import TarnError
 from tarn.core.registered import PointerValue
+from tarn.keeper.hold import held
 from tarn.keeper.register import Register, read_register
 from tarn.keeper.walk import READERS, Places, Stray, Walker
 
@@ -177,7 +178,7 @@ def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], 
     began_s = time.monotonic()
     places = Places(bucket)
     report = Report()
-    with ThreadPoolExecutor(max_workers=READERS) as pool:
+    with held(store, "fsck", tell=tell), ThreadPoolExecutor(max_workers=READERS) as pool:
         register = read_register(store, pool, sleep=sleep)
         names = _names(register)
         if any(finding.damage for finding in names):

@@ -32,6 +32,7 @@ from tarn_catalog.memory import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.pointer import NamespaceState, Pointer
 from tarn_catalog.register import Patience
 from tarn_catalog.slots import NewTable, Slot
+from tarn_catalog.together import Change
 
 ROOTS = Roots(base="s3://tarn")
 SLOT = Slot.of(("ns",), "t")
@@ -252,6 +253,30 @@ def test_a_rebased_repeat_of_a_landed_snapshot_is_done(world: World) -> None:
     world.catalog.tables.commit(SLOT, *append(2, 1, 2))
     world.catalog.tables.commit(SLOT, *append(1, 2, 3))
     assert world.snapshots() == [1, 2]
+
+
+def test_a_repeat_of_what_was_thinned_since_is_unknown_never_a_conflict(world: World) -> None:
+    """Without a key, long after the answer was lost: a client that hears "refused" deletes its files."""
+    world.table()
+    for number in range(1, 201):
+        world.catalog.tables.commit(SLOT, *append(number, number - 1 or None, number))
+    assert 20 not in world.snapshots()
+    assert len(world.snapshots()) == 80
+    for catalog in (world.catalog, world.another()):
+        with pytest.raises(OutcomeUnknownError, match=r"expected id 19 != 200.*thinned; look for your rows"):
+            catalog.tables.commit(SLOT, *append(20, 19, 20))
+        with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
+            catalog.together.commit(
+                [Change(slot=SLOT, requirements=append(20, 19, 20)[0], updates=append(20, 19, 20)[1])]
+            )
+        with pytest.raises(ConflictError, match="expected id 19 != 200"):
+            catalog.tables.commit(SLOT, *append(20, 19, 20), repeat=repeat(1))
+        with pytest.raises(ConflictError, match="expected id 198 != 200"):
+            catalog.tables.commit(SLOT, *append(999, 198, 199))
+    late = append(20, 19, 20)
+    late[1][0]["snapshot"]["timestamp-ms"] += 3_600_000
+    with pytest.raises(ConflictError, match="expected id 19 != 200"):
+        world.catalog.tables.commit(SLOT, *late)
 
 
 def test_a_stale_replica_answers_from_the_store(world: World) -> None:

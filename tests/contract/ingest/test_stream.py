@@ -158,7 +158,7 @@ def test_dead_letters_named_by_a_commit_are_registered_by_the_next_process():
 
 def test_unregistered_dead_letters_are_carried_forward_until_they_are_seen():
     topic = Topic("orders", 1)
-    lake = Lake(topic, retention=Retention(count_min=2, age_ms_min=0, count_max=3))
+    lake = Lake(topic, retention=Retention(newest=2, steps=(), total_min=0))
     first = lake.ingestor()
     first._letters.register = lambda _state: 0  # type: ignore[method-assign]
     topic.send(0, b"junk-0")
@@ -391,7 +391,7 @@ def test_a_table_with_another_schema_is_refused_with_every_difference():
 
 def test_snapshots_and_manifests_stay_bounded_however_many_commits():
     topic = Topic("orders", 1)
-    lake = Lake(topic, retention=Retention(count_min=10, age_ms_min=0, count_max=20))
+    lake = Lake(topic, retention=Retention(newest=10, steps=(), total_min=0))
     ingestor = lake.ingestor()
     for n in range(150):
         topic.send(0, order(n))

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tarn.core.naming import Roots
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
+from tarn.keeper.reaper import Graces, Reaper
 from tarn.keeper.restore import Restored, restore
 from tarn_catalog.catalog import Catalog
 from tarn_catalog.tables import Slot
@@ -308,21 +310,50 @@ def test_a_full_disk_ends_the_backup_and_leaves_the_lake_alone(world: World):
 
 
 def test_the_reaper_is_held_and_let_go_whatever_happens(world: World):
+    seen: list[bool] = []
     said: list[str] = []
 
-    class Reaper:
-        def hold(self) -> str:
-            said.append("hold")
-            return "held"
-
-        def release(self) -> None:
-            said.append("release")
+    def look() -> None:
+        seen.append(reaper_of(world).run_once().held)
 
     out = io.BytesIO()
-    backup(world.bulk, out, BEGIN, tell=said.append, reaper=Reaper(), sleep=quiet)
-    with pytest.raises(OSError, match="No space"):
-        backup(world.bulk, FullFile(0), BEGIN, tell=said.append, reaper=Reaper(), sleep=quiet)
-    assert said == ["hold", "held", "release"] * 2
+    backup(world.bulk, out, BEGIN, tell=said.append, sleep=quiet, on_register=look)
+    with pytest.raises(OSError, match="No space left"):
+        backup(world.bulk, FullFile(0), BEGIN, tell=said.append, sleep=quiet, on_register=look)
+    look()
+    assert seen == [True, True, False]
+    assert world.keys("reaper/v1/holds/") == []
+
+
+def test_a_backup_is_whole_though_the_table_is_committed_to_and_reaped_meanwhile(world: World):
+    def meanwhile() -> None:
+        slot = Slot.of(("bronze",), "orders")
+        for number in range(30):
+            update = {"action": "set-properties", "updates": {"n": str(number)}}
+            world.catalog.tables.commit(slot, [], [update])
+        assert reaper_of(world).run_once().deleted == 0
+
+    out = io.BytesIO()
+    done = backup(world.bulk, out, BEGIN, tell=lambda _: None, sleep=quiet, on_register=meanwhile)
+    assert done.whole
+    assert reaper_of(world).run_once().deleted > 0
+
+
+def test_a_store_that_takes_no_hold_is_backed_up_all_the_same(world: World):
+    class Full(MemoryStore):
+        def put(self, key: str, data: bytes, **conditions: Any) -> str:
+            raise StoreAmbiguousError("the disk is full")
+
+    store = Full()
+    store._objects = world.store._objects
+    said: list[str] = []
+    assert backup(PlainBulk(store), io.BytesIO(), BEGIN, tell=said.append, sleep=quiet).whole
+    assert said[0].startswith("the reaper could not be paused: the disk is full")
+
+
+def reaper_of(world: World) -> Reaper:
+    """One for which every grace has passed already."""
+    return Reaper(world.store, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0))
 
 
 def test_the_manifest_names_every_object_with_size_and_checksum(world: World):

@@ -69,6 +69,7 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
             "spark_token",
         },
         "keeper": {"s3_access_key_id", "s3_secret_access_key"},
+        "reaper": {"s3_access_key_id", "s3_secret_access_key"},
     }
     at_kafka = json.loads(volumes["kafka"]["kafka_users.json"])
     assert set(at_kafka) == {"ingest", "cli", "replay", "health"}
@@ -82,7 +83,7 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
     users = json.loads(volumes["bootstrap"]["store_users.json"])
-    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper"}
+    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper", "reaper"}
     for user, keys in users.items():
         assert keys == {
             "access_key": volumes[user]["s3_access_key_id"],
@@ -115,7 +116,7 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
         volumes["kafka"]["kafka_password"],
         *json.loads(volumes["kafka"]["kafka_users.json"]).values(),
     ]
-    assert len(set(secrets)) == len(secrets) == 20
+    assert len(set(secrets)) == len(secrets) == 21
     for secret in secrets:
         assert set(secret) <= URL_SAFE
         assert len(base64.urlsafe_b64decode(secret + "=")) == 32
@@ -139,10 +140,10 @@ def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int
     assert_complete_and_agreeing(finished)
 
 
-@pytest.mark.parametrize("crash_after", range(42))
+@pytest.mark.parametrize("crash_after", range(44))
 def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
     first = plan(EMPTY, random_bytes=chance(7))
-    assert len(first) == 41
+    assert len(first) == 43
     volumes = applied(EMPTY, first[:crash_after])
     finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
     assert_complete_and_agreeing(finished)

@@ -65,7 +65,7 @@ def contents(root: Path) -> dict[str, str]:
 def test_first_start_writes_every_file_and_the_second_none(root: Path):
     owners = Owners()
     first = make_credentials(SecretVolumes(root=root, own=owners))
-    assert len(first.written) == 41
+    assert len(first.written) == 43
     before = contents(root)
     assert set(before) == {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
     second = make_credentials(SecretVolumes(root=root, own=owners))
@@ -108,7 +108,7 @@ def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_comp
     # Only the process crashes here; thousands of real syncs take a minute on a busy disk.
     monkeypatch.setattr("tarn.bootstrap.volumes.os.fsync", lambda descriptor: None)
     steps = steps_of_a_first_start(tmp_path / "count")
-    assert steps == 41 * 5
+    assert steps == 43 * 5
     for step in range(1, steps + 1):
         root = tmp_path / str(step)
         for consumer in UIDS:
@@ -195,7 +195,7 @@ def test_no_secret_is_logged(root: Path, capsys, monkeypatch):
     assert main(["--root", str(root)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines if line["event"] == "secret written"].count("root_password") == 2
-    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 41, "service": "init"}
+    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 43, "service": "init"}
     for path, text in contents(root).items():
         if not path.endswith("/kafka_user"):  # a name
             assert text not in json.dumps(lines), path

@@ -40,6 +40,19 @@ CELLS = [
 ]
 
 
+PREFIXES = {
+    "catalog/": Area.CATALOG,
+    "reaper/v1/holds/": Area.HOLDS,
+    "reaper/v1/measured/": Area.MEASURED,
+    "reaper/": Area.REAPER,
+}
+
+
+def area_of(key: str) -> Area:
+    found = next((area for prefix, area in PREFIXES.items() if key.startswith(prefix)), Area.DATA)
+    return Area.METADATA if key.endswith(".metadata.json") else found
+
+
 @dataclass
 class MemoryStore:
     """Enforces the reference's table, or whatever rights a test gives it."""
@@ -92,13 +105,7 @@ class MemoryStore:
         name = next((n for n, u in USERS.items() if u == user), None)
         if trial.action is Action.LIST and not trial.key:
             return False
-        area = (
-            Area.CATALOG
-            if trial.key.startswith("catalog/")
-            else Area.METADATA
-            if trial.key.endswith(".metadata.json")
-            else Area.DATA
-        )
+        area = area_of(trial.key)
         allowed = trial.action in self.rights.get(name, {}).get(area, frozenset())
         if trial.action is Action.READ and allowed:
             assert trial.key in self.objects, f"{trial} comes after its object is gone"
@@ -130,7 +137,7 @@ def test_a_fresh_store_gets_users_with_exactly_their_own_policy_and_the_second_r
     first = set_up_users(store, USERS, {name: {"Version": name} for name in USERS})
     assert store.users() == {user.access_key: frozenset({name}) for name, user in USERS.items()}
     assert store.policies == {name: {"Version": name} for name in USERS}
-    assert len(first) == 14
+    assert len(first) == 16
     assert set_up_users(store, USERS, {name: {"Version": name} for name in USERS}) == ()
 
 
@@ -150,7 +157,7 @@ def test_a_retired_key_is_removed_and_a_user_made_by_hand_stays():
 
 def test_rights_that_hold_pass_and_nothing_is_left_behind():
     store = MemoryStore()
-    assert verify(store, USERS, "run") == len(trials("run")) + 7
+    assert verify(store, USERS, "run") == len(trials("run")) + 8
     assert store.objects == set()
 
 

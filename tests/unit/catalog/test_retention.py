@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tarn.core.errors import InvalidError
+from tarn.core.history import HISTORY_PROPERTY, YOUNG_MS
+from tarn.core.history import KEPT_PROPERTY as PROPERTY
 from tarn_catalog import metadata
-from tarn_catalog.retention import PROPERTY, YOUNG_MS
+from tarn_catalog.retention import DEFAULT
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
 START_MS = 1_795_000_000_000
@@ -29,7 +31,7 @@ def table(**properties: str) -> Json:
     )
 
 
-def grown(meta: Json, first: int, last: int, *, every_ms: int) -> Json:
+def grown(meta: Json, first: int, last: int, *, every_ms: int, position: str = "x" * 200) -> Json:
     """After a commit for each number, so long after one another."""
     for number in range(first, last + 1):
         at_ms = START_MS + number * every_ms
@@ -39,7 +41,7 @@ def grown(meta: Json, first: int, last: int, *, every_ms: int) -> Json:
             "sequence-number": number,
             "timestamp-ms": at_ms,
             "manifest-list": f"s3://tarn/snap-{number:05}.avro",
-            "summary": {"operation": "append", "tarn.position": "x" * 200},
+            "summary": {"operation": "append", "tarn.position": position},
             "schema-id": 0,
         }
         updates = [
@@ -73,8 +75,37 @@ def test_young_ones_stay_up_to_four_times_as_many() -> None:
     assert ids(meta) == list(range(41, 61))
 
 
-def test_without_the_property_everything_stays() -> None:
-    assert len(ids(grown(table(), 1, 60, every_ms=YOUNG_MS))) == 60
+def test_without_a_property_history_thins_and_says_all_keeps_it() -> None:
+    assert len(ids(grown(table(), 1, 80, every_ms=1_000))) == 80, "few commits: all of them"
+    meta = grown(table(), 1, 400, every_ms=1_000)
+    found = ids(meta)
+    assert found[-40:] == list(range(361, 401)), "the newest"
+    spaced = found[:-40]
+    assert len(found) == 80, spaced
+    assert len(ids(grown(table(**{HISTORY_PROPERTY: "all"}), 1, 400, every_ms=1_000))) == 400
+    assert len(ids(grown(table(**{HISTORY_PROPERTY: "10, 1m for 1h"}), 1, 400, every_ms=1_000))) == 18
+
+
+def test_the_log_of_a_thinned_history_has_no_gap() -> None:
+    """As Java's library keeps it: what lies before a removed one is no answer to "as of then"."""
+    meta = grown(table(), 1, 400, every_ms=1_000)
+    log = [entry["snapshot-id"] for entry in meta["snapshot-log"]]
+    assert log == list(range(log[0], 401))
+    assert len(log) >= 40
+    parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in meta["snapshots"]}
+    assert all(parent == number - 1 for number, parent in parents.items() if number > 1), "never rewritten"
+
+
+def test_metadata_stays_below_100_kb_at_a_commit_a_second() -> None:
+    """With snapshots as ingest writes them, 870 bytes each, and as many as the ladder ever holds."""
+    properties = {"write.metadata.previous-versions-max": "20"}
+    meta = grown(table(**properties), 1, 1_500, every_ms=1_000, position="x" * 660)
+    many, size = len(meta["snapshots"]), len(json.dumps(meta, separators=(",", ":")))
+    each = len(json.dumps(meta["snapshots"], separators=(",", ":"))) / many
+    assert many >= 70
+    assert 860 <= each <= 880
+    columns = 6_000
+    assert size + (DEFAULT.count_max - many) * each + columns <= 100_000, (size, many)
 
 
 def test_what_a_tag_or_a_branch_needs_stays() -> None:
@@ -95,9 +126,12 @@ def test_what_a_tag_or_a_branch_needs_stays() -> None:
 
 
 def test_a_commit_without_a_snapshot_removes_none() -> None:
-    meta = grown(table(), 1, 30, every_ms=YOUNG_MS)
+    meta = grown(table(**{HISTORY_PROPERTY: "all"}), 1, 30, every_ms=YOUNG_MS)
     update = {"action": "set-properties", "updates": {PROPERTY: "5"}}
-    after = metadata.commit(meta, [update], now_ms=START_MS, previous_location="s3://x/a.metadata.json")
+    unset = {"action": "remove-properties", "removals": [HISTORY_PROPERTY]}
+    after = metadata.commit(
+        meta, [unset, update], now_ms=START_MS, previous_location="s3://x/a.metadata.json"
+    )
     assert after is not None
     assert len(ids(after)) == 30
     assert len(ids(grown(after, 31, 31, every_ms=YOUNG_MS))) == 5
@@ -117,3 +151,16 @@ def test_a_number_that_is_none_is_refused_at_once(value: str) -> None:
     update = {"action": "set-properties", "updates": {PROPERTY: value}}
     with pytest.raises(InvalidError, match="give a number from 1 to 10000"):
         metadata.commit(table(), [update], now_ms=START_MS, previous_location="s3://x/a.metadata.json")
+
+
+@pytest.mark.parametrize("value", ["0", "none", "", "40 30s for 15m", "40, 30s", "40, 1h for 1m", "10001"])
+def test_a_ladder_that_is_none_is_refused_at_once(value: str) -> None:
+    with pytest.raises(InvalidError, match=r"Invalid tarn\.history .*such as '40, 30s for 15m, 1h for 1d'"):
+        table(**{HISTORY_PROPERTY: value})
+
+
+def test_two_rules_at_once_and_too_many_snapshots_are_refused() -> None:
+    with pytest.raises(InvalidError, match="are both set"):
+        table(**{HISTORY_PROPERTY: "all", PROPERTY: "5"})
+    with pytest.raises(InvalidError, match="it keeps up to 86441 snapshots"):
+        table(**{HISTORY_PROPERTY: "40, 1s for 1d"})

@@ -239,6 +239,7 @@ def test_the_data_form_is_json_and_keeps_every_fact():
         "age_s": 90.0,
         "streams": {"flights": {"topic": "flights.events", "next": {"0": 90, "1": 40}}},
         "position": None,
+        "bytes": None,
     }
     assert data["tables"][1]["rows"] is None
     assert data["tables"][1]["age_s"] is None

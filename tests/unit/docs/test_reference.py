@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings
 import tarn.bootstrap.store
 import tarn.cli.settings
 import tarn.ingest.settings
+import tarn.keeper.reaping
 import tarn_catalog.settings
 from tarn.adapters.kafka_login import Login
 from tarn.cli.hostenv import host_env
@@ -28,6 +29,7 @@ SETTINGS: tuple[type[BaseSettings], ...] = (
     tarn.bootstrap.store.Settings,
     tarn.cli.settings.Settings,
     tarn.ingest.settings.Settings,
+    tarn.keeper.reaping.Settings,
     tarn_catalog.settings.Settings,
 )
 VARIABLE = re.compile(r"\bTARN_[A-Z0-9_]*[A-Z0-9]\b")

@@ -121,8 +121,10 @@ def test_a_snapshot_that_was_rolled_back_or_branched_off_does_not_count() -> Non
     assert newest(history)[1] == "a"
 
 
-def test_an_expired_history_ends_the_search() -> None:
-    head, value = newest([_snapshot(3, 2), _snapshot(4, 3, current=True)])
-    assert head is not None
-    assert value is None
+def test_a_history_that_is_cut_before_a_position_stops() -> None:
+    """Its rows are in the table: to read the stream from its start would double them."""
+    thinned = [_snapshot(1, None, "a"), _snapshot(3, 2), _snapshot(4, 3, current=True)]
+    with pytest.raises(PositionError, match=r"snapshot 4 back to 3, .*\(3 snapshots are left\)"):
+        newest(thinned)
+    assert newest([_snapshot(1, None, current=True)])[1] is None
     assert newest([]) == (None, None)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tarn.core.errors import CorruptStateError
-from tarn.core.table import Append, Retention, TableState, build_commit, marker_property, removable
+from tarn.core.history import Retention
+from tarn.core.table import Append, TableState, build_commit, marker_property
 
 KEY, TAG = "tarn.offsets.s", "tarn-offsets-s"
 
@@ -94,41 +95,6 @@ def test_a_head_that_is_not_there_stops():
         _ = table(snapshot(1, None), head=9).head
 
 
-def chain(length: int, *, age_ms: int = 1_000) -> list[dict[str, Any]]:
-    return [snapshot(n, n - 1 if n > 1 else None, at_ms=n * age_ms) for n in range(1, length + 1)]
-
-
-def test_old_snapshots_go_oldest_first_and_the_newest_stay():
-    state = table(*chain(12), head=12)
-    retention = Retention(count_min=5, age_ms_min=0, count_max=100)
-    gone = removable(state, retention, now_ms=10**9, keep=frozenset())
-    assert gone == list(range(1, 9)), "four stay, and the one that is about to be added"
-
-
-def test_young_snapshots_stay_up_to_the_hard_limit():
-    state = table(*chain(12), head=12)
-    young = Retention(count_min=2, age_ms_min=10**9, count_max=100)
-    assert removable(state, young, now_ms=12_000, keep=frozenset()) == []
-    hard = Retention(count_min=2, age_ms_min=10**9, count_max=10)
-    assert removable(state, hard, now_ms=12_000, keep=frozenset()) == [1, 2, 3]
-
-
-def test_what_a_ref_or_another_branch_needs_is_never_removed():
-    refs = {
-        "nightly": {"snapshot-id": 2, "type": "tag"},
-        "audit": {"snapshot-id": 4, "type": "branch"},
-    }
-    state = table(*chain(12), head=12, refs=refs)
-    retention = Retention(count_min=3, age_ms_min=0, count_max=100)
-    assert removable(state, retention, now_ms=10**9, keep=frozenset({6})) == [5, 7, 8, 9, 10]
-
-
-def test_one_commit_removes_a_bounded_number():
-    state = table(*chain(50), head=50)
-    retention = Retention(count_min=5, age_ms_min=0, count_max=100, removed_max=7)
-    assert removable(state, retention, now_ms=10**9, keep=frozenset()) == list(range(1, 8))
-
-
 def append(**more: Any) -> Append:
     return Append(commit_id="c-1", summary={KEY: "map"}, tag=TAG, since="since", **more)
 
@@ -166,6 +132,29 @@ def test_a_commit_holds_on_its_base_only_and_moves_branch_and_tag_together():
     assert (main["ref-name"], main["type"], main["snapshot-id"]) == ("main", "branch", 77)
     assert (moved["ref-name"], moved["type"], moved["snapshot-id"]) == (TAG, "tag", 77)
     assert since == {"action": "set-properties", "updates": {"since": "5000"}}
+
+
+def test_a_commit_removes_what_the_table_says_and_keeps_what_the_tag_names():
+    many = [snapshot(n, n - 1 if n > 1 else None, at_ms=n) for n in range(1, 13)]
+
+    def removed(properties: dict[str, str]) -> list[int]:
+        state = table(*many, head=12, refs=tag(4), properties=properties)
+        request = build_commit(
+            state,
+            append(),
+            snapshot_id=77,
+            manifest_list="l",
+            added_rows=0,
+            now_ms=10**9,
+            retention=Retention(newest=9, steps=(), total_min=0),
+        )
+        last = request.updates[-1]
+        return last["snapshot-ids"] if last["action"] == "remove-snapshots" else []
+
+    assert removed({}) == [1, 2, 3], "nine stay with the one that is about to be added, and the tagged one"
+    assert removed({"tarn.history": "5"}) == [1, 2, 3, 5, 6, 7, 8]
+    assert removed({"tarn.snapshots-kept": "3"}) == [1, 2, 3, 5, 6, 7, 8, 9, 10]
+    assert removed({"tarn.history": "all"}) == []
 
 
 def test_the_first_commit_asserts_that_there_is_no_branch():

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tarn.adapters.catalog_rest import RestCatalog, TableName
 from tarn.cli.ports import TableFacts
 from tarn.core.errors import CorruptStateError, NotFoundError, UnavailableError
-from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.table import TableState
 from tarn_jobs.position import PROPERTY as POSITION
 from tarn_jobs.position import Position, PositionError
@@ -75,6 +75,13 @@ def facts_of(name: str, state: TableState) -> TableFacts:
             if stream != key and stream not in streams:
                 streams[stream] = OffsetMap.from_json(text)
         position = position or entries.get(POSITION)
+    for name, ref in state.refs.items():
+        # Where the history is thinned before a stream's map, the tag that moves with its commits has it.
+        stream = name.removeprefix(TAG_PREFIX)
+        if stream != name and stream not in streams:
+            entries = state.snapshot(int(ref["snapshot-id"])).get("summary") or {}
+            if SUMMARY_PREFIX + stream in entries:
+                streams[stream] = OffsetMap.from_json(entries[SUMMARY_PREFIX + stream])
     return TableFacts(
         name=name,
         format_version=state.format_version,

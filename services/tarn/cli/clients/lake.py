@@ -40,7 +40,7 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.spec import TRACE_COLUMN, DeadLetters
 
 ANCESTORS_MAX = 10_000
@@ -173,7 +173,12 @@ def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:
         text = entries.get(f"{SUMMARY_PREFIX}{stream}")
         if text is not None:
             return OffsetMap.from_json(text).next
-    return None
+    # Where the history is thinned before it, the tag that moves with the stream's commits has it.
+    tagged = table.metadata.refs.get(f"{TAG_PREFIX}{stream}")
+    snapshot = table.metadata.snapshot_by_id(tagged.snapshot_id) if tagged is not None else None
+    entries = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
+    text = entries.get(f"{SUMMARY_PREFIX}{stream}")
+    return None if text is None else OffsetMap.from_json(text).next
 
 
 def summaries(table: Any) -> Iterator[Mapping[str, str]]:

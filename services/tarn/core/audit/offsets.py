@@ -31,7 +31,14 @@ class Stand:
 def stands(table: Table) -> list[Stand]:
     """The newest readable map of every stream, of the current snapshot's history."""
     newest: dict[str, OffsetMap] = {}
-    for snapshot in table.chain():
+    by_id = {snapshot["snapshot-id"]: snapshot for snapshot in table.snapshots}
+    tagged = [
+        by_id[ref["snapshot-id"]]
+        for name, ref in table.refs.items()
+        if name.startswith(TAG_PREFIX) and ref.get("snapshot-id") in by_id
+    ]
+    # Where the history is thinned before a stream's map, the tag that moves with its commits has it.
+    for snapshot in [*tagged, *table.chain()]:
         for stream, text in _maps(snapshot):
             try:
                 newest[stream] = OffsetMap.from_json(text)

@@ -1,0 +1,65 @@
+"""Health of the reaper: see services/tarn/health.py for how it is run.
+
+The reaper touches one file before it uses the store and another after an answer. Its passes are the real use
+already.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tarn.health import main_process, stat_of
+
+SERVICE = "reaper"
+TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs
+ALIVE_PATH = Path("/tmp/reaper-alive")  # noqa: S108
+TRIED_AGE_S_MAX = 600.0
+ALIVE_AGE_S_MAX = 150.0
+STOPPED = "T"
+
+
+def alive() -> None:
+    """The process is not stopped, and has tried to use the store in the last ten minutes.
+
+    Raises:
+        RuntimeError: it hangs.
+    """
+    check_runs()
+    check_age(TRIED_PATH, TRIED_AGE_S_MAX, now_s=time.time())
+
+
+def shallow() -> None:
+    """The store has answered it not long ago.
+
+    Raises:
+        RuntimeError: it has not; the text says since when.
+    """
+    check_runs()
+    check_age(ALIVE_PATH, ALIVE_AGE_S_MAX, now_s=time.time())
+
+
+def deep() -> None:
+    """The same."""
+    shallow()
+
+
+def check_runs() -> None:
+    """Raises RuntimeError if the process was stopped by a signal."""
+    process = main_process()
+    if process is not None and stat_of(process)[0] == STOPPED:
+        raise RuntimeError(f"process {process} is stopped")
+
+
+def check_age(path: Path, age_s_max: float, *, now_s: float) -> None:
+    """Looks at a file.
+
+    Raises:
+        RuntimeError: it is not there, or older than so many seconds.
+    """
+    try:
+        age_s = now_s - path.stat().st_mtime
+    except OSError:
+        raise RuntimeError(f"{path.name}: the store was not used yet") from None
+    if age_s > age_s_max:
+        raise RuntimeError(f"{path.name}: nothing for {age_s:.0f} s (limit {age_s_max:.0f} s)")

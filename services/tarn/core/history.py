@@ -1,0 +1,221 @@
+"""How a table's history thins as it ages: which snapshots the commit that adds one leaves behind. Pure.
+
+The newest snapshots all stay; of older ones fewer, the older they are: steps of a ladder. So a table that is
+committed to once a second for ever has about a hundred snapshots (invariant I8), and one that is committed to
+once a day keeps its last eighty. The rule works on the parsed metadata JSON, in one pass. Parent ids are
+never rewritten: whoever needs every snapshot between two finds the gap and must say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tarn.core.errors import InvalidError
+
+HISTORY_PROPERTY = "tarn.history"
+KEPT_PROPERTY = "tarn.snapshots-kept"
+KEEP_ALL = "all"
+KEPT_MAX = 10_000
+YOUNG_MS = 15 * 60 * 1_000
+YOUNG_TIMES_MAX = 4
+MAIN = "main"
+STAGED_KEY = "wap.id"
+STEPS_MAX = 6
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_STEP = re.compile(r"([1-9][0-9]{0,5})([smhd]) for ([1-9][0-9]{0,5})([smhd])")
+_EXAMPLE = "40, 30s for 15m, 1h for 1d"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the ladder.
+
+    Attributes:
+        every_ms: of each span of so long, the oldest snapshot stays; 1: all of them.
+        until_ms: the step ends at this age.
+        count_max: at most so many stay, whatever the clocks of their writers said.
+    """
+
+    every_ms: int
+    until_ms: int
+    count_max: int
+
+
+def step(every_ms: int, until_ms: int) -> Step:
+    """A step that holds one snapshot per span."""
+    return Step(every_ms=every_ms, until_ms=until_ms, count_max=until_ms // every_ms + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which snapshots stay.
+
+    Attributes:
+        newest: so many of the newest stay, whatever their age.
+        steps: what stays of older ones, youngest step first; beyond the last step nothing does.
+        total_min: nothing is removed while there are no more than so many; then the oldest go first.
+        removed_max: at most so many are removed by one commit.
+    """
+
+    newest: int = 40
+    steps: tuple[Step, ...] = (step(30_000, YOUNG_MS), step(3_600_000, 86_400_000))
+    total_min: int = 80
+    removed_max: int = 1_000
+
+    @property
+    def count_max(self) -> int:
+        """So many stay at most, besides what refs need."""
+        return max(self.newest + sum(one.count_max for one in self.steps), self.total_min)
+
+
+def retention_of(properties: Mapping[str, str], default: Retention | None) -> Retention | None:
+    """What a table's own properties say, else the default; None: everything stays.
+
+    Raises:
+        InvalidError: a property says something else than it can.
+    """
+    history, kept = properties.get(HISTORY_PROPERTY), properties.get(KEPT_PROPERTY)
+    if history is not None and kept is not None:
+        raise InvalidError(
+            f"{HISTORY_PROPERTY} and {KEPT_PROPERTY} are both set: remove one, both say what history stays"
+        )
+    if history is not None:
+        return None if history == KEEP_ALL else _ladder(history)
+    if kept is not None:
+        return _newest_kept(kept)
+    return default
+
+
+def _newest_kept(text: str) -> Retention:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= KEPT_MAX):
+        raise InvalidError(f"Invalid {KEPT_PROPERTY} {text!r}: give a number from 1 to {KEPT_MAX}")
+    count = int(text)
+    young = Step(every_ms=1, until_ms=YOUNG_MS, count_max=(YOUNG_TIMES_MAX - 1) * count)
+    return Retention(newest=count, steps=(young,), total_min=count, removed_max=YOUNG_TIMES_MAX * KEPT_MAX)
+
+
+def _ladder(text: str) -> Retention:
+    first, *rest = (part.strip() for part in text.split(","))
+    steps: list[Step] = []
+    good = first.isascii() and first.isdigit() and 1 <= int(first) <= KEPT_MAX and len(rest) <= STEPS_MAX
+    for part in rest if good else ():
+        found = _STEP.fullmatch(part)
+        if found is None:
+            good = False
+            break
+        every_ms, until_ms = (int(found[n]) * _UNIT_MS[found[n + 1]] for n in (1, 3))
+        before = steps[-1] if steps else None
+        good = good and every_ms <= until_ms
+        good = good and (before is None or (before.every_ms < every_ms and before.until_ms < until_ms))
+        steps.append(step(every_ms, until_ms) if good else Step(every_ms=1, until_ms=1, count_max=1))
+    if not good:
+        raise InvalidError(
+            f"Invalid {HISTORY_PROPERTY} {text[:200]!r}: give {KEEP_ALL!r}, or how many of the newest "
+            f"snapshots stay and at most {STEPS_MAX} growing steps of s, m, h or d, such as {_EXAMPLE!r}"
+        )
+    retention = Retention(newest=int(first), steps=tuple(steps), total_min=1)
+    if retention.count_max > KEPT_MAX:
+        raise InvalidError(
+            f"Invalid {HISTORY_PROPERTY} {text[:200]!r}: it keeps up to {retention.count_max} snapshots, and "
+            f"every commit writes all of them; at most {KEPT_MAX}"
+        )
+    return retention
+
+
+def removable(
+    metadata: Json, retention: Retention, *, now_ms: int, keep: frozenset[int] = frozenset(), coming: int = 0
+) -> list[int]:
+    """The snapshots that a commit removes, oldest first.
+
+    Never one that a ref points at, that a branch other than main descends from, that is staged for an audit
+    (`wap.id`), or that is in `keep`. Snapshots are in the order in which they were committed; beyond a gap it
+    cannot be seen any more whether one was main's, so all that nothing needs age alike.
+
+    Args:
+        metadata: the table's.
+        retention: the rule.
+        now_ms: wall time; a snapshot of the future counts as new.
+        keep: further ones that stay.
+        coming: snapshots that the commit is about to add; they count among the newest.
+    """
+    snapshots = metadata.get("snapshots") or []
+    spare = len(snapshots) + coming - retention.total_min
+    if spare <= 0:
+        return []
+    protected = _protected(metadata, snapshots) | keep
+    old: list[int] = []
+    first: dict[tuple[int, int], int] = {}
+    older = snapshots[: max(0, len(snapshots) + coming - retention.newest)]
+    for snapshot in reversed(older):
+        found, at_ms = snapshot["snapshot-id"], int(snapshot["timestamp-ms"])
+        place = _place(retention, at_ms, now_ms)
+        if place is not None:
+            # Walking back in time: who comes last is the oldest of its span, and stays.
+            beaten = first.get(place)
+            first[place] = found
+            found = beaten
+        if found is not None and found not in protected:
+            old.append(found)
+    for number, one in enumerate(retention.steps):
+        held = [found for (at, _), found in first.items() if at == number]
+        old += [found for found in held[one.count_max :] if found not in protected]
+    gone = set(old)
+    return [s["snapshot-id"] for s in older if s["snapshot-id"] in gone][: min(spare, retention.removed_max)]
+
+
+def _place(retention: Retention, at_ms: int, now_ms: int) -> tuple[int, int] | None:
+    """The step and the span in it that a snapshot falls into; None: beyond the last."""
+    age_ms = max(0, now_ms - at_ms)
+    for number, one in enumerate(retention.steps):
+        if age_ms < one.until_ms:
+            return number, at_ms // one.every_ms
+    return None
+
+
+def _protected(metadata: Json, snapshots: list[Json]) -> frozenset[int]:
+    refs = metadata.get("refs") or {}
+    found = {int(ref["snapshot-id"]) for ref in refs.values()}
+    found.update(s["snapshot-id"] for s in snapshots if STAGED_KEY in (s.get("summary") or {}))
+    branches = [ref for name, ref in refs.items() if name != MAIN and ref.get("type") == "branch"]
+    if branches:
+        parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in snapshots}
+        for ref in branches:
+            at: int | None = int(ref["snapshot-id"])
+            while at is not None and at in parents:
+                found.add(at)
+                at = parents[at]
+    return frozenset(found)
+
+
+def may_be_thinned(metadata: Json, snapshot: Json) -> bool:
+    """Whether a snapshot that is not in the metadata may have been, and was removed since (invariant I4).
+
+    A sequence number belongs to one snapshot: if another one has it, this one was never committed. If it is
+    gone, it may have been this one's, unless what came next was there before this one was made.
+
+    Args:
+        metadata: the table's.
+        snapshot: as its writer sends it, perhaps again.
+    """
+    sequence, at_ms = snapshot.get("sequence-number"), snapshot.get("timestamp-ms")
+    if type(sequence) is not int or sequence <= 0 or type(at_ms) is not int:
+        return False
+    if sequence > int(metadata.get("last-sequence-number") or 0):
+        return False
+    following: Json | None = None
+    for other in metadata.get("snapshots") or []:
+        number = int(other.get("sequence-number") or 0)
+        if number == sequence:
+            return False
+        if number > sequence and (following is None or number < following["sequence-number"]):
+            following = other
+    return following is None or int(following["timestamp-ms"]) + CLOCKS_DIFFER_MS >= at_ms
+
+
+CLOCKS_DIFFER_MS = 60_000
+"""So far apart may the clocks of two writers be; Iceberg's own libraries allow as much."""

@@ -1,0 +1,305 @@
+"""What the reaper knows of a table's versions, and what may go: pure. See ADR 14.
+
+The chain of metadata files is the list of what was removed: each names the one before it, and what an older
+one has and its successor has not was removed by that commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tarn.core.errors import CorruptStateError
+
+REAPER_PREFIX = "reaper/v1/"
+CLOCK_KEY = "reaper/v1/clock.json"
+MEASURED_KEY = "reaper/v1/measured/tables.json"
+LISTS_PREFIX = "reaper/v1/lists/"
+HOLDS_PREFIX = "reaper/v1/holds/"
+MARKS_PREFIX = "reaper/v1/marks/"
+PURGED_PREFIX = "reaper/v1/purged/"
+HOLD_SUFFIX = ".json"
+HOLD_MS = 5 * 60_000
+"""So long does a hold that nobody renews keep the reaper from deleting, by the store's clock."""
+
+WAREHOUSE_PREFIX = "warehouse/"
+METADATA_SUFFIX = ".metadata.json"
+FORMAT = 1
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What a commit, or several, removed from a table.
+
+    Attributes:
+        snapshots: snapshot id -> location of its manifest list.
+        statistics: locations of statistics files.
+    """
+
+    snapshots: Mapping[int, str] = field(default_factory=dict)
+    statistics: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshots or self.statistics)
+
+    @staticmethod
+    def all_of(parts: Iterable[Removed]) -> Removed:
+        """All together."""
+        snapshots: dict[int, str] = {}
+        statistics: set[str] = set()
+        for part in parts:
+            snapshots.update(part.snapshots)
+            statistics |= part.statistics
+        return Removed(snapshots=snapshots, statistics=frozenset(statistics))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """One metadata file, as far as the reaper reads it.
+
+    Attributes:
+        uuid: of the table.
+        root: the table's location, without a slash at its end.
+        previous: the metadata file before it; None for the first, or if its log does not say.
+        log: all metadata files that its log names.
+        snapshots: snapshot id -> location of its manifest list; None for one that has none (format 1).
+        statistics: locations of statistics files.
+        keeps_metadata: whether the table wants its old metadata files kept.
+        keeps_files: whether its files may be others' too (`gc.enabled` is false).
+        live_bytes: what the current snapshot says of the size of its files; None if it does not.
+    """
+
+    uuid: str
+    root: str
+    previous: str | None
+    log: frozenset[str]
+    snapshots: Mapping[int, str | None]
+    statistics: frozenset[str]
+    keeps_metadata: bool
+    keeps_files: bool
+    live_bytes: int | None
+
+    def less(self, newer: Full) -> Removed:
+        """What this version has and a newer one has not."""
+        return Removed(
+            snapshots={
+                number: listed
+                for number, listed in self.snapshots.items()
+                if number not in newer.snapshots and listed is not None
+            },
+            statistics=self.statistics - newer.statistics,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A metadata file in the chain.
+
+    Attributes:
+        location: where it is.
+        modified_ms: when it was written, by the store's clock.
+        bytes: its size.
+        removed: what its successor has no more; empty for the current one.
+    """
+
+    location: str
+    modified_ms: int
+    bytes: int
+    removed: Removed = field(default_factory=Removed)
+
+
+def read_full(data: bytes, where: str) -> Full:
+    """A metadata file.
+
+    Raises:
+        CorruptStateError: it is none.
+    """
+    try:
+        value = orjson.loads(data)
+        log = [str(entry["metadata-file"]) for entry in value.get("metadata-log") or []]
+        properties = value.get("properties") or {}
+        snapshots = value.get("snapshots") or []
+        current = value.get("current-snapshot-id")
+        summary = next((s.get("summary") or {} for s in snapshots if s["snapshot-id"] == current), {})
+        size = str(summary.get("total-files-size", "" if snapshots else "0"))
+        return Full(
+            uuid=str(value["table-uuid"]),
+            root=str(value["location"]).rstrip("/"),
+            previous=log[-1] if log else None,
+            log=frozenset(log),
+            snapshots={int(s["snapshot-id"]): s.get("manifest-list") for s in snapshots},
+            statistics=frozenset(
+                str(entry["statistics-path"])
+                for name in ("statistics", "partition-statistics")
+                for entry in value.get(name) or []
+            ),
+            keeps_metadata=_says(properties, "write.metadata.delete-after-commit.enabled", "false"),
+            keeps_files=_says(properties, "gc.enabled", "false"),
+            live_bytes=int(size) if size.isdigit() else None,
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
+        raise CorruptStateError(f"{where} is no table metadata: {e!r}", location=where) from e
+
+
+def _says(properties: Mapping[str, str], name: str, value: str) -> bool:
+    return str(properties.get(name, "")).lower() == value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """A list: what was removed from a table, written before the metadata that showed it is deleted.
+
+    Attributes:
+        key: where the list is.
+        uuid: of the table.
+        root: its location.
+        removed: what is to be looked at once the grace has passed.
+        modified_ms: when it was written, by the store's clock.
+    """
+
+    key: str
+    uuid: str
+    root: str
+    removed: Removed
+    modified_ms: int = 0
+
+    def dump(self) -> bytes:
+        """As stored."""
+        return orjson.dumps(
+            {
+                "format": FORMAT,
+                "table-uuid": self.uuid,
+                "location": self.root,
+                "snapshots": [[number, listed] for number, listed in self.removed.snapshots.items()],
+                "statistics": sorted(self.removed.statistics),
+            }
+        )
+
+
+def read_candidates(key: str, data: bytes, modified_ms: int) -> Candidates:
+    """A list from what was stored.
+
+    Raises:
+        CorruptStateError: it is none that this version knows.
+    """
+    try:
+        value = orjson.loads(data)
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']}, this version knows {FORMAT}")
+        return Candidates(
+            key=key,
+            uuid=str(value["table-uuid"]),
+            root=str(value["location"]),
+            removed=Removed(
+                snapshots={int(number): str(listed) for number, listed in value["snapshots"]},
+                statistics=frozenset(str(path) for path in value["statistics"]),
+            ),
+            modified_ms=modified_ms,
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as e:
+        raise CorruptStateError(f"{key} is no list of the reaper: {e!r}; remove it by hand", key=key) from e
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class ListedManifest:
+    """A manifest as a manifest list names it.
+
+    Attributes:
+        path: its location.
+        sequence: the sequence number of the commit that wrote it.
+        sequence_min: the lowest sequence number of what is live in it.
+    """
+
+    path: str
+    sequence: int
+    sequence_min: int
+
+
+def dead_manifests(
+    removed: Iterable[Sequence[ListedManifest]], kept: Iterable[Sequence[ListedManifest]]
+) -> dict[str, ListedManifest]:
+    """The manifests of removed snapshots that no kept one names, by location."""
+    found = {manifest.path: manifest for manifests in removed for manifest in manifests}
+    for manifests in kept:
+        for manifest in manifests:
+            found.pop(manifest.path, None)
+    return found
+
+
+def may_hold(manifest: ListedManifest, dead: Collection[ListedManifest]) -> bool:
+    """Whether a kept manifest can name a file that was live in one of the dead ones.
+
+    A manifest never names a file that is younger than itself.
+    """
+    return manifest.sequence >= min((one.sequence_min for one in dead), default=0)
+
+
+def key_within(location: str, *, bucket: str, root: str) -> str | None:
+    """The key of a file of a table; None if it does not lie in the table's own location.
+
+    Args:
+        location: of the file.
+        bucket: the lake's.
+        root: the table's location.
+    """
+    key, folder = _key(location, bucket), _key(root, bucket)
+    if key is None or folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in key.split("/"):
+        return None
+    return key if key.startswith(f"{folder}/") and not key.endswith("/") else None
+
+
+def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
+    """The prefix of all keys of a table, with a slash at its end; None if it is no place of its own (I7)."""
+    folder = _key(root.rstrip("/"), bucket)
+    if folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in folder.split("/"):
+        return None
+    return f"{folder}/" if uuid and folder.endswith(uuid) else None
+
+
+def _key(location: str, bucket: str) -> str | None:
+    for scheme in ("s3", "s3a", "s3n"):
+        start = f"{scheme}://{bucket}/"
+        if location.startswith(start):
+            return location[len(start) :]
+    return None
+
+
+@dataclass(slots=True)
+class Trust:
+    """Whether ages by the store's clock can be relied on. A clock that jumped is believed after a grace.
+
+    Attributes:
+        now_ms: the store's time at the last look.
+        mono_ms: the process's own monotonic time then.
+        odd_ms: the monotonic time at which something was odd; None: nothing was.
+    """
+
+    now_ms: int = 0
+    mono_ms: int = 0
+    odd_ms: int | None = None
+
+    def look(self, *, store_ms: int, mono_ms: int, wall_ms: int) -> str | None:
+        """Take in the time; what is odd about it, if it is so for the first time."""
+        jump_ms = (store_ms - mono_ms) - (self.now_ms - self.mono_ms)
+        first = self.now_ms == 0
+        self.now_ms, self.mono_ms = store_ms, mono_ms
+        if first and abs(store_ms - wall_ms) > CLOCKS_DIFFER_MS:
+            self.odd_ms = mono_ms
+            return f"the store's clock and this machine's differ by {(store_ms - wall_ms) / 1000:.0f} s"
+        if not first and abs(jump_ms) > CLOCKS_DIFFER_MS:
+            self.odd_ms = mono_ms
+            return f"the store's clock jumped by {jump_ms / 1000:.0f} s"
+        return None
+
+    def passed(self, modified_ms: int, grace_ms: int) -> bool:
+        """Whether an object was written so long ago."""
+        if self.odd_ms is not None and self.mono_ms - self.odd_ms < grace_ms:
+            return False
+        return self.now_ms - modified_ms >= grace_ms
+
+
+CLOCKS_DIFFER_MS = 5 * 60_000

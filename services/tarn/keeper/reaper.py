@@ -1,0 +1,648 @@
+"""The reaper: the only one that deletes files of tables, and only what no kept snapshot can reach (I7).
+
+One pass per table: walk the chain of metadata files; write what the ones that go would make unfindable into
+a list, then delete them, oldest first; of lists whose grace has passed delete what nothing reaches, data
+before manifests before manifest lists, then the list. Killed anywhere, the next pass goes on. Two of them at
+once do no harm.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from weakref import WeakValueDictionary
+
+import orjson
+import structlog
+
+from tarn.adapters.manifest_audit import file_entries
+from tarn.adapters.manifests import read_list
+from tarn.adapters.store import Listed, ObjectStore
+from tarn.core.errors import CorruptStateError, TarnError
+from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
+from tarn.core.reap import (
+    CLOCK_KEY,
+    HOLD_MS,
+    HOLD_SUFFIX,
+    HOLDS_PREFIX,
+    LISTS_PREFIX,
+    MARKS_PREFIX,
+    MEASURED_KEY,
+    METADATA_SUFFIX,
+    PURGED_PREFIX,
+    REAPER_PREFIX,
+    Candidates,
+    Full,
+    ListedManifest,
+    Removed,
+    Trust,
+    Version,
+    dead_manifests,
+    folder_of,
+    key_within,
+    may_hold,
+    read_candidates,
+    read_full,
+)
+from tarn.core.registered import PointerValue, parse_pointer
+
+log = structlog.get_logger()
+
+CHAIN_MAX = 50_000
+"""Metadata files of one table that are walked back; what lies before them stays."""
+RETIRED_MAX = 500
+BURIED_LISTS_MAX = 200
+WAITING_MAX = 4_000
+LISTS_REMEMBERED_MAX = 6_000
+FILES_REMEMBERED_MAX = 300_000
+LOOK_AGAIN_MS = 5_000
+PURGED_PER_PASS_MAX = 5_000
+MEASURE_EVERY_MS = 5 * 60_000
+MEASURE_SHARE = 50
+"""Measuring takes at most one part in so many of the time."""
+
+
+class Moved(Exception):  # noqa: N818 - not an error: the next pass goes on
+    """The table is not what this pass looked at any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graces:
+    """How long what nothing reaches stays.
+
+    Attributes:
+        metadata_ms: metadata files, after their successor was written; the catalog and a backup read them.
+        files_ms: everything else, after it was put on a list; readers may still be using it.
+    """
+
+    metadata_ms: int = 2 * 60_000
+    files_ms: int = 30 * 60_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """What one pass did: counts of objects deleted by kind, and what it could not do."""
+
+    tables: int = 0
+    metadata: int = 0
+    manifest_lists: int = 0
+    manifests: int = 0
+    data: int = 0
+    statistics: int = 0
+    purged: int = 0
+    lists: int = 0
+    held: bool = False
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def deleted(self) -> int:
+        """Objects of tables that were deleted."""
+        return (
+            self.metadata + self.manifest_lists + self.manifests + self.data + self.statistics + self.purged
+        )
+
+
+@dataclass(slots=True)
+class _Table:
+    """What is remembered of a table between passes; all of it can be read again."""
+
+    full: Full
+    chain: list[Version]
+    measured_ms: int | None = None
+    measure_ms: int = 0
+
+
+class Reaper:
+    """Deletes. Not safe for several threads; several processes are safe beside each other.
+
+    Args:
+        store: the lake, with the reaper's own rights.
+        bucket: its bucket.
+        graces: how long things stay.
+        mono_ms: monotonic milliseconds.
+        wall_ms: this machine's wall time.
+        new_id: a name that was never used before.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        bucket: str,
+        graces: Graces | None = None,
+        mono_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._graces = graces or Graces()
+        self._mono_ms = mono_ms
+        self._wall_ms = wall_ms
+        self._new_id = new_id
+        self._trust = Trust()
+        self._tables: dict[str, _Table] = {}
+        self._pointers: dict[str, tuple[str, PointerValue]] = {}
+        self._manifests: OrderedDict[str, tuple[ListedManifest, ...]] = OrderedDict()
+        self._one: WeakValueDictionary[str, ListedManifest] = WeakValueDictionary()
+        self._contents_known: dict[str, Removed] = {}
+        self._live: OrderedDict[str, frozenset[int]] = OrderedDict()
+        self._live_count = 0
+        self._measured: dict[str, dict[str, int | str | None]] = {}
+
+    def run_once(self) -> Pass:
+        """One pass over all tables; what fails for one table is told, and the others are seen to.
+
+        Raises:
+            UnavailableError: the store does not answer.
+            ForbiddenError: the reaper's own user may not do its work.
+        """
+        done = Pass()
+        own = self._look()
+        if self._held(own):
+            done.held = True
+            return done
+        lists = self._lists(own)
+        named = {one.key for some in lists.values() for one in some}
+        self._contents_known = {key: value for key, value in self._contents_known.items() if key in named}
+        marks = {entry.key for entry in own if entry.key.startswith(MARKS_PREFIX)}
+        pointers = self._read_pointers()
+        live: dict[str, PointerValue] = {}
+        for pointer in pointers:
+            if pointer.live and pointer.kind == "table":
+                live[pointer.uuid] = pointer
+        for uuid_, pointer in live.items():
+            done.tables += 1
+            try:
+                if pointer.intent is None:
+                    self._table(pointer, lists.get(uuid_, []), marks, done)
+            except Moved:
+                continue
+            except CorruptStateError as error:
+                self._tables.pop(uuid_, None)
+                done.failed[pointer.text] = error.message
+        self._purge(own, {pointer.uuid for pointer in pointers if pointer.live}, lists, done)
+        for gone in set(self._tables) - set(live):
+            self._tables.pop(gone, None)
+        self._measure(live, lists)
+        return done
+
+    # -- time, holds, lists
+
+    def _look(self) -> list[Listed]:
+        """Everything below the reaper's own prefix; the store's time comes with it."""
+        self._store.put(CLOCK_KEY, orjson.dumps({"format": 1, "nonce": self._new_id()}))
+        own = list(self._store.list(REAPER_PREFIX))
+        store_ms = next(entry.modified_ms for entry in own if entry.key == CLOCK_KEY)
+        odd = self._trust.look(store_ms=store_ms, mono_ms=self._mono_ms(), wall_ms=self._wall_ms())
+        if odd is not None:
+            log.warning("clock is odd; nothing is deleted for a grace", reason=odd)
+        return own
+
+    def _held(self, own: Iterable[Listed]) -> bool:
+        return any(
+            entry.key.startswith(HOLDS_PREFIX)
+            and entry.key.endswith(HOLD_SUFFIX)
+            and not self._trust.passed(entry.modified_ms, HOLD_MS)
+            for entry in own
+        )
+
+    def _lists(self, own: Iterable[Listed]) -> dict[str, list[Candidates]]:
+        """Lists by table, oldest first; each is read when it is needed."""
+        found: dict[str, list[Candidates]] = {}
+        for entry in own:
+            if entry.key.startswith(LISTS_PREFIX):
+                table = entry.key.removeprefix(LISTS_PREFIX).partition("/")[0]
+                found.setdefault(table, []).append(
+                    Candidates(
+                        key=entry.key, uuid=table, root="", removed=Removed(), modified_ms=entry.modified_ms
+                    )
+                )
+        return found
+
+    def _read(self, listed: Candidates) -> Candidates | None:
+        stored = self._store.get(listed.key)
+        return None if stored is None else read_candidates(listed.key, stored.data, listed.modified_ms)
+
+    def _read_pointers(self) -> list[PointerValue]:
+        found: dict[str, tuple[str, PointerValue]] = {}
+        for entry in self._store.list(POINTERS_PREFIX):
+            known = self._pointers.get(entry.key)
+            if known is None or known[0] != entry.etag:
+                stored = self._store.get(entry.key)
+                if stored is None:
+                    continue
+                try:
+                    known = (stored.etag, parse_pointer(entry.key, stored.data))
+                except CorruptStateError as error:
+                    log.warning("pointer cannot be read", key=entry.key, reason=error.message)
+                    continue
+            found[entry.key] = known
+        self._pointers = found
+        return [value for _, value in found.values()]
+
+    # -- one table
+
+    def _table(self, pointer: PointerValue, lists: list[Candidates], marks: set[str], done: Pass) -> None:
+        assert pointer.metadata is not None, pointer.key
+        table = self._walk(pointer, f"{MARKS_PREFIX}{pointer.uuid}.json" in marks)
+        if folder_of(table.full.root, bucket=self._bucket, uuid=pointer.uuid) is None:
+            return
+        guard = _Guard(self._store, pointer, self._mono_ms)
+        fresh = self._retire(pointer, table, guard, done)
+        if not table.full.keeps_files:
+            self._bury(table, lists, fresh, guard, done)
+
+    def _walk(self, pointer: PointerValue, marked: bool) -> _Table:
+        """The table with its chain of metadata files, newest first; what was read before is not read again.
+
+        Raises:
+            Moved: its metadata are gone: the pointer is old.
+            CorruptStateError: its metadata cannot be read.
+        """
+        known = self._tables.get(pointer.uuid)
+        assert pointer.metadata is not None, pointer.key
+        if known is not None and known.chain[0].location == pointer.metadata:
+            return known
+        mark = self._mark(pointer.uuid) if marked else None
+        chain: list[Version] = []
+        first: Full | None = None
+        newer: Full | None = None
+        at: str | None = pointer.metadata
+        while at is not None and at != mark and len(chain) < CHAIN_MAX:
+            root = first.root if first is not None else None
+            key = key_within(at, bucket=self._bucket, root=root or at.rpartition("/metadata/")[0])
+            stored = self._store.get(key) if key is not None else None
+            if stored is None:
+                break
+            try:
+                full = read_full(stored.data, at)
+            except CorruptStateError as error:
+                if first is None:
+                    raise
+                log.warning("earlier metadata cannot be read", path=at, reason=error.message)
+                break
+            if full.uuid != pointer.uuid:
+                break
+            removed = full.less(newer) if newer is not None else Removed()
+            chain.append(
+                Version(location=at, modified_ms=stored.modified_ms, bytes=len(stored.data), removed=removed)
+            )
+            first = first or full
+            if known is not None and at == known.chain[0].location:
+                chain += known.chain[1:]
+                break
+            newer, at = full, full.previous
+        if first is None:
+            raise Moved
+        if len(chain) >= CHAIN_MAX:
+            log.warning("more earlier metadata than are walked back; the oldest stay", table=pointer.text)
+        table = _Table(full=first, chain=chain)
+        if known is not None:
+            table.measured_ms, table.measure_ms = known.measured_ms, known.measure_ms
+        self._tables[pointer.uuid] = table
+        return table
+
+    def _mark(self, table_uuid: str) -> str | None:
+        stored = self._store.get(f"{MARKS_PREFIX}{table_uuid}.json")
+        return None if stored is None else str(orjson.loads(stored.data)["metadata"])
+
+    def _retire(self, pointer: PointerValue, table: _Table, guard: _Guard, done: Pass) -> list[Candidates]:
+        """Delete the oldest metadata files that nobody needs; what they alone show is on a list before.
+
+        Never the current one, nor one that its log names, nor one younger than the grace. The list that was
+        written is returned.
+        """
+        chain, full = table.chain, table.full
+        due = 0
+        while due < RETIRED_MAX and due < len(chain) - 1:
+            version, successor = chain[-1 - due], chain[-2 - due]
+            young = not self._trust.passed(successor.modified_ms, self._graces.metadata_ms)
+            if young or (version.location in full.log and not full.keeps_metadata):
+                break
+            due += 1
+        if due == 0:
+            return []
+        oldest = chain[len(chain) - due :][::-1]
+        removed = Removed.all_of(version.removed for version in oldest)
+        fresh: list[Candidates] = []
+        if removed and not full.keeps_files:
+            key = f"{LISTS_PREFIX}{full.uuid}/{self._trust.now_ms:015}-{self._new_id()}.json"
+            listed = Candidates(key=key, uuid=full.uuid, root=full.root, removed=removed)
+            self._store.put(key, listed.dump(), if_absent=True)
+            done.lists += 1
+            fresh.append(replace(listed, modified_ms=self._trust.now_ms))
+        if full.keeps_metadata:
+            mark = orjson.dumps({"format": 1, "metadata": oldest[-1].location})
+            self._store.put(f"{MARKS_PREFIX}{full.uuid}.json", mark)
+        for version in oldest:
+            if not full.keeps_metadata:
+                key_ = key_within(version.location, bucket=self._bucket, root=full.root)
+                if key_ is not None and key_.endswith(METADATA_SUFFIX):
+                    guard.check()
+                    self._store.delete(key_)
+                    done.metadata += 1
+            chain.pop()
+        return fresh
+
+    def _bury(
+        self, table: _Table, lists: list[Candidates], fresh: list[Candidates], guard: _Guard, done: Pass
+    ) -> None:
+        """Delete what was removed a grace ago, as far as nothing reaches it.
+
+        What was removed stands on lists, or still in the chain, as with a table that is not committed to any
+        more.
+        """
+        chain, full = table.chain, table.full
+        ripe: list[Candidates] = []
+        for one in lists[:BURIED_LISTS_MAX]:
+            if not self._trust.passed(one.modified_ms, self._graces.files_ms):
+                break
+            ripe.append(one)
+        old = [
+            number
+            for number in range(1, len(chain))
+            if chain[number].removed
+            and self._trust.passed(chain[number - 1].modified_ms, self._graces.files_ms)
+        ]
+        if not ripe and not old:
+            return
+        due = Removed.all_of([*self._contents(ripe), *(chain[number].removed for number in old)])
+        seen = set(old)
+        later = self._contents([*lists[len(ripe) :], *fresh])
+        others = (version.removed for number, version in enumerate(chain) if number not in seen)
+        waiting = Removed.all_of([*later, *others])
+        if any(listed is None for listed in full.snapshots.values()):
+            return
+        kept = {str(listed) for listed in full.snapshots.values()}
+        back = {number for number in due.snapshots if number in full.snapshots}
+        gone = {listed for number, listed in due.snapshots.items() if number not in back}
+        still = set(waiting.snapshots.values()) - kept
+        gone -= kept | still
+        manifests_kept = [self._listed(path, needed=True) for path in kept]
+        # Too many to be read: of neighbours, which share nearly all, one. Nothing reachable depends on it.
+        spread = len(still) // WAITING_MAX + 1
+        manifests_kept += [self._listed(path, needed=False) for path in sorted(still)[::spread]]
+        dead = dead_manifests((self._listed(path, needed=False) for path in gone), manifests_kept)
+        files = self._dead_files(dead, manifests_kept)
+        statistics = due.statistics - full.statistics - waiting.statistics
+        done.data += self._delete(files, full, guard)
+        done.statistics += self._delete(statistics, full, guard)
+        done.manifests += self._delete(dead, full, guard)
+        done.manifest_lists += self._delete(gone, full, guard)
+        for one in ripe:
+            self._store.delete(one.key)
+        for number in old:
+            chain[number] = replace(chain[number], removed=Removed())
+
+    def _contents(self, lists: Iterable[Candidates]) -> Iterator[Removed]:
+        """What lists name; they never change, so each is read once."""
+        for one in lists:
+            known = one.removed or self._contents_known.get(one.key)
+            if known is None:
+                read = self._read(one)
+                if read is None:
+                    continue
+                known = self._contents_known[one.key] = read.removed
+            yield known
+
+    def _listed(self, path: str, *, needed: bool) -> tuple[ListedManifest, ...]:
+        """The manifests that a manifest list names; none if it is gone and was not needed.
+
+        Raises:
+            CorruptStateError: a kept snapshot's cannot be read: nothing of the table is deleted.
+        """
+        known = self._manifests.get(path)
+        if known is None:
+            try:
+                data = self._get(path)
+                if data is None:
+                    if needed:
+                        raise CorruptStateError(f"the manifest list {path} is missing")
+                    return ()
+                known = tuple(
+                    self._same(m.manifest_path, int(m.sequence_number or 0), int(m.min_sequence_number or 0))
+                    for m in read_list(data)
+                )
+            except TarnError:
+                raise
+            except Exception as error:  # whatever a reader makes of arbitrary bytes
+                if not needed:
+                    log.warning("removed manifest list cannot be read", path=path, reason=repr(error))
+                    return ()
+                raise CorruptStateError(f"the manifest list {path} cannot be read: {error!r}") from error
+            self._manifests[path] = known
+            while len(self._manifests) > LISTS_REMEMBERED_MAX:
+                self._manifests.popitem(last=False)
+        self._manifests.move_to_end(path)
+        return known
+
+    def _same(self, path: str, sequence: int, sequence_min: int) -> ListedManifest:
+        """One object per manifest, as neighbouring lists name nearly the same ones."""
+        found = self._one.get(path)
+        if found is None:
+            found = self._one[path] = ListedManifest(path, sequence, sequence_min)
+        return found
+
+    def _dead_files(
+        self, dead: dict[str, ListedManifest], kept: list[tuple[ListedManifest, ...]]
+    ) -> dict[str, None]:
+        """Files that were live in dead manifests and are in no kept one.
+
+        Kept manifests are looked at until every file was found alive: of a table that only grows, that is the
+        one into which the dead ones were merged.
+        """
+        candidates: dict[int, str] = {}
+        for path in dead:
+            data = self._get(path)
+            if data is None:
+                continue
+            try:
+                entries = file_entries(data, added_snapshot_id=None, trace=None)
+            except CorruptStateError as error:
+                log.warning("removed manifest cannot be read", path=path, reason=error.message)
+                continue
+            candidates.update((_digest(entry.path), entry.path) for entry in entries)
+        if not candidates:
+            return {}
+        near = max(one.sequence for one in dead.values())
+        others = {m.path: m for manifests in kept for m in manifests if may_hold(m, dead.values())}
+        for manifest in sorted(others.values(), key=lambda m: (m.sequence < near, abs(m.sequence - near))):
+            for digest in self._live_in(manifest.path):
+                candidates.pop(digest, None)
+            if not candidates:
+                break
+        return dict.fromkeys(candidates.values())
+
+    def _live_in(self, path: str) -> frozenset[int]:
+        """Digests of the files that are live in a kept manifest.
+
+        Raises:
+            CorruptStateError: it is missing or cannot be read: nothing of the table is deleted.
+        """
+        known = self._live.get(path)
+        if known is None:
+            data = self._get(path)
+            if data is None:
+                raise CorruptStateError(f"the manifest {path} is missing")
+            entries = file_entries(data, added_snapshot_id=None, trace=None)
+            known = frozenset(_digest(entry.path) for entry in entries)
+            self._live[path] = known
+            self._live_count += len(known)
+            while self._live_count > FILES_REMEMBERED_MAX and len(self._live) > 1:
+                self._live_count -= len(self._live.popitem(last=False)[1])
+        self._live.move_to_end(path)
+        return known
+
+    def _delete(self, locations: Iterable[str], full: Full, guard: _Guard) -> int:
+        count = 0
+        for location in locations:
+            key = key_within(location, bucket=self._bucket, root=full.root)
+            if key is not None and not key.endswith(METADATA_SUFFIX):
+                guard.check()
+                self._store.delete(key)
+                count += 1
+        return count
+
+    def _get(self, location: str) -> bytes | None:
+        for scheme in ("s3", "s3a", "s3n"):
+            start = f"{scheme}://{self._bucket}/"
+            if location.startswith(start):
+                stored = self._store.get(location[len(start) :])
+                return None if stored is None else stored.data
+        return None
+
+    # -- purged tables
+
+    def _purge(
+        self, own: Iterable[Listed], live: set[str], lists: dict[str, list[Candidates]], done: Pass
+    ) -> None:
+        """Delete everything of tables that were dropped with purge, a grace ago."""
+        finished = {entry.key for entry in own if entry.key.startswith(PURGED_PREFIX)}
+        for entry in self._store.list(CLAIMS_PREFIX):
+            table_uuid = entry.key.removeprefix(CLAIMS_PREFIX).removesuffix(".json")
+            end_key = f"{PURGED_PREFIX}{table_uuid}.json"
+            if end_key in finished or not self._trust.passed(entry.modified_ms, self._graces.files_ms):
+                continue
+            folder = self._purged_folder(entry.key)
+            if folder is None or table_uuid in live:
+                continue
+            left = 0
+            for found in self._files(folder):
+                if left >= PURGED_PER_PASS_MAX:
+                    break
+                self._store.delete(found.key)
+                left += 1
+            done.purged += left
+            if left < PURGED_PER_PASS_MAX:
+                for one in lists.get(table_uuid, []):
+                    self._store.delete(one.key)
+                self._store.put(end_key, orjson.dumps({"format": 1, "table-uuid": table_uuid}))
+
+    def _purged_folder(self, key: str) -> str | None:
+        """Where the files of a purged table lie; None if the claim says no purge, or not for sure."""
+        stored = self._store.get(key)
+        try:
+            value = orjson.loads(stored.data) if stored is not None else {}
+            purge = value.get("purge")
+            if not purge or value.get("intent") is not None or value.get("holder") is not None:
+                return None
+            return folder_of(str(purge["location"]), bucket=self._bucket, uuid=str(value["table-uuid"]))
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            log.warning("claim cannot be read", key=key, reason=repr(error))
+            return None
+
+    def _files(self, folder: str) -> Iterator[Listed]:
+        return self._store.list(folder)
+
+    # -- how much there is
+
+    def _measure(self, live: dict[str, PointerValue], lists: dict[str, list[Candidates]]) -> None:
+        """Bytes per table, for `tarn status`; each table is listed again after a while that fits its size."""
+        changed = False
+        for table_uuid, pointer in live.items():
+            table = self._tables.get(table_uuid)
+            if table is None:
+                continue
+            now_ms = self._mono_ms()
+            wait_ms = max(MEASURE_EVERY_MS, MEASURE_SHARE * table.measure_ms)
+            if table.measured_ms is not None and now_ms - table.measured_ms < wait_ms:
+                continue
+            folder = folder_of(table.full.root, bucket=self._bucket, uuid=table_uuid)
+            if folder is None:
+                continue
+            objects = total = 0
+            sizes: dict[str, int] = {}
+            for entry in self._files(folder):
+                objects += 1
+                total += entry.size_bytes
+                if "/metadata/snap-" in entry.key:
+                    sizes[entry.key.rpartition("/")[2]] = entry.size_bytes
+            going = sum(version.bytes for version in table.chain if version.location not in table.full.log)
+            going -= table.chain[0].bytes
+            for removed in self._contents(lists.get(table_uuid, [])):
+                going += sum(sizes.get(path.rpartition("/")[2], 0) for path in removed.snapshots.values())
+            self._measured[table_uuid] = {
+                "name": pointer.text,
+                "objects": objects,
+                "bytes": total,
+                "live": table.full.live_bytes,
+                "to-be-removed": min(going, total),
+                "at-ms": self._trust.now_ms,
+            }
+            table.measured_ms, table.measure_ms = now_ms, self._mono_ms() - now_ms
+            changed = True
+        gone = set(self._measured) - set(live)
+        for table_uuid in gone:
+            del self._measured[table_uuid]
+        if changed or gone:
+            self._store.put(MEASURED_KEY, orjson.dumps({"format": 1, "tables": self._measured}))
+
+
+class _Guard:
+    """Looks at the pointer again, right before anything is deleted.
+
+    Args:
+        store: the lake.
+        pointer: what this pass looked at.
+        mono_ms: monotonic milliseconds.
+    """
+
+    def __init__(self, store: ObjectStore, pointer: PointerValue, mono_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._pointer = pointer
+        self._mono_ms = mono_ms
+        self._looked_ms: int | None = None
+
+    def check(self) -> None:
+        """Nothing, if the table still has its name and its history only went on.
+
+        Raises:
+            Moved: it has not: dropped, renamed, rolled back, or a change of it is pending.
+        """
+        now_ms = self._mono_ms()
+        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_AGAIN_MS:
+            return
+        stored = self._store.get(self._pointer.key)
+        if stored is None:
+            raise Moved
+        found = parse_pointer(self._pointer.key, stored.data)
+        if not found.live or found.uuid != self._pointer.uuid or found.intent is not None:
+            raise Moved
+        if found.metadata != self._pointer.metadata and not self._follows(found):
+            raise Moved
+        self._looked_ms = now_ms
+
+    def _follows(self, found: PointerValue) -> bool:
+        """Whether the newer metadata were built on those that this pass looked at."""
+        key = (found.metadata or "").partition("://")[2].partition("/")[2]
+        stored = self._store.get(key)
+        return stored is not None and self._pointer.metadata in read_full(stored.data, key).log
+
+
+def _digest(path: str) -> int:
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,191 @@
+"""`python -m tarn.keeper.reaping`: the service that runs the reaper, pass after pass; `--once` makes one.
+
+Exit codes: `tarn.core.exits`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tarn.adapters.bulk import S3Bulk
+from tarn.adapters.environment import read
+from tarn.adapters.logging import configure
+from tarn.adapters.store import Listed, ObjectStore, Stored
+from tarn.core.credentials import ACCESS_KEY_FILE, SECRET_KEY_FILE
+from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
+from tarn.core.exits import OK, exit_code
+from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
+
+TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check
+ALIVE_PATH = Path("/tmp/reaper-alive")  # noqa: S108
+ALIVE_EVERY_S = 1.0
+WAIT_S_MAX = 60.0
+TELL_EVERY_S = 300.0
+
+log = structlog.get_logger()
+
+
+class Settings(BaseSettings):
+    """Settings of the reaper; see docs/reference.md."""
+
+    model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore")
+
+    s3_endpoint: str = "http://minio:9000"
+    region: str = "us-east-1"
+    bucket: str = "tarn"
+    secrets_dir: Path = Path("/run/tarn/secrets")
+    log_level: str = "info"
+    reaper_grace_s: int = Field(default=1_800, ge=60, le=30 * 86_400)
+    reaper_metadata_grace_s: int = Field(default=120, ge=30, le=30 * 86_400)
+    reaper_every_s: int = Field(default=15, ge=1, le=3_600)
+
+
+class Alive:
+    """A store whose use shows that the process lives: files are touched, each at most once a second.
+
+    Args:
+        inner: the store.
+        tried: touched before a request.
+        alive: touched after an answer.
+    """
+
+    def __init__(self, inner: ObjectStore, tried: Path = TRIED_PATH, alive: Path = ALIVE_PATH) -> None:
+        self._inner = inner
+        self._tried = tried
+        self._alive = alive
+        self._touched_s: dict[Path, float] = {}
+
+    def _touch(self, path: Path) -> None:
+        now_s = time.monotonic()
+        if now_s - self._touched_s.get(path, -ALIVE_EVERY_S) >= ALIVE_EVERY_S:
+            self._touched_s[path] = now_s
+            path.touch()
+
+    def get(self, key: str) -> Stored | None:
+        """See `ObjectStore.get`."""
+        self._touch(self._tried)
+        found = self._inner.get(key)
+        self._touch(self._alive)
+        return found
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """See `ObjectStore.put`."""
+        return self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self._touch(self._tried)
+        self._inner.delete(key)
+        self._touch(self._alive)
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`; as it comes, in the store's order."""
+        self._touch(self._tried)
+        for entry in self._inner.list(prefix, after=after):
+            self._touch(self._alive)
+            yield entry
+
+
+def run(reaper: Reaper, *, every_s: float, stop: threading.Event) -> None:
+    """Passes until it is asked to stop; what fails is tried again, at growing pauses.
+
+    Raises:
+        ForbiddenError: the reaper's user may not do its work: nothing that waiting mends.
+    """
+    told_s = time.monotonic()
+    total = failures = 0
+    while not stop.is_set():
+        wait_s = every_s
+        try:
+            done = reaper.run_once()
+        except ForbiddenError:
+            raise
+        except TarnError as error:
+            failures += 1
+            wait_s = min(WAIT_S_MAX, every_s * 2 ** min(failures, 6))
+            log.warning("pass did not end; it goes on later", reason=error.message, wait_s=wait_s)
+        else:
+            failures = 0
+            total += done.deleted
+            if done.metadata >= RETIRED_MAX:
+                wait_s = 0.0
+            for table, reason in done.failed.items():
+                log.warning("nothing is deleted of a table", table=table, reason=reason)
+            if time.monotonic() - told_s >= TELL_EVERY_S:
+                told_s = time.monotonic()
+                log.info("deleted what nothing reaches", objects=total, tables=done.tables)
+                total = 0
+        stop.wait(wait_s)
+
+
+def made(settings: Settings) -> Reaper:
+    """The reaper over the store that the settings name.
+
+    Raises:
+        InvalidSettingError: a secret cannot be read.
+    """
+
+    def secret(name: str) -> str:
+        try:
+            return (settings.secrets_dir / name).read_text(encoding="utf-8").rstrip("\n")
+        except OSError as error:
+            raise InvalidSettingError(
+                f"secret file {settings.secrets_dir / name} cannot be read: {error.strerror}; run init, or "
+                "set TARN_SECRETS_DIR"
+            ) from error
+
+    store = S3Bulk(
+        bucket=settings.bucket,
+        endpoint=settings.s3_endpoint,
+        region=settings.region,
+        access_key_id=secret(ACCESS_KEY_FILE),
+        secret_access_key=secret(SECRET_KEY_FILE),
+    )
+    graces = Graces(
+        metadata_ms=settings.reaper_metadata_grace_s * 1_000, files_ms=settings.reaper_grace_s * 1_000
+    )
+    return Reaper(Alive(store), bucket=settings.bucket, graces=graces)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the service and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tarn.keeper.reaping", description=__doc__)
+    parser.add_argument("--once", action="store_true", help="make one pass, print what it did, and end")
+    options = parser.parse_args(argv)
+    try:
+        settings = read(Settings)
+        configure(settings.log_level, service="reaper")
+        reaper = made(settings)
+        if options.once:
+            print(_text(reaper.run_once()))  # noqa: T201
+            return OK
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        log.info("reaper runs", grace_s=settings.reaper_grace_s, every_s=settings.reaper_every_s)
+        run(reaper, every_s=settings.reaper_every_s, stop=stop)
+    except TarnError as error:
+        configure(service="reaper")
+        log.error("reaper cannot go on", error=type(error).__name__, reason=error.message)
+        return exit_code(error)
+    return OK
+
+
+def _text(done: Pass) -> str:
+    return json.dumps({**asdict(done), "deleted": done.deleted})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""The reaper deletes what nothing reaches, all of it in the end, and never anything else (I7, I8)."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from tarn.adapters.store import StoreAmbiguousError
+from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
+from tarn.keeper.reaper import Graces, Reaper
+from tarn_catalog.faults import Crash, Fault, FaultyStore, Op
+from tests.contract.keeper.reaping import GRACES, Clocked, Writer
+
+MINUTE_MS = 60_000
+
+
+def settled(lake: Clocked, reaper: Reaper | None = None) -> None:
+    """Passes, with time in between, until every grace has passed."""
+    reaper = reaper or lake.reaper()
+    for _ in range(3):
+        reaper.run_once()
+        lake.wait(GRACES.files_ms + GRACES.metadata_ms)
+        assert lake.missing() == []
+    reaper.run_once()
+
+
+def test_an_hour_of_commits_a_second_stays_flat_in_bytes() -> None:
+    """Scaled by ten: graces of 12 s and a minute, an hour of commits in six minutes of them."""
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "40, 3s for 90s, 360s for 8640s"})
+    reaper = lake.reaper(graces=Graces(metadata_ms=12_000, files_ms=60_000))
+    stored: list[int] = []
+    largest = 0
+    for number in range(1, 721):
+        lake.wait(1_000)
+        table.append()
+        if number % 15 == 0:
+            done = reaper.run_once()
+            assert done.failed == {}
+        if number % 120 == 0:
+            assert lake.missing() == []
+            live = 9 * number
+            stored.append(lake.bytes() - live)
+            newest = max(
+                (e for e in lake.store.list(f"{table.folder}/metadata/") if e.key.endswith(".metadata.json")),
+                key=lambda e: e.key,
+            )
+            largest = max(largest, newest.size_bytes)
+    assert stored[-1] <= 1.1 * stored[2], stored
+    assert largest <= 90 * 900, largest
+    assert len(lake.keys(".metadata.json")) <= 20 + 12 + 15 + 2
+    assert len(lake.keys(".parquet")) == 720, "rows stay"
+
+
+def test_everything_that_nothing_reaches_goes_in_the_end_and_not_before_its_grace() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "3", "write.metadata.previous-versions-max": "2"})
+    for _ in range(4):
+        table.append(2)
+    victim = table.live()[0]
+    table.delete(victim)
+    table.compact(4)
+    table.vectors()
+    before = len(lake.keys("warehouse/"))
+    reaper = lake.reaper()
+    reaper.run_once()
+    assert len(lake.keys("warehouse/")) == before, "everything is young"
+    lake.wait(GRACES.metadata_ms)
+    done = reaper.run_once()
+    assert done.metadata == 5
+    assert done.deleted == 5
+    assert len(lake.keys(LISTS_PREFIX)) == 1
+    lake.wait(GRACES.files_ms - GRACES.metadata_ms - 1)
+    assert reaper.run_once().deleted == 0, "a reader may still be using them"
+    lake.wait(GRACES.metadata_ms + 1)
+    assert reaper.run_once().deleted > 5
+    for _ in range(3):
+        table.append()
+    settled(lake, reaper)
+    assert lake.missing() == []
+    assert [key for key in lake.left() if not key.endswith(".metadata.json")] == []
+    assert lake.keys(victim.rpartition("/")[2]) == []
+    assert lake.keys(LISTS_PREFIX) == []
+
+
+def test_tags_and_branches_keep_what_they_need() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    first = table.append(2)
+    table.ref("nightly", first)
+    second = table.append(2)
+    table.ref("audit", second, "branch")
+    kept = table.live()
+    table.delete(*kept)
+    for _ in range(5):
+        table.append()
+    settled(lake)
+    assert lake.missing() == []
+    assert all(lake.store.get(path.removeprefix("s3://tarn/")) for path in kept)
+    table.update(
+        {"action": "remove-snapshot-ref", "ref-name": "nightly"},
+        {"action": "remove-snapshot-ref", "ref-name": "audit"},
+    )
+    table.append()
+    for _ in range(30):
+        table.append()
+    settled(lake)
+    assert not any(lake.store.get(path.removeprefix("s3://tarn/")) for path in kept)
+    assert [key for key in lake.left() if not key.endswith(".metadata.json")] == []
+
+
+def test_statistics_go_with_their_snapshot_or_when_they_are_replaced() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    table.append()
+    replaced = table.statistics()
+    table.statistics()
+    table.append()
+    kept = table.statistics()
+    table.append()
+    for _ in range(25):
+        table.update({"action": "set-properties", "updates": {"n": str(lake.numbers.random())}})
+    settled(lake)
+    assert lake.missing() == []
+    assert lake.keys(replaced.rpartition("/")[2]) == []
+    assert len(lake.keys(".stats")) == 1
+    assert lake.keys(kept.rpartition("/")[2])
+
+
+def test_an_engines_own_expiry_and_its_own_deletes_are_fine() -> None:
+    lake = Clocked()
+    table = lake.table()
+    ids = [table.append() for _ in range(5)]
+    lists = {s["snapshot-id"]: s["manifest-list"] for s in table.meta()["snapshots"]}
+    table.expire(*ids[:3])
+    lake.store.delete(lists[ids[0]].removeprefix("s3://tarn/"))
+    for _ in range(25):
+        table.update({"action": "set-properties", "updates": {"n": str(lake.numbers.random())}})
+    settled(lake)
+    assert lake.missing() == []
+    assert not any(lake.store.get(lists[one].removeprefix("s3://tarn/")) for one in ids[:3])
+
+
+def test_properties_of_the_table_are_honoured() -> None:
+    lake = Clocked()
+    kept = lake.table("kept", **{"write.metadata.delete-after-commit.enabled": "false", "tarn.history": "2"})
+    shared = lake.table("shared", **{"gc.enabled": "false", "tarn.history": "2"})
+    for table in (kept, shared):
+        for _ in range(5):
+            table.append()
+        table.delete(table.live()[0])
+        for _ in range(30):
+            table.append()
+    settled(lake)
+    folder = kept.folder
+    assert len([k for k in lake.keys(folder) if k.endswith(".metadata.json")]) == 37
+    assert len([k for k in lake.keys(folder) if "/snap-" in k]) == 2, "what was removed goes all the same"
+    folder = shared.folder
+    assert len([k for k in lake.keys(folder) if "/snap-" in k]) == 36
+    assert len([k for k in lake.keys(folder) if k.endswith(".metadata.json")]) == 21
+    more = lake.reaper()
+    for _ in range(3):
+        kept.append()
+        settled(lake, more)
+    assert len([k for k in lake.keys(kept.folder) if "/snap-" in k]) == 2
+
+
+def test_a_dropped_table_stays_and_a_purged_one_goes_after_its_grace() -> None:
+    lake = Clocked()
+    dropped, purged, again = lake.table("dropped"), lake.table("purged"), lake.table("again")
+    for table in (dropped, purged, again):
+        table.append(3)
+    lake.catalog.tables.drop(dropped.slot)
+    lake.catalog.names.purge(purged.slot)
+    lake.catalog.names.purge(again.slot)
+    anew = lake.table("again")
+    anew.append(2)
+    reaper = lake.reaper()
+    reaper.run_once()
+    assert len(lake.keys(purged.folder)) > 0
+    settled(lake, reaper)
+    assert lake.keys(purged.folder) == []
+    assert lake.keys(again.folder) == []
+    assert len(lake.keys(dropped.folder)) == 7
+    assert lake.missing() == []
+    location = max(k for k in lake.keys(dropped.folder) if ".metadata.json" in k)
+    lake.catalog.names.register(dropped.slot, f"s3://tarn/{location}")
+    settled(lake, reaper)
+    assert lake.missing() == []
+
+
+def test_what_comes_back_by_a_roll_back_is_not_deleted() -> None:
+    lake = Clocked()
+    table = lake.table()
+    ids = [table.append(2) for _ in range(4)]
+    older = lake.catalog.tables.load(table.slot).location
+    table.delete(*table.live()[:3])
+    table.expire(*ids)
+    for _ in range(22):
+        table.update({"action": "set-properties", "updates": {"n": str(lake.numbers.random())}})
+    reaper = lake.reaper()
+    lake.wait(GRACES.metadata_ms - 1)
+    reaper.run_once()
+    lake.catalog.names.register(table.slot, older, overwrite=True)
+    settled(lake, reaper)
+    assert lake.missing() == []
+
+
+def test_a_hold_stops_it_until_it_is_released_or_lapses() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    for _ in range(30):
+        table.append()
+    lake.wait(10 * MINUTE_MS)
+    lake.store.put(f"{HOLDS_PREFIX}backup.json", b"{}")
+    reaper = lake.reaper()
+    assert reaper.run_once().held
+    lake.wait(4 * MINUTE_MS)
+    assert reaper.run_once().held
+    lake.wait(MINUTE_MS)
+    assert not reaper.run_once().held
+    assert reaper.run_once().held is False
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_jumps_shortens_no_grace(jump_ms: int) -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    for _ in range(30):
+        table.append()
+    reaper = lake.reaper()
+    reaper.run_once()
+    lake.now_ms += jump_ms
+    lake.wait(1_000)
+    for _ in range(3):
+        table.append()
+    assert reaper.run_once().deleted == 0, "an hour has not passed"
+    lake.wait(GRACES.files_ms - 2_000)
+    reaper.run_once()
+    assert len(lake.keys("/snap-")) == 33
+    lake.wait(2 * 3_600_000)
+    settled(lake, reaper)
+    assert len(lake.keys("/snap-")) == 2
+
+
+def test_a_store_whose_clock_is_not_this_machines_is_observed_first() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    for _ in range(30):
+        table.append()
+    lake.wait(2 * 3_600_000)
+    reaper = Reaper(
+        lake.store,
+        bucket="tarn",
+        graces=GRACES,
+        mono_ms=lambda: lake.mono_ms,
+        wall_ms=lambda: lake.now_ms - 3_600_000,
+    )
+    assert reaper.run_once().deleted == 0
+    lake.wait(GRACES.metadata_ms)
+    assert reaper.run_once().metadata > 0
+
+
+def busy(lake: Clocked) -> Writer:
+    """A table with every kind of operation, some of it past its grace and some not."""
+    table = lake.table(**{"tarn.history": "3", "write.metadata.previous-versions-max": "2"})
+    for number in range(12):
+        table.append(2, merge_at=4)
+        if number % 3 == 2:
+            table.delete(table.live()[0])
+            table.compact(3)
+            table.vectors()
+            table.statistics()
+        lake.wait(90_000)
+    return table
+
+
+def test_killed_at_any_step_nothing_reachable_is_lost_and_the_next_one_finishes() -> None:
+    steps = 0
+    for fault in (Fault.CRASH, Fault.CRASH_DONE):
+        at = 0
+        while True:
+            at += 1
+            lake = Clocked()
+            busy(lake)
+            lake.catalog.names.purge(lake.table("purged").slot)
+            lake.reaper().run_once()
+            lake.wait(GRACES.files_ms + GRACES.metadata_ms)
+            left = [at * 11 if at > 3 else at]
+
+            def plan(_: Op, left: list[int] = left, fault: Fault = fault) -> Fault | None:
+                left[0] -= 1
+                return fault if left[0] == 0 else None
+
+            dying = lake.reaper(FaultyStore(lake.store, plan))
+            try:
+                dying.run_once()
+                lake.wait(GRACES.files_ms)
+                dying.run_once()
+            except Crash:
+                steps += 1
+            assert lake.missing() == []
+            if left[0] > 0:
+                break
+            settled(lake)
+            assert [k for k in lake.left() if not k.endswith(".metadata.json")] == []
+            assert lake.keys(LISTS_PREFIX) == []
+    assert steps > 12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_commits_and_two_reapers_in_any_order_lose_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    lake = Clocked(numbers=random.Random(seed))
+    table = lake.table(**{"tarn.history": "3, 10s for 1m", "write.metadata.previous-versions-max": "3"})
+    graces = Graces(metadata_ms=2_000, files_ms=8_000)
+    refs: list[str] = []
+    moves = [table.append]
+
+    def pause(op: Op) -> Fault | None:
+        """Between two steps of a reaper, others commit, and time passes."""
+        if op.kind in ("delete", "get") and chance.random() < 0.05:
+            lake.wait(chance.choice([10, 1_000, 6_000]))
+            chance.choice(moves)()
+            lake.catalog.core.cache.drop("nothing")
+        return Fault.BUSY if op.kind == "delete" and chance.random() < 0.01 else None
+
+    def remove() -> None:
+        live = table.live()
+        if live:
+            table.delete(*chance.sample(live, min(2, len(live))))
+
+    def tag() -> None:
+        refs.append(f"t{len(refs)}")
+        table.ref(refs[-1], chance.choice(table.meta()["snapshots"])["snapshot-id"])
+
+    def untag() -> None:
+        if refs:
+            table.update({"action": "remove-snapshot-ref", "ref-name": refs.pop(0)})
+
+    table.append()
+    moves += [table.append, remove, table.compact, table.vectors, table.statistics, tag, untag]
+    reapers = [lake.reaper(FaultyStore(lake.store, pause), graces) for _ in range(2)]
+    for _ in range(60):
+        chance.choice(moves)()
+        lake.wait(chance.choice([100, 900, 3_000]))
+        if chance.random() < 0.4:
+            with suppress(StoreAmbiguousError):
+                chance.choice(reapers).run_once()
+            assert lake.missing() == []
+    last = lake.reaper(graces=graces)
+    while refs:
+        untag()
+    for _ in range(30):
+        lake.wait(4_000)
+        table.append()
+        last.run_once()
+    for _ in range(4):
+        lake.wait(20_000)
+        table.append()
+        last.run_once()
+    assert lake.missing() == []
+    assert lake.keys(".metadata.json")

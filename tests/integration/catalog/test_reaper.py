@@ -1,0 +1,66 @@
+"""The reaper on a real MinIO, with its own store user: it does its work, and has no right beyond it."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from tarn.adapters.store import StoreDeniedError
+from tarn.cli.clients.measured import Measured
+from tarn.core.reap import LISTS_PREFIX, MEASURED_KEY
+from tarn.keeper.hold import held
+from tarn.keeper.reaper import Graces, Reaper
+from tests.contract.keeper.reaping import Clocked
+from tests.integration.catalog.conftest import BUCKET, StoreServer
+from tests.integration.catalog.test_bulk import bulk
+
+AT_ONCE = Graces(metadata_ms=0, files_ms=0)
+
+
+def test_its_own_user_is_enough_and_nothing_reachable_goes(minio: StoreServer) -> None:
+    lake = Clocked(now_ms=time.time_ns() // 1_000_000, numbers=random.Random(), own=minio.store(minio.root))
+    table = lake.table(**{"tarn.history": "3", "write.metadata.previous-versions-max": "2"})
+    for _ in range(6):
+        table.append(2, merge_at=4)
+    table.delete(table.live()[0])
+    table.compact(3)
+    table.vectors()
+    table.statistics()
+    lake.catalog.names.purge(lake.table("purged").slot)
+    own = bulk(minio, minio.user("reaper"))
+    reaper = Reaper(own, bucket=BUCKET, graces=AT_ONCE)
+    keeper = bulk(minio, minio.user("keeper"))
+    with held(keeper, "test", tell=pytest.fail):
+        assert reaper.run_once().held
+    deleted = 0
+    for _ in range(4):
+        table.append()
+        done = reaper.run_once()
+        assert done.failed == {}
+        deleted += done.deleted
+        assert lake.missing() == []
+    done = reaper.run_once()
+    assert deleted > 25
+    assert lake.left() == []
+    assert lake.keys(LISTS_PREFIX) == []
+    found = Measured(minio.store(minio.user("cli"))).sizes()["ns.t"]
+    assert found.objects > 0
+    assert found.history > 0
+
+
+def test_it_may_change_nothing_but_its_own(minio: StoreServer) -> None:
+    root, own = minio.store(minio.root), minio.store(minio.user("reaper"))
+    for key in ("catalog/v1/pointers/ns/x.json", "warehouse/ns/x/data/a.parquet"):
+        root.put(key, b"{}")
+        with pytest.raises(StoreDeniedError):
+            own.put(key, b"other")
+    with pytest.raises(StoreDeniedError):
+        own.delete("catalog/v1/pointers/ns/x.json")
+    with pytest.raises(StoreDeniedError):
+        minio.store(minio.user("cli")).put(MEASURED_KEY, b"{}")
+    with pytest.raises(StoreDeniedError):
+        minio.store(minio.user("keeper")).delete(MEASURED_KEY)
+    for key in ("catalog/v1/pointers/ns/x.json", "warehouse/ns/x/data/a.parquet"):
+        root.delete(key)
