@@ -217,7 +217,7 @@ def test_status_of_a_stack_that_is_not_there_exits_1_and_names_every_service(mon
     for name, state in states.items():
         assert not state["ok"]
         assert f"docker compose logs {name}" in state["detail"]
-    assert set(data["faults"]) == {"tables", "offsets", "ingest"}
+    assert set(data["faults"]) == {"tables", "sizes", "offsets", "ingest"}
 
 
 def test_a_canary_that_does_not_arrive_exits_1_with_every_stage_in_json(monkeypatch, capsys):
