@@ -161,7 +161,9 @@ def made(settings: Settings) -> Reaper:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tarn.keeper.reaping", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tarn.keeper.reaping", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--once", action="store_true", help="make one pass, print what it did, and end")
     options = parser.parse_args(argv)
     try:
