@@ -243,5 +243,5 @@ def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
             return Frame()
 
     monkeypatch.setattr(engines, "connect", lambda *a, **more: None)
-    monkeypatch.setattr(Spark, "_session", lambda self: Session())
+    monkeypatch.setattr(Spark, "_session", lambda self: nullcontext(Session()))
     assert Spark("sc://spark:15002").query("SELECT 1").rows == (({"a": 1},),)
