@@ -8,8 +8,8 @@ import pytest
 
 from tarn.adapters.catalog_rest import TableName
 from tarn.core.errors import OffsetGapError, OtherStreamError, UnavailableError
+from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec
-from tarn.core.table import Retention
 from tarn.ingest.changes import offsets_in
 from tarn.ingest.status import State, to_metrics
 from tests.contract.ingest.world import Lake, Topic, order, spec
@@ -146,7 +146,7 @@ def test_a_log_that_ends_before_the_table_is_no_reason_for_a_new_name() -> None:
 
 def test_a_stream_that_was_rolled_back_does_not_count() -> None:
     """Also where expiry cut the history before it began."""
-    lake, topic = filled(retention=Retention(count_min=3, age_ms_min=0, count_max=5))
+    lake, topic = filled(retention=Retention(newest=3, steps=(), total_min=0))
     for n in range(15, 25):
         topic.send(0, order(n))
         lake.work(lake.ingestor(), turns=12)
@@ -171,7 +171,7 @@ def test_a_stream_that_was_rolled_back_does_not_count() -> None:
 
 
 def test_a_stream_whose_snapshots_are_all_gone_but_the_tagged_one_still_counts() -> None:
-    lake, _ = filled(retention=Retention(count_min=2, age_ms_min=0, count_max=3))
+    lake, _ = filled(retention=Retention(newest=2, steps=(), total_min=0))
     state = lake.table()
     assert state.head is not None
     foreign = {
