@@ -17,7 +17,7 @@ KILLED_BACK_WITHIN_S = 180
 RUN_S_MIN = 120
 HEALTHY_WITHIN_S = 180
 # Frozen together, so that one pass shows a service also while what it needs hangs as well.
-TOGETHER = (("minio", "kafka", "trino", "jupyter"), ("catalog", "spark", "ingest", "pipeline"))
+TOGETHER = (("minio", "kafka", "trino", "jupyter"), ("catalog", "spark", "ingest", "pipeline", "reaper"))
 
 MAIN = """
 import os, sys

@@ -85,7 +85,10 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
         lambda s: frozen_process(s, "kafka", "jupyter"),
         ("kafka", "ingest", "jupyter"),
     ),
-    "Spark stands still": (lambda s: frozen_process(s, "spark"), ("spark", "pipeline")),
+    "Spark and the reaper stand still": (
+        lambda s: frozen_process(s, "spark", "reaper"),
+        ("spark", "pipeline", "reaper"),
+    ),
     "the catalog stands still": (lambda s: frozen_container(s, "catalog"), ("spark", "trino", "ingest")),
     "store keys are revoked": (
         lambda s: revoked_keys(s, "catalog", "spark", "trino", "ingest"),

@@ -25,7 +25,7 @@ SCRIPTS = project.ROOT / "scripts"
 PORTS_FILE = project.STATE_DIR / "test-ports.json"
 UP_TIMEOUT_S = 900
 FAULT_ECHO_S = 20
-LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest", "pipeline", "jupyter")
+LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest", "pipeline", "jupyter", "reaper")
 PROFILES = ("--profile", "tools", "--profile", "demo")
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tarn.adapters.catalog_rest import TableName
-from tarn.cli.clients.catalog_facts import CatalogFacts
+from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
 from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
-from tarn.core.offsets import OffsetMap, SourceId
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, SourceId
+from tarn.core.table import TableState
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -314,3 +315,23 @@ def test_a_schema_that_was_dropped_meanwhile_hides_no_other():
             return [TableName(namespace, "t")]
 
     assert CatalogFacts(Catalog()).tables() == ["bronze.t", "silver.t"]
+
+
+def test_the_facts_of_a_table_with_branches_and_tags_carry_its_name():
+    """A stream's map that is beyond a gap of the history is the tag's."""
+    offsets_json = offsets("t", p0=5).to_json()
+    metadata = {
+        "format-version": 2,
+        "table-uuid": "u",
+        "location": "s3://b/t",
+        "refs": {
+            "main": {"snapshot-id": 2, "type": "branch"},
+            f"{TAG_PREFIX}orders": {"snapshot-id": 1, "type": "tag"},
+        },
+        "snapshots": [
+            {"snapshot-id": 1, "timestamp-ms": 1, "summary": {f"{SUMMARY_PREFIX}orders": offsets_json}},
+            {"snapshot-id": 2, "timestamp-ms": 2, "parent-snapshot-id": 7, "summary": {"total-records": "3"}},
+        ],
+    }
+    found = facts_of("bronze.orders", TableState(metadata))
+    assert (found.name, found.rows, set(found.streams)) == ("bronze.orders", 3, {"orders"})

@@ -75,10 +75,10 @@ def facts_of(name: str, state: TableState) -> TableFacts:
             if stream != key and stream not in streams:
                 streams[stream] = OffsetMap.from_json(text)
         position = position or entries.get(POSITION)
-    for name, ref in state.refs.items():
+    for tag, ref in state.refs.items():
         # Where the history is thinned before a stream's map, the tag that moves with its commits has it.
-        stream = name.removeprefix(TAG_PREFIX)
-        if stream != name and stream not in streams:
+        stream = tag.removeprefix(TAG_PREFIX)
+        if stream != tag and stream not in streams:
             entries = state.snapshot(int(ref["snapshot-id"])).get("summary") or {}
             if SUMMARY_PREFIX + stream in entries:
                 streams[stream] = OffsetMap.from_json(entries[SUMMARY_PREFIX + stream])
