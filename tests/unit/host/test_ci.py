@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tarn_host import ci, engine, images, project, shell, stack, tiers
+from tarn_host import ci, engine, images, project, shell, stack, tiers, turn
 from tarn_host.project import Project
 
 from tests.support.stack import eventually
@@ -42,9 +42,13 @@ def test_the_limit_is_well_under_ninety_minutes(monkeypatch: pytest.MonkeyPatch)
     assert ci.limit_s() == 5
 
 
-def test_the_project_of_the_tests_is_never_that_of_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_project_of_the_tests_is_never_that_of_the_clone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Whatever the user's own lake in this clone is called, by its path, by .env or by the environment."""
     purged: list[str] = []
+    # The clone's own lock may be held: by the very run of .ci/run that this test is part of.
+    monkeypatch.setattr(turn, "path_of", lambda here: tmp_path / "lock")
     monkeypatch.setenv("COMPOSE_PROJECT_NAME", "my-lake")
     monkeypatch.setattr(ci, "_bounded", lambda command, timeout_s: 0)
     monkeypatch.setattr(engine, "look", lambda: engine.Engine("27.0", "", "2.30", "/", None))
