@@ -69,6 +69,7 @@ def test_32_writers_on_two_replicas_lose_nothing(serve: Serve, record_property) 
             "commit.retry.num-retries": "400",
             "commit.retry.min-wait-ms": "10",
             "commit.retry.max-wait-ms": "500",
+            "tarn.history": "all",
         },
     )
     writers, appends = 32, 3

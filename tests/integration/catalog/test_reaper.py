@@ -21,6 +21,7 @@ AT_ONCE = Graces(metadata_ms=0, files_ms=0)
 
 def test_its_own_user_is_enough_and_nothing_reachable_goes(minio: StoreServer) -> None:
     lake = Clocked(now_ms=time.time_ns() // 1_000_000, numbers=random.Random(), own=minio.store(minio.root))
+    others = set(lake.left())
     table = lake.table(**{"tarn.history": "3", "write.metadata.previous-versions-max": "2"})
     for _ in range(6):
         table.append(2, merge_at=4)
@@ -43,7 +44,7 @@ def test_its_own_user_is_enough_and_nothing_reachable_goes(minio: StoreServer) -
         assert lake.missing() == []
     done = reaper.run_once()
     assert deleted > 25
-    assert lake.left() == []
+    assert set(lake.left()) <= others
     assert lake.keys(LISTS_PREFIX) == []
     found = Measured(minio.store(minio.user("cli"))).sizes()["ns.t"]
     assert found.objects > 0

@@ -87,10 +87,14 @@ def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(address: str
         other.stop()
 
 
+@pytest.mark.runs_last
 def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
     lake: Lake, address: str, namespace: str
 ) -> None:
-    """As after an hour in which the catalog did not answer when the token was to be renewed."""
+    """As after an hour in which the catalog did not answer when the token was to be renewed.
+
+    An engine that renews its token meanwhile is refused until it renews it again.
+    """
 
     def names() -> str:
         session = SparkSession.builder.remote(address).create()

@@ -107,7 +107,6 @@ def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
 
 def fill_by_sending(ingest: Ingest, ledger: Ledger, disk: Disk) -> int:
     """Take the room of the log, then send until a record is refused; how many were."""
-    disk.fill()
     producer: Any = KafkaProducer(
         bootstrap_servers=ingest.stack.kafka,
         **ingest.stack.login().options(),
@@ -116,6 +115,7 @@ def fill_by_sending(ingest: Ingest, ledger: Ledger, disk: Disk) -> int:
         request_timeout_ms=5_000,
         max_block_ms=10_000,
     )
+    disk.fill()
     value = json.dumps({"id": 1, "at": "2026-11-21T08:00:00Z", "text": "x" * 4_000}).encode()
     refused = 0
     try:
