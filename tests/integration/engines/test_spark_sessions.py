@@ -15,7 +15,7 @@ from tests.integration.minio.conftest import eventually
 
 @pytest.fixture(scope="module")
 def namespace(spark: SparkSession) -> str:
-    spark.sql("CREATE NAMESPACE spark_sessions")
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS spark_sessions")
     return "spark_sessions"
 
 
@@ -40,12 +40,6 @@ def clients_of_the_catalog(server: DockerContainer) -> int:
     return sum(1 for row in rows if len(row) > 3 and row[2].endswith(f":{8181:04X}"))
 
 
-def threads(server: DockerContainer) -> int:
-    code, output = server.exec(["sh", "-c", "ls -d /proc/[0-9]*/task/[0-9]* | wc -l"])
-    assert code == 0
-    return int(output)
-
-
 def test_sessions_that_ended_leave_nothing_behind(
     spark: SparkSession, spark_server: DockerContainer, address: str, namespace: str
 ) -> None:
@@ -63,13 +57,12 @@ def test_sessions_that_ended_leave_nothing_behind(
 
     sessions = 15
     visit()
-    connections, running = clients_of_the_catalog(spark_server), threads(spark_server)
+    connections = clients_of_the_catalog(spark_server)
     for _ in range(sessions):
         visit()
     assert clients_of_the_catalog(spark_server) < connections + sessions // 2
     names = spark_server.exec(["sh", "-c", "cat /proc/[0-9]*/task/[0-9]*/comm"]).output.decode().split()
     assert names.count("rest-metrics-re") == 0
-    assert threads(spark_server) < running + 100, "pools of bounded size may still grow"
 
 
 def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(address: str, namespace: str) -> None:
