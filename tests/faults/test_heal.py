@@ -87,7 +87,9 @@ def seconds_until_back(
 def ends_told(stack: Stack, service: str) -> list[dict[str, object]]:
     """The lines in which the watch says that it ended the process."""
     lines = stack.compose("logs", "--no-log-prefix", "--no-color", service).text.splitlines()
-    return [json.loads(raw) for raw in lines if "the process is ended" in raw and raw.startswith("{")]
+    # Compose puts a control sequence before lines.
+    found = [raw[raw.find("{") :] for raw in lines if "the process is ended" in raw and "{" in raw]
+    return [json.loads(raw) for raw in found]
 
 
 @pytest.mark.parametrize("services", TOGETHER, ids=", ".join)
