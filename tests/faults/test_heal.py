@@ -126,6 +126,7 @@ def test_what_is_killed_inside_comes_back(
         signal_main(stack, service, "KILL")
         took = seconds_until_back(stack, before, within_s=KILLED_BACK_WITHIN_S)
         await_healthy(stack)
+    assert set(took) == {service}
     record_property("back_after_kill_s", took)
 
 
