@@ -12,7 +12,7 @@ import json
 import os
 import time
 
-from tarn.health_look import answers, http, own_host, secret
+from tarn.probe.look import answers, http, own_host, secret
 
 SERVICE = "catalog"
 ALIVE_BUDGET_S = 9.0

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import os
 
-from tarn.health_look import answers, http, secret
+from tarn.probe.look import answers, http, secret
 
 SERVICE = "minio"
 ADDRESS = "127.0.0.1:9000"

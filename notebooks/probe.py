@@ -1,4 +1,4 @@
-"""Health of JupyterLab: see services/tarn/health.py for how it is run."""
+"""Health of JupyterLab: see services/tarn/probe/runner.py for how it is run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 
-from tarn.health_look import answers, http, own_host, secret
+from tarn.probe.look import answers, http, own_host, secret
 
 SERVICE = "jupyter"
 ADDRESS = f"{own_host('TARN_JUPYTER_LISTEN')}:8888"

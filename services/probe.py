@@ -1,4 +1,4 @@
-"""Health of ingest: see services/tarn/health.py for how it is run.
+"""Health of ingest: see services/tarn/probe/runner.py for how it is run.
 
 The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the
 pulse of every ingestor; the shallow look reads what it found, and that no ingestor lags without getting on.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 
-from tarn.health_look import http, own_host
+from tarn.probe.look import http, own_host
 
 SERVICE = "ingest"
 ADDRESS = f"{own_host('TARN_INGEST_LISTEN')}:{os.environ.get('TARN_INGEST_PORT', '8091')}"

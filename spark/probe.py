@@ -1,13 +1,13 @@
-"""Spark's health probe (see services/tarn/health.py)."""
+"""Spark's health probe (see services/tarn/probe/runner.py)."""
 
 from __future__ import annotations
 
 import site
 from typing import TYPE_CHECKING
 
-from tarn.health_lake import check_catalog, check_store
-from tarn.health_look import own_host, secret
-from tarn.health_spark import check_connect
+from tarn.probe.lake import check_catalog, check_store
+from tarn.probe.look import own_host, secret
+from tarn.probe.spark import check_connect
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
-from tarn_host.tiers import UNEXPECTED
+from tarn_host.testing.tiers import UNEXPECTED
 
 from tests.support.containers import (
     KEEPER,

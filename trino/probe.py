@@ -1,12 +1,12 @@
-"""Trino's health probe (see services/tarn/health.py)."""
+"""Trino's health probe (see services/tarn/probe/runner.py)."""
 
 from __future__ import annotations
 
 import json
 from urllib.parse import urlsplit
 
-from tarn.health_lake import check_catalog, check_store
-from tarn.health_look import answers, http, own_host
+from tarn.probe.lake import check_catalog, check_store
+from tarn.probe.look import answers, http, own_host
 
 SERVICE = "trino"
 SHALLOW_BUDGET_S = 6.0

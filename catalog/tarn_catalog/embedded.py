@@ -39,9 +39,9 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from tarn.adapters.store import FileStore, ObjectStore, S3Store
 from tarn.core import errors as ours
 from tarn.core.naming import Roots
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.core import Metadata
-from tarn_catalog.slots import NewTable, Slot
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.state.context import Metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa

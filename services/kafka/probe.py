@@ -13,8 +13,8 @@ import sys
 import uuid
 from pathlib import Path
 
-from tarn.health_kafka import Broker, Reader
-from tarn.health_look import secret
+from tarn.probe.kafka import Broker, Reader
+from tarn.probe.look import secret
 
 SERVICE = "kafka"
 USER = "health"

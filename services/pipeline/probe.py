@@ -1,4 +1,4 @@
-"""Health of the pipeline: see services/tarn/health.py for how it is run.
+"""Health of the pipeline: see services/tarn/probe/runner.py for how it is run.
 
 The driver looks at bronze by Spark every few seconds and leaves a beat each time: when, and what was wrong.
 A beat is left after each commit too, so a long cycle counts as long as it gets on. Spark is greeted here as
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tarn.health import main_process, stat_of
-from tarn.health_spark import check_connect
+from tarn.probe.runner import main_process, stat_of
+from tarn.probe.spark import check_connect
 
 SERVICE = "pipeline"
 BEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs

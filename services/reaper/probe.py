@@ -1,4 +1,4 @@
-"""Health of the reaper: see services/tarn/health.py for how it is run.
+"""Health of the reaper: see services/tarn/probe/runner.py for how it is run.
 
 The reaper touches one file before it uses the store and another after an answer. Its passes are the real use
 already.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tarn.health import main_process, stat_of
+from tarn.probe.runner import main_process, stat_of
 
 SERVICE = "reaper"
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tarn_host import project
+from tarn_host.stack import project
 
 from tests.support.containers import artifacts
 from tests.support.stack import SCRIPTS, Stack, free_ports, run

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from tarn_host import project
+from tarn_host.stack import project
 
 from tarn.core.credentials import UIDS
 from tests.support.stack import LONG_RUNNING, Stack

@@ -104,7 +104,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def exports(stack: Stack) -> str:
     """What the user's eval gets: standard output alone."""
-    from tarn_host import project
+    from tarn_host.stack import project
 
     done = subprocess.run(
         [str(project.ROOT / "scripts" / "tarn"), "env"],

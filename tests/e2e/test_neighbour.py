@@ -7,8 +7,8 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from tarn_host import firewall
-from tarn_host.project import Project
+from tarn_host.stack import firewall
+from tarn_host.stack.project import Project
 
 from tests.support import neighbour
 from tests.support.needs import needs

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tarn_host import project
+from tarn_host.stack import project
 
 from tests.support.stack import LONG_RUNNING, Answer, Stack, run
 

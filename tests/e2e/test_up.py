@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from tarn_host import needs
+from tarn_host.stack import needs
 
 from tests.support.containers import LogKeeper, artifacts
 from tests.support.stack import Stack, eventually, read_timings, run

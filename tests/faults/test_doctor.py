@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tarn_host import doctor_judge, doctor_look, project
+from tarn_host.doctor import judge, look
+from tarn_host.stack import project
 
 from tests.support.secrets import secret_values
 from tests.support.stack import LONG_RUNNING, Stack, eventually, free_ports, run
@@ -168,10 +169,10 @@ def test_a_host_clock_two_hours_wrong(stack: Stack, monkeypatch: pytest.MonkeyPa
     """All looks are real; only this process's clock is put forward."""
     heal(stack)
     right = time.time
-    monkeypatch.setattr(doctor_look.time, "time", lambda: right() + 7200)
+    monkeypatch.setattr(look.time, "time", lambda: right() + 7200)
     for name, value in stack.env.items():
         monkeypatch.setenv(name, value)
-    found, _ = doctor_judge.judge(doctor_look.look(project.load()))
+    found, _ = judge.judge(look.look(project.load()))
     assert [finding.code for finding in found] == ["clock"]
     assert "this machine's clock is 2.0 h ahead of that of the containers" in found[0].what
     assert "the store's answers" in found[0].what

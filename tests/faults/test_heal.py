@@ -20,9 +20,9 @@ HEALTHY_WITHIN_S = 180
 TOGETHER = (("minio", "kafka", "trino", "jupyter"), ("catalog", "spark", "ingest", "pipeline", "reaper"))
 
 MAIN = """
-import os, sys
-sys.path.insert(0, os.environ.get('FOLDER', '/opt/tarn'))
-from health import main_process
+import sys
+sys.path.insert(0, '/opt/tarn/probe')
+from runner import main_process
 print(main_process())
 """
 

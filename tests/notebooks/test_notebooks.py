@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tarn_host import project
+from tarn_host.stack import project
 
 from tests.support.containers import artifacts
 from tests.support.stack import Stack

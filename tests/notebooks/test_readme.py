@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tarn_host import project
+from tarn_host.stack import project
 
 from tests.support.containers import LogKeeper
 from tests.support.documents import DOCS, README_KEPT_BACK, README_RUN, Block, to_try

@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tarn_host import apt
-from tarn_host.say import StopError
+from tarn_host.console import StopError
+from tarn_host.stack import apt
 
 from tests.support.stack import run
 

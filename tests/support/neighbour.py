@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tarn_host import apt
+from tarn_host.stack import apt
 
 from tests.support.stack import Answer, run
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tarn_host import project, stack
+from tarn_host.stack import lifecycle, project
 
 from tests.support.containers import LogKeeper, artifacts
 
@@ -143,7 +143,7 @@ class Stack:
     def health(self) -> dict[str, str]:
         """The health of every long-running service."""
         here = project.Project(name=self.name, base="unused", own_base=False, settings={})
-        return {s.name: s.health or s.state for s in stack.services(here) if s.name in LONG_RUNNING}
+        return {s.name: s.health or s.state for s in lifecycle.services(here) if s.name in LONG_RUNNING}
 
     def inside(self, service: str, *words: str, timeout_s: float = 60) -> Answer:
         """Run a program inside a running service's container, as the service's user."""

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO
 
-from tarn_host import base, engine, keeper, oneshot, project, stack
-from tarn_host.say import StopError, stopped
+from tarn_host import keeper
+from tarn_host.console import StopError, stopped
+from tarn_host.stack import base, engine, lifecycle, project, run_once
 
 WRONG_INPUT = 2
 PLAYS = (["demo", "load"], ["demo", "replay"])
@@ -37,12 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = keeper.on_host(words)
         if work is not None:
             return work(here, words)
-        if is_play(words) and stack.replay_runs(here):
+        if is_play(words) and lifecycle.replay_runs(here):
             # Wrong options must not cost the running replay.
-            refused = oneshot.run(here, "cli", [*words, "--check"], stdin=subprocess.DEVNULL)
+            refused = run_once.run(here, "cli", [*words, "--check"], stdin=subprocess.DEVNULL)
             if refused:
                 return refused
-            stack.stop_replay(here)
+            lifecycle.stop_replay(here)
             print(
                 "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
                 file=sys.stderr,
@@ -51,16 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StopError as error:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    told = ["--env", f"TARN_CONTAINERS={containers(stack.services(here))}"] if is_status(words) else []
+    told = ["--env", f"TARN_CONTAINERS={containers(lifecycle.services(here))}"] if is_status(words) else []
     try:
         words, stdin = with_file(words)
     except OSError as error:
         what = f"could not read {error.filename}: {error.strerror}"
         return stopped(StopError(what, "name a readable YAML file", code=WRONG_INPUT))
     if stdin is None:
-        return oneshot.run(here, keeper.service_of(words), words, options=told, terminal=terminal)
+        return run_once.run(here, keeper.service_of(words), words, options=told, terminal=terminal)
     with stdin:
-        return oneshot.run(here, keeper.service_of(words), words, options=told, stdin=stdin)
+        return run_once.run(here, keeper.service_of(words), words, options=told, stdin=stdin)
 
 
 def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
@@ -92,7 +93,7 @@ def is_status(words: Sequence[str]) -> bool:
     return [word for word in words if word != "--debug"][:1] == ["status"]
 
 
-def containers(services: Iterable[stack.Service]) -> str:
+def containers(services: Iterable[lifecycle.Service]) -> str:
     """The state of each service's container, in the form that the command reads. Pure."""
     return json.dumps(
         {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tarn_host import engine, firewall, project, shell, stack
-from tarn_host.say import StopError, agree, is_terminal, line, stopped
-from tarn_host.turn import only_one
-from tarn_host.words import Parser
+from tarn_host import shell
+from tarn_host.arguments import Parser
+from tarn_host.console import StopError, agree, is_terminal, line, stopped
+from tarn_host.stack import engine, firewall, lifecycle, project
+from tarn_host.stack.lock import only_one
 
 HELP = "Stop Tarn. Data, images and the engine stay unless asked otherwise. Safe to run again."
 
@@ -73,7 +74,7 @@ def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
     else:
         if purge:
             consent(here.name, assume_yes)
-        stack.stop(here, purge)
+        lifecycle.stop(here, purge)
         firewall.remove(here.name)
         line(f"{here.name} is stopped; its data is {'removed' if purge else 'kept'}")
     if stop_engine:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tarn_host import oneshot, project, shell, stack
-from tarn_host.project import ROOT, Project
-from tarn_host.say import StopError, line
-from tarn_host.turn import only_one
+from tarn_host import shell
+from tarn_host.console import StopError, line
+from tarn_host.stack import lifecycle, project, run_once
+from tarn_host.stack.lock import only_one
+from tarn_host.stack.project import ROOT, Project
 
 SERVICE_OF = {"fsck": "keeper", "backup": "keeper", "restore": "bootstrap"}
 END_NAME = b"tarn-backup-end.json"
@@ -56,7 +57,7 @@ def backup(here: Project, words: Sequence[str]) -> int:
     """
     target = _file(words, "backup")
     if target is None:
-        return oneshot.run(here, "keeper", ["backup"])
+        return run_once.run(here, "keeper", ["backup"])
     if target.exists():
         raise StopError(f"{target} exists, and a backup overwrites nothing", "choose another name")
     if not target.parent.is_dir():
@@ -83,7 +84,7 @@ def backup(here: Project, words: Sequence[str]) -> int:
 def _take(here: Project, part: Path) -> tuple[int, int]:
     """Stream a backup into a file; the container's exit code and the bytes written."""
     written = 0
-    taking = oneshot.started(here, "keeper", ["backup"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    taking = run_once.started(here, "keeper", ["backup"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     with taking as process:
         assert process.stdout is not None
         try:
@@ -130,7 +131,7 @@ def _restore(here: Project, words: Sequence[str]) -> int:
                 "use a whole copy of it, or take another backup",
                 code=2,
             )
-    running = [s.name for s in stack.services(here) if s.state == "running" and s.name not in ALONE]
+    running = [s.name for s in lifecycle.services(here) if s.state == "running" and s.name not in ALONE]
     if running:
         raise StopError(
             f"this stack runs ({', '.join(running)}), and a restore needs an empty lake that nobody uses. "
@@ -147,14 +148,14 @@ def _restore(here: Project, words: Sequence[str]) -> int:
     _prepare(here, once, "preparing the store", PREPARE_TIMEOUT_S)
     options = ["--entrypoint", "tarn"]
     if source is None:
-        code = oneshot.run(here, "bootstrap", ["restore"], options=options)
+        code = run_once.run(here, "bootstrap", ["restore"], options=options)
     else:
         with source.open("rb") as file:
-            code = oneshot.run(here, "bootstrap", ["restore"], options=options, stdin=file)
+            code = run_once.run(here, "bootstrap", ["restore"], options=options, stdin=file)
     if code != 0:
         return code
     line(f"restored in {time.monotonic() - begin:.1f} s; looking at the copy")
-    code = oneshot.run(here, "keeper", ["fsck"], stdin=subprocess.DEVNULL)
+    code = run_once.run(here, "keeper", ["fsck"], stdin=subprocess.DEVNULL)
     line(f"done in {time.monotonic() - begin:.1f} s; scripts/up starts everything else")
     return code
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tarn_host.say import StopError
+from tarn_host.console import StopError
 
 TIMED_OUT = 124
 NOT_FOUND = 127

@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tarn_host import base, checks, engine, engine_kind, firewall, images, project, shell, stack
-from tarn_host.project import ROOT, Project
-from tarn_host.say import Phases, Problem, StopError, agree, line, no_room, problem, stopped
-from tarn_host.turn import only_one
-from tarn_host.words import Parser
+from tarn_host import shell
+from tarn_host.arguments import Parser
+from tarn_host.console import Phases, Problem, StopError, agree, line, no_room, problem, stopped
+from tarn_host.stack import base, checks, engine, engine_kind, firewall, images, lifecycle, project
+from tarn_host.stack.lock import only_one
+from tarn_host.stack.project import ROOT, Project
 
 CANARY_TIMEOUT_S = 300
 DEMO_WAIT_S = 150
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 changed = project.make_readable(project.SPECS_DIR)
                 if changed:
                     line(f"    made readable for the containers: {', '.join(changed)}")
-                notes.append(stack.start(here, config))
+                notes.append(lifecycle.start(here, config))
             if options.canary:
                 with phases.phase("canary"):
                     canary(here)
@@ -105,12 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if here.profile != "small":
                 with phases.phase("pipeline") as notes:
                     if plays:
-                        stack.start_replay(here)
-                    notes.append(stack.start_last(here))
+                        lifecycle.start_replay(here)
+                    notes.append(lifecycle.start_last(here))
             if plays:
                 with phases.phase("demo"):
                     demo(here)
-            elif stack.stop_replay(here):
+            elif lifecycle.stop_replay(here):
                 line("    the replay of an earlier run is stopped")
             open_edge = firewall.close(here, config).problem
         outcome = "done"
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.timings:
             phases.write(options.timings, command="scripts/up", outcome=outcome, ended_unix=int(time.time()))
     line("\nTarn is up. On this machine only:")
-    for row in stack.addresses(stack.of_profile(config, here.profile)):
+    for row in lifecycle.addresses(lifecycle.of_profile(config, here.profile)):
         line(row)
     if here.profile == "small":
         line("  (the small profile: no Spark, Trino or notebooks; scripts/up --full brings them)")
@@ -207,7 +208,7 @@ def prepare(
             notes.append("wrote .env")
     with phases.phase("build") as notes:
         config = images.compose_config(here)
-        notes.append(images.build(here, config, offline, stack.of_profile(config, here.profile)))
+        notes.append(images.build(here, config, offline, lifecycle.of_profile(config, here.profile)))
     return here
 
 

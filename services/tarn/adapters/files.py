@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tarn.adapters.partitions import folder, split
 from tarn.adapters.statistics import statistics_of
 from tarn.adapters.store import ObjectStore
-from tarn.adapters.tables import Layout
+from tarn.adapters.write_schema import Layout
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
 
 PUT_ATTEMPTS_MAX = 5

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarn.core.errors import UnauthenticatedError
-from tarn.health_kafka import HASHES, Broker, RefusedError
+from tarn.probe.kafka import HASHES, Broker, RefusedError
 
 ASK_TIMEOUT_S = 4.0
 

@@ -37,8 +37,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType
 
 from tarn.adapters.files import Objects, WrittenFile
-from tarn.adapters.tables import Layout
-from tarn.core.table import TableState
+from tarn.adapters.write_schema import Layout
+from tarn.core.table_state import TableState
 
 MERGE_COUNT = 16
 MERGE_FILES_MAX = 4_096

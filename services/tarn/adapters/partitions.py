@@ -16,7 +16,7 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from tarn.adapters.tables import Layout
+from tarn.adapters.write_schema import Layout
 from tarn.core.errors import InvalidError, InvalidSpecError
 
 PARTITIONS_PER_BATCH_MAX = 500

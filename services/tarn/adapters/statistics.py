@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.utils.decimal import decimal_to_bytes
 
-from tarn.adapters.tables import FIELD_ID_KEY
+from tarn.adapters.write_schema import FIELD_ID_KEY
 from tarn.core.spec import TRACE_COLUMN
 
 TEXT_CHARS_MAX = 16

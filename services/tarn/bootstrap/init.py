@@ -1,7 +1,7 @@
 """`python -m tarn.bootstrap.init`: make every credential on first start, later what is missing.
 
 Runs as root with CHOWN, FOWNER and DAC_OVERRIDE and no network; every consumer's volume is mounted below one
-folder. Exit codes: `tarn.core.exits`.
+folder. Exit codes: `tarn.core.exit_codes`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tarn.core.credentials import (
     without_kafka_user,
 )
 from tarn.core.errors import TarnError
-from tarn.core.exits import FAILED, OK, exit_code
+from tarn.core.exit_codes import FAILED, OK, exit_code
 from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
 
 

@@ -2,7 +2,7 @@
 
 Reads a JSON object (name -> text) on stdin and writes `{"texts": {name: text}, "replaced": n, "files": n}` on
 stdout. Runs as root with the secret volumes mounted read only and without a network, for
-`scripts/doctor --bundle`. Exit codes: `tarn.core.exits`.
+`scripts/doctor --bundle`. Exit codes: `tarn.core.exit_codes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tarn.core.credentials import UIDS
-from tarn.core.exits import INVALID, OK
+from tarn.core.exit_codes import INVALID, OK
 from tarn.core.redaction import redact_all
 
 FILE_BYTES_MAX = 1 << 20

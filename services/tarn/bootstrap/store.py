@@ -1,7 +1,7 @@
 """`python -m tarn.bootstrap.store`: the bucket, the store users and their policies; repeatable.
 
-It ends by trying what every user may and may not do. Exit codes: `tarn.core.exits`; 1 is a policy that does
-not hold, 3 a store that did not answer in time, 4 a wrong root secret.
+It ends by trying what every user may and may not do. Exit codes: `tarn.core.exit_codes`; 1 is a policy that
+does not hold, 3 a store that did not answer in time, 4 a wrong root secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tarn.core.errors import (
     TarnError,
     UnavailableError,
 )
-from tarn.core.exits import OK, exit_code
+from tarn.core.exit_codes import OK, exit_code
 
 WAIT_S_MAX = 120.0
 WAIT_STEP_S = 0.5

@@ -15,7 +15,7 @@ from rich.table import Table
 from tarn.cli.ports import Clock as PortsClock
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import InvalidError
-from tarn.core.exits import FAILED, INTERRUPTED, OK
+from tarn.core.exit_codes import FAILED, INTERRUPTED, OK
 
 if TYPE_CHECKING:
     from tarn.cli.glance import Glance
@@ -170,7 +170,7 @@ def show(
 
 
 def _print_glance(seen: Glance) -> None:
-    from tarn.cli.answers import as_table
+    from tarn.cli.formats import as_table
     from tarn.cli.glance import QUESTION
 
     out = Console(highlight=False)

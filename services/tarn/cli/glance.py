@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from tarn.cli.answers import plain
+from tarn.cli.formats import plain
 from tarn.cli.hostenv import TRINO_CATALOG
 from tarn.cli.ports import Answer, Clock, Engine, Tell
 from tarn.core.errors import TarnError, UnavailableError

@@ -23,15 +23,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tarn.cli import demo, keeper, pipeline, wiring
-from tarn.cli.answers import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.canary import Limits, fly
+from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.hostenv import exports, host_env
-from tarn.cli.pages import print_report, print_status, report_data
 from tarn.cli.ports import Clock, Tell
+from tarn.cli.render import print_report, print_status, report_data
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
-from tarn.core.exits import BUG, FAILED, OK, exit_code
+from tarn.core.exit_codes import BUG, FAILED, OK, exit_code
 from tarn.core.spec import parse_spec
 
 app = typer.Typer(

@@ -134,7 +134,7 @@ def sources(settings: Settings) -> Sources:
         UnavailableError: a secret is missing.
         InvalidSettingError: TARN_CONTAINERS is not what scripts/tarn writes.
     """
-    from tarn.adapters.catalog_rest import RestCatalog
+    from tarn.adapters.catalog_client import RestCatalog
     from tarn.adapters.store import S3Store
     from tarn.cli.clients.catalog_facts import CatalogFacts
     from tarn.cli.clients.http import get_json

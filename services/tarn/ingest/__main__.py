@@ -11,14 +11,14 @@ from pathlib import Path
 import structlog
 
 from tarn.adapters.logging import configure
-from tarn.core import exits
+from tarn.core import exit_codes
 from tarn.core.errors import TarnError
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import load_specs
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0 fine, 2 something to correct, see `tarn.core.exits`."""
+    """Returns the exit code: 0 fine, 2 something to correct, see `tarn.core.exit_codes`."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="tarn-ingest",
@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> int:
                 print(error.message, file=sys.stderr)  # noqa: T201
             if not loaded.specs and not errors:
                 print(f"{folder}: holds no spec (*.yaml)", file=sys.stderr)  # noqa: T201
-                return exits.INVALID
-            return exits.INVALID if errors else exits.OK
+                return exit_codes.INVALID
+            return exit_codes.INVALID if errors else exit_codes.OK
         configure(settings.log_level, service="ingest")
         # The clients' own errors come to us as exceptions and are logged where they are handled.
         for name in ("kafka", "pyiceberg", "urllib3"):
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         else:
             configure(service="ingest")
             structlog.get_logger().error("ingest cannot start", error=type(e).__name__, message=e.message)
-        return exits.exit_code(e)
+        return exit_codes.exit_code(e)
     logging.shutdown()
     sys.stdout.flush()
     # Threads that wait for an answer must not hold the process; every state they could leave is a safe one.

@@ -22,7 +22,7 @@ from typing import Protocol
 import structlog
 from pyiceberg.manifest import ManifestFile
 
-from tarn.adapters.catalog_rest import (
+from tarn.adapters.catalog_client import (
     CommitConflict,
     CommitDone,
     CommitOutcome,
@@ -33,10 +33,10 @@ from tarn.adapters.catalog_rest import (
 )
 from tarn.adapters.files import WrittenFile
 from tarn.adapters.manifests import Manifests
-from tarn.adapters.tables import Layout, is_current
+from tarn.adapters.write_schema import Layout, is_current
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.history import Retention
-from tarn.core.table import COMMIT_ID_KEY, Append, CommitRequest, TableState, build_commit
+from tarn.core.table_state import COMMIT_ID_KEY, Append, CommitRequest, TableState, build_commit
 
 log = structlog.get_logger()
 

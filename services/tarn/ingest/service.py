@@ -8,18 +8,18 @@ import time
 
 import structlog
 
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, TarnError
 from tarn.core.spec import Clash, IngestorSpec, settle
-from tarn.ingest.changes import offsets_in
+from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.context import StoppedError, World
+from tarn.ingest.dependencies import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
 from tarn.ingest.http import StatusServer
+from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded
 from tarn.ingest.status import Board, State
-from tarn.ingest.stream import Ingestor
-from tarn.ingest.watch import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
 from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_login, make_store, make_world
-from tarn.ingest.world import StoppedError, World
 
 log = structlog.get_logger()
 

@@ -8,16 +8,16 @@ import uuid
 from collections.abc import Callable
 from threading import Event
 
-from tarn.adapters.catalog_rest import RestCatalog
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import Objects
 from tarn.adapters.kafka import KafkaSources
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.adapters.store import S3Store
 from tarn.core.credentials import KAFKA_PASSWORD_FILE, KAFKA_USER_FILE
 from tarn.ingest.committer import Ports
+from tarn.ingest.context import StoppedError, World
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import Board
-from tarn.ingest.world import StoppedError, World
 
 PUT_TIMEOUT_MS = 60_000
 LOOK_TIMEOUT_MS = 4_000

@@ -18,8 +18,8 @@ from tarn.adapters.bulk import PART_BYTES, BulkStore, Opened
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import stands
+from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import TarnError
-from tarn.core.registered import PointerValue
 from tarn.keeper.archive import Begin, End, Writer
 from tarn.keeper.fsck import Tell, stand_data
 from tarn.keeper.hold import held

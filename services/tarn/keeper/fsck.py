@@ -22,8 +22,8 @@ from tarn.core.audit.offsets import (
     stands,
 )
 from tarn.core.audit.tables import judge_table, version_of
+from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import TarnError
-from tarn.core.registered import PointerValue
 from tarn.keeper.hold import held
 from tarn.keeper.register import Register, read_register
 from tarn.keeper.walk import READERS, Places, Stray, Walker

@@ -22,6 +22,7 @@ import structlog
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import read_list
 from tarn.adapters.store import Listed, ObjectStore
+from tarn.core.catalog_objects import PointerValue, parse_pointer
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
 from tarn.core.reap import (
@@ -48,7 +49,6 @@ from tarn.core.reap import (
     read_candidates,
     read_full,
 )
-from tarn.core.registered import PointerValue, parse_pointer
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """`python -m tarn.keeper.reaping`: the service that runs the reaper, pass after pass; `--once` makes one.
 
-Exit codes: `tarn.core.exits`.
+Exit codes: `tarn.core.exit_codes`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tarn.adapters.logging import configure
 from tarn.adapters.store import Listed, ObjectStore, Stored
 from tarn.core.credentials import ACCESS_KEY_FILE, SECRET_KEY_FILE
 from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
-from tarn.core.exits import OK, exit_code
+from tarn.core.exit_codes import OK, exit_code
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check

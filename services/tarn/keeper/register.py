@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from tarn.adapters.bulk import BulkStore
 from tarn.adapters.store import Stored
 from tarn.core.audit.model import Finding, Kind
-from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn.core.naming import CLAIMS_PREFIX, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
-from tarn.core.registered import (
+from tarn.core.catalog_objects import (
     CATALOG_PREFIX,
     ClaimValue,
     NamespaceValue,
@@ -21,6 +19,8 @@ from tarn.core.registered import (
     parse_namespace,
     parse_pointer,
 )
+from tarn.core.errors import CorruptStateError, UnavailableError
+from tarn.core.naming import CLAIMS_PREFIX, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
 
 SETTLE_MAX = 20
 SETTLE_WAIT_S = 0.5

@@ -22,8 +22,8 @@ from tarn.core.audit.model import (
     Table,
 )
 from tarn.core.audit.tables import FROM_BACKUP
+from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import CorruptStateError
-from tarn.core.registered import PointerValue
 
 READERS = 8
 IN_FLIGHT_MAX = 32

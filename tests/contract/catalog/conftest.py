@@ -13,9 +13,9 @@ from pyiceberg.catalog import load_catalog
 
 from tarn.adapters.store import FileStore, MemoryStore, ObjectStore
 from tarn.core.naming import Roots
-from tarn_catalog.catalog import Catalog
 from tarn_catalog.embedded import EmbeddedCatalog
-from tarn_catalog.testing import Running, serving
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.testing.server import Running, serving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

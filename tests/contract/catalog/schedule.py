@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from tarn_catalog.faults import ANSWERS, Crash, Fault, Op
+from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, Op
 
 STUCK_S = 30.0
 

@@ -25,14 +25,14 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.core.naming import Roots, namespace_key
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.core import KeyReusedError, Repeat
-from tarn_catalog.faults import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
-from tarn_catalog.memory import INLINE_MAX, REMEMBERED_MS
-from tarn_catalog.pointer import NamespaceState, Pointer
-from tarn_catalog.register import Patience
-from tarn_catalog.slots import NewTable, Slot
-from tarn_catalog.together import Change
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.state.context import KeyReusedError, Repeat
+from tarn_catalog.state.pointer import NamespaceState, Pointer
+from tarn_catalog.state.register import Patience
+from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
+from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
 
 ROOTS = Roots(base="s3://tarn")
 SLOT = Slot.of(("ns",), "t")

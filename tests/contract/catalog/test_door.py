@@ -18,13 +18,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import Roots
-from tarn_catalog import app, service
-from tarn_catalog.auth import Access
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.door import Visitors, door
-from tarn_catalog.namespaces import Namespaces, Page
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.namespaces import Namespaces, Page
+from tarn_catalog.rest import app, server
+from tarn_catalog.rest.auth import Access
+from tarn_catalog.rest.connections import Visitors, door
 from tarn_catalog.settings import Settings
-from tarn_catalog.testing import Running, serving
+from tarn_catalog.testing.server import Running, serving
 
 ASKED = 100
 DELAYED_ACK_MS_MIN = 40
@@ -258,7 +258,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(connections_max: int = 512, **waits: float) -> Running:
-            monkeypatch.setattr(service, "door", functools.partial(door, **waits))
+            monkeypatch.setattr(server, "door", functools.partial(door, **waits))
             monkeypatch.setattr(app, "Visitors", lambda: Visitors(connections_max))
             catalog = Catalog(MemoryStore(), Roots(base="s3://tarn"))
             return stack.enter_context(serving(catalog, tmp_path / "secrets"))

@@ -6,9 +6,9 @@ import threading
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import Roots
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.faults import Fault, FaultyStore
-from tarn_catalog.register import Patience
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.state.register import Patience
+from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 
 ROOTS = Roots(base="s3://tarn")
 

@@ -18,10 +18,10 @@ import pytest
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import POINTERS_PREFIX, TRANSACTIONS_PREFIX, Roots, claim_key
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.faults import Fault, FaultyStore
-from tarn_catalog.register import Patience
-from tarn_catalog.testing import Running, serving
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.state.register import Patience
+from tarn_catalog.testing.faulty_store import Fault, FaultyStore
+from tarn_catalog.testing.server import Running, serving
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 

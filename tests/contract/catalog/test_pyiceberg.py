@@ -34,7 +34,7 @@ from pyiceberg.types import (
 )
 
 from tarn.core.naming import claim_key
-from tarn_catalog.slots import Slot
+from tarn_catalog.operations.identifiers import Slot
 from tests.contract.catalog.conftest import Lake
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})

@@ -10,8 +10,8 @@ import pytest
 
 from tarn.adapters.store import FileStore, MemoryStore, ObjectStore, StoreRefusedError
 from tarn.core.errors import UnavailableError
-from tarn_catalog.faults import Fault, FaultyStore
-from tarn_catalog.health import StoreUnfitError, check_store
+from tarn_catalog.operations.health import StoreUnfitError, check_store
+from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 
 
 @pytest.fixture(params=["memory", "file", "faulty"])

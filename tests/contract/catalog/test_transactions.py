@@ -28,11 +28,11 @@ from tarn.core.naming import (
     TRANSACTIONS_PREFIX,
     Roots,
 )
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.faults import Crash, Fault, FaultyStore, Op, no_faults
-from tarn_catalog.register import Patience
-from tarn_catalog.slots import NewTable, Slot
-from tarn_catalog.together import Change
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.state.register import Patience
+from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
 from tests.contract.catalog.schedule import Schedule
 from tests.contract.catalog.test_commits import SLOT, World, append, repeat, staged
 

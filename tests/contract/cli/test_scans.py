@@ -34,7 +34,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tarn.adapters.catalog_rest import RestCatalog, TableName
+from tarn.adapters.catalog_client import RestCatalog, TableName
 from tarn.cli.clients import scans
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.adapters.manifests import read_list
 from tarn.core.spec import IngestorSpec, parse_spec
-from tarn.core.table import Json
+from tarn.core.table_state import Json
 from tarn.ingest.status import State, to_metrics
 from tests.contract.ingest.world import HOLE, SPEC, Lake, Topic, order, spec
 

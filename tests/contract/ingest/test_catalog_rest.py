@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_rest import (
+from tarn.adapters.catalog_client import (
     CommitConflict,
     CommitDone,
     CommitUnknown,
@@ -25,7 +25,7 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from tarn.core.table import CommitRequest
+from tarn.core.table_state import CommitRequest
 
 TABLE = TableName(("bronze", "eu"), "orders 1")
 PATH = "/v1/lake/namespaces/bronze%1Feu/tables/orders%201"

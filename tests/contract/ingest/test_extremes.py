@@ -19,16 +19,16 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import StaticTable
 
 from tarn.adapters import files as files_adapter
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.adapters.files import put_files
 from tarn.adapters.manifests import Manifests, _MemoryInput, _readable, read_entries
-from tarn.adapters.tables import Layout, create_request, layout_of
+from tarn.adapters.write_schema import Layout, create_request, layout_of
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.spec import FieldSpec, IngestorSpec, PartitionRule
 from tarn.core.transforms import fits
 from tarn.core.years import MICROS_MAX
-from tarn.ingest.making import Made, decode, encode
+from tarn.ingest.encode import Made, decode, encode
 from tarn.ingest.status import State
 from tests.contract.ingest.extremes import KINDS, Kind, partition_value
 from tests.contract.ingest.world import Lake, Topic, order, spec

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_rest import CommitOutcome, CommitUnknown, TableName
+from tarn.adapters.catalog_client import CommitOutcome, CommitUnknown, TableName
 from tarn.adapters.manifests import Manifests
-from tarn.adapters.tables import Layout, layout_of
+from tarn.adapters.write_schema import Layout, layout_of
 from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.offsets import OffsetMap, OffsetRange, Ready, SourceId
-from tarn.core.table import CommitRequest
-from tarn.ingest import changes
-from tarn.ingest.changes import BatchChange, offsets_in
+from tarn.core.table_state import CommitRequest
+from tarn.ingest import batch_commit
+from tarn.ingest.batch_commit import BatchChange, offsets_in
 from tarn.ingest.committer import Committer, Done, NotDone
 from tests.contract.ingest.world import Faults, FaultyCatalog, Lake, LocalCatalog, Topic, order, spec
 
@@ -309,7 +309,7 @@ def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
         known = dict(table.next) if table is not None else {}
         return Ready(after=OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges}))
 
-    monkeypatch.setattr(changes, "judge", gullible)
+    monkeypatch.setattr(batch_commit, "judge", gullible)
     zombie, successor = Pieces(lake), Pieces(lake)
     batch = zombie.batch(0, 0, 5)
     successor.committer.commit(successor.batch(0, 0, 9), successor.layout)

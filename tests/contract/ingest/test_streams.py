@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import OffsetGapError, OtherStreamError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec
-from tarn.ingest.changes import offsets_in
+from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.status import State, to_metrics
 from tests.contract.ingest.world import Lake, Topic, order, spec
 
@@ -69,7 +69,7 @@ def test_it_is_stopped_with_a_reason_and_shows_what_it_does_not_read(logged: lis
         lake.stop = rests[0] == 3
 
     object.__setattr__(world.ports, "sleep", sleep)
-    from tarn.ingest.stream import Ingestor
+    from tarn.ingest.ingestor import Ingestor
 
     seen: list[tuple[State, str, int | None]] = []
     update = lake.board.update
@@ -154,7 +154,7 @@ def test_a_stream_that_was_rolled_back_does_not_count() -> None:
     # A doubled table, as a release before this check left it.
     state = lake.table()
     doubled = lake.ingestor(named("second"))
-    import tarn.ingest.stream as stream
+    import tarn.ingest.ingestor as stream
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "require_only_stream", lambda *_a, **_k: None)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tarn.adapters.catalog_rest import (
+from tarn.adapters.catalog_client import (
     CommitConflict,
     CommitDone,
     CommitOutcome,
@@ -35,15 +35,15 @@ from tarn.core.naming import Roots
 from tarn.core.offsets import SourceId
 from tarn.core.source import Bounds, NoSuchTopicError
 from tarn.core.spec import IngestorSpec, parse_spec
-from tarn.core.table import CommitRequest, Json, Retention, TableState
+from tarn.core.table_state import CommitRequest, Json, Retention, TableState
 from tarn.ingest.committer import Ports
+from tarn.ingest.context import Limits, StoppedError, World
+from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import Board
-from tarn.ingest.stream import Ingestor
 from tarn.ingest.wiring import uuid7
-from tarn.ingest.world import Limits, StoppedError, World
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.core import Repeat
-from tarn_catalog.tables import NewTable, Slot
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.tables import NewTable, Slot
+from tarn_catalog.state.context import Repeat
 
 BUCKET = "tarn"
 

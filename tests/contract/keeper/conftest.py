@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from tarn.adapters.bulk import PlainBulk
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import Roots
 from tarn.keeper.fsck import Report, fsck
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.tables import NewTable, Slot
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.tables import NewTable, Slot
 from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 
 BATCHES = 9

@@ -29,8 +29,8 @@ from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
 from tarn.adapters.store import MemoryStore, ObjectStore
 from tarn.core.naming import Roots
 from tarn.keeper.reaper import Graces, Reaper
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.slots import NewTable, Slot
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import NewTable, Slot
 
 BUCKET = "tarn"
 START_MS = 1_795_000_000_000

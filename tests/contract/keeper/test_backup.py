@@ -20,9 +20,9 @@ from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
 from tarn.keeper.reaper import Graces, Reaper
 from tarn.keeper.restore import Restored, restore
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.tables import Slot
-from tarn_catalog.together import Change
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.tables import Slot
 from tests.contract.ingest.world import BUCKET
 from tests.contract.keeper.conftest import World, plain
 

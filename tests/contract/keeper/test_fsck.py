@@ -11,9 +11,9 @@ from tarn.adapters.store import MemoryStore, Stored, StoreUnavailableError
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
 from tarn.core.spec import IngestorSpec
-from tarn.ingest import stream
+from tarn.ingest import ingestor
 from tarn.keeper.fsck import fsck
-from tarn_catalog.tables import Slot
+from tarn_catalog.operations.tables import Slot
 from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 from tests.contract.keeper.conftest import World, made
 
@@ -61,7 +61,7 @@ def test_a_topic_that_is_in_a_table_twice_is_named_with_the_rows(monkeypatch: py
     lake = Lake(topic)
     lake.work(lake.ingestor())
     assert judged(lake) == []
-    monkeypatch.setattr(stream, "require_only_stream", lambda *_args, **_names: None)
+    monkeypatch.setattr(ingestor, "require_only_stream", lambda *_args, **_names: None)
     lake.work(lake.ingestor(renamed()))
     assert (len(lake.offsets()), len(set(lake.offsets()))) == (30, 15)
     ((kind, what),) = judged(lake)
@@ -83,7 +83,7 @@ def test_two_streams_whose_offsets_lie_apart_are_no_damage(monkeypatch: pytest.M
     lake.work(lake.ingestor())
     topic.send(0, *[order(n) for n in range(15, 40)])
     topic.starts[0] = 30
-    monkeypatch.setattr(stream, "require_only_stream", lambda *_args, **_names: None)
+    monkeypatch.setattr(ingestor, "require_only_stream", lambda *_args, **_names: None)
     lake.work(lake.ingestor(renamed()))
     assert len(set(lake.offsets())) == len(lake.offsets()) == 25
     ((kind, what),) = judged(lake)

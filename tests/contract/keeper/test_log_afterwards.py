@@ -8,7 +8,7 @@ import pytest
 
 from tarn.adapters.bulk import PlainBulk
 from tarn.core.errors import SourceChangedError
-from tarn_catalog.tables import Slot
+from tarn_catalog.operations.tables import Slot
 from tests.contract.ingest.world import Lake, Topic, order
 from tests.contract.keeper.test_backup import check, put, take
 

@@ -10,7 +10,7 @@ import pytest
 from tarn.adapters.store import StoreAmbiguousError
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper.reaper import Graces, Reaper
-from tarn_catalog.faults import Crash, Fault, FaultyStore, Op
+from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
 from tests.contract.keeper.reaping import GRACES, Clocked, Writer
 
 MINUTE_MS = 60_000

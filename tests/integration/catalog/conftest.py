@@ -17,7 +17,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
 from tarn.adapters.store import S3Store
-from tarn_catalog.testing import write_secrets as write_access
+from tarn_catalog.testing.server import write_secrets as write_access
 from tests.integration.minio.conftest import eventually, hardened, write_secrets
 from tests.support.images import image
 

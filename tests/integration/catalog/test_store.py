@@ -10,8 +10,8 @@ import pytest
 from tarn.adapters.store import StoreDeniedError, StoreRefusedError, StoreUnavailableError
 from tarn.core.errors import UnavailableError
 from tarn.core.outcome import Committed, Conflict
-from tarn_catalog.health import check_store
-from tarn_catalog.register import Patience, Register
+from tarn_catalog.operations.health import check_store
+from tarn_catalog.state.register import Patience, Register
 from tests.integration.catalog.conftest import StoreServer
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from tarn.adapters.bulk import S3Bulk
-from tarn.adapters.catalog_rest import RestCatalog
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import Objects
 from tarn.adapters.store import S3Store
 from tarn.cli.clients.catalog_facts import CatalogFacts
@@ -17,10 +17,10 @@ from tarn.cli.ports import TableFacts
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.ingest.committer import Ports
+from tarn.ingest.context import World
+from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import Board
-from tarn.ingest.stream import Ingestor
 from tarn.ingest.wiring import new_snapshot_id, uuid7
-from tarn.ingest.world import World
 from tarn.keeper.fsck import Report, fsck
 from tests.contract.ingest.world import MemorySources, Topic
 from tests.integration.engines.conftest import Lake

@@ -18,8 +18,8 @@ import pytest
 from tarn.adapters.kafka_login import require_login
 from tarn.core.errors import UnauthenticatedError
 from tarn.core.kafka_users import USERS
-from tarn.health_kafka import SASL_HANDSHAKE, Reader, RefusedError
-from tarn.health_kafka import Broker as Bare
+from tarn.probe.kafka import SASL_HANDSHAKE, Reader, RefusedError
+from tarn.probe.kafka import Broker as Bare
 from tests.integration.kafka.conftest import OLD, Broker, eventually, running
 from tests.support.images import image
 
@@ -113,8 +113,8 @@ def test_every_user_of_the_table_gets_in_with_its_own(broker: Broker) -> None:
 def test_the_loopback_of_the_container_is_no_back_door(broker: Broker) -> None:
     """The broker's own listeners are bound to the loopback, and ask for the admin's password there too."""
     code = (
-        "import sys; sys.path.insert(0, '/opt/tarn')\n"
-        "from health_kafka import Broker\n"
+        "import sys; sys.path.insert(0, '/opt/tarn/probe')\n"
+        "from kafka import Broker\n"
         "for port in (9093, 9095):\n"
         "    for api, version, body in ((3, 1, b'\\xff' * 4), (60, 0, b'\\x00\\x00\\x00')):\n"
         "        try:\n"

@@ -17,7 +17,7 @@ from minio.error import S3Error
 from tarn.bootstrap.minio_store import MinioStore
 from tarn.bootstrap.store import load_policies, set_up_users, verify
 from tarn.core.credentials import STORE_USERS, StoreUser
-from tarn.health import Limits
+from tarn.probe.runner import Limits
 from tests.integration.minio.conftest import Server, eventually, hardened, write_secrets
 from tests.integration.minio.requests_by_hand import send, sign
 

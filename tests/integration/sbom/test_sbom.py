@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from tarn_host import project, sbom
+from tarn_host.sbom import command
+from tarn_host.stack import project
 
 from tests.support.images import IMAGES, image
 
@@ -30,11 +31,11 @@ PINNED = {
     "services": ["pkg:pypi/kafka-python@", "pkg:pypi/pyiceberg@", "pkg:pypi/trino@"],
     "jupyter": ["pkg:pypi/jupyterlab@"],
 }
-NOTES = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"))
+NOTES = command.read_notes(command.NOTES.read_text(encoding="utf-8"))
 
 
 def bill_of(name: str) -> dict[str, Any]:
-    return sbom.document(name, image(name), sbom.inventory(image(name)), NOTES, datetime.now(UTC))
+    return command.document(name, image(name), command.inventory(image(name)), NOTES, datetime.now(UTC))
 
 
 def debian_listed(name: str) -> set[str]:

@@ -26,7 +26,7 @@ from tarn.bootstrap.store import (
 )
 from tarn.core.credentials import STORE_USERS, StoreUser
 from tarn.core.errors import InvalidError, InvalidSettingError, TarnError, UnavailableError
-from tarn.core.exits import FAILED, exit_code
+from tarn.core.exit_codes import FAILED, exit_code
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
 USERS = {

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
-from tarn_catalog.auth import ACCESS_TOKEN, LIFETIME_S, TOKEN_EXCHANGE, Access, OAuthError
+from tarn_catalog.rest.auth import ACCESS_TOKEN, LIFETIME_S, TOKEN_EXCHANGE, Access, OAuthError
 
 KEY = bytes(range(32))
 

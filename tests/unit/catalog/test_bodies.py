@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tarn.core.errors import UnavailableError
-from tarn_catalog.bodies import WEIGHT_BYTES_MAX, Budget, TooLargeError, weight
+from tarn_catalog.rest.bodies import WEIGHT_BYTES_MAX, Budget, TooLargeError, weight
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import Roots
-from tarn_catalog.catalog import Catalog
-from tarn_catalog.core import CACHE_BYTES_MAX, VERSIONS_MAX, Cache, held_bytes
-from tarn_catalog.slots import NewTable, Slot
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.state.context import CACHE_BYTES_MAX, VERSIONS_MAX, Cache, held_bytes
 
 SLOT = Slot.of(("ns",), "t")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}

@@ -10,8 +10,8 @@ import pytest
 from tarn.adapters.store import MemoryStore, StoreDeniedError, StoreUnavailableError
 from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.faults import ANSWERS, Fault, FaultyStore, Op
-from tarn_catalog.register import Patience, Register, Superseded, write_once
+from tarn_catalog.state.register import Patience, Register, Superseded, write_once
+from tarn_catalog.testing.faulty_store import ANSWERS, Fault, FaultyStore, Op
 
 KEY = "catalog/v1/pointers/ns/t.json"
 

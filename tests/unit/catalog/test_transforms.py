@@ -27,7 +27,7 @@ from pyiceberg.types import (
 
 from tarn.core.errors import InvalidError
 from tarn.core.transforms import fits, transforms_for, types_for
-from tarn_catalog import metadata
+from tarn_catalog.metadata import table_metadata
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
 NOW_MS = 1_795_000_000_000
@@ -73,7 +73,7 @@ def schema(kind: Any) -> dict[str, Any]:
 
 def table(kind: Any, **more: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"schema": schema(kind), "spec": None, "order": None, **more}
-    return metadata.new_table(
+    return table_metadata.new_table(
         **arguments,
         properties={"format-version": "3"},
         location=f"s3://tarn/warehouse/ns/t-{UUID}",
@@ -83,7 +83,7 @@ def table(kind: Any, **more: Any) -> dict[str, Any]:
 
 
 def commit(meta: dict[str, Any], *updates: dict[str, Any]) -> Any:
-    return metadata.commit(
+    return table_metadata.commit(
         meta, list(updates), now_ms=NOW_MS + 1, previous_location="s3://x/00001-a.metadata.json"
     )
 

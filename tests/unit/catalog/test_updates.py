@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tarn.core.errors import ConflictError, InvalidError, TarnError
-from tarn_catalog import metadata
+from tarn_catalog.metadata import table_metadata
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
 NOW_MS = 1_795_000_000_000
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 def table(version: int = 2, **more: Any) -> Json:
     arguments = {"schema": SCHEMA, "spec": None, "order": None, "properties": {}, **more}
     properties = {"format-version": str(version), **arguments.pop("properties")}
-    return metadata.new_table(
+    return table_metadata.new_table(
         **arguments,
         properties=properties,
         location=f"s3://tarn/warehouse/ns/t-{UUID}",
@@ -40,7 +40,7 @@ def table(version: int = 2, **more: Any) -> Json:
 def commit(meta: Json, *updates: Json, now_ms: int = NOW_MS + 5) -> Json:
     """The metadata afterwards; the base is left as it was, and pyiceberg can read the result."""
     before = copy.deepcopy(meta)
-    done = metadata.commit(
+    done = table_metadata.commit(
         meta, list(updates), now_ms=now_ms, previous_location="s3://x/00001-a.metadata.json"
     )
     assert meta == before, "the base is never changed in place"
@@ -324,7 +324,7 @@ def test_specs_are_added_reused_chosen_and_removed() -> None:
     }
     assert (meta["default-spec-id"], meta["last-partition-id"]) == (1, 1000)
     same = {"action": "add-spec", "spec": meta["partition-specs"][1]}
-    assert metadata.commit(meta, [same, use], now_ms=NOW_MS, previous_location="x") is None
+    assert table_metadata.commit(meta, [same, use], now_ms=NOW_MS, previous_location="x") is None
     none = commit(meta, {"action": "add-spec", "spec": {"fields": []}}, use)
     assert (none["default-spec-id"], len(none["partition-specs"])) == (0, 2)
     assert len(commit(none, {"action": "remove-partition-specs", "spec-ids": [1]})["partition-specs"]) == 1
@@ -372,7 +372,7 @@ def test_properties_location_and_uuid() -> None:
         {"action": "remove-statistics", "snapshot-id": 7},
         {"action": "upgrade-format-version", "format-version": 2},
     ):
-        assert metadata.commit(meta, [nothing], now_ms=NOW_MS, previous_location="x") is None, nothing
+        assert table_metadata.commit(meta, [nothing], now_ms=NOW_MS, previous_location="x") is None, nothing
     with pytest.raises(InvalidError, match="Cannot reassign uuid"):
         commit(meta, {"action": "assign-uuid", "uuid": "11111111-2222-4333-8444-555555555555"})
 
@@ -454,16 +454,16 @@ def test_a_sequence_number_from_the_past_is_a_conflict() -> None:
 )
 def test_requirements_that_do_not_hold(requirement: Json, said: str) -> None:
     with pytest.raises(ConflictError, match="Requirement failed: ") as caught:
-        metadata.check_requirements([requirement], with_snapshots(2))
+        table_metadata.check_requirements([requirement], with_snapshots(2))
     assert caught.value.message == f"Requirement failed: {said}"
     if requirement["type"] != "assert-create":
         with pytest.raises(ConflictError, match="current table metadata is missing"):
-            metadata.check_requirements([requirement], None)
+            table_metadata.check_requirements([requirement], None)
 
 
 def test_requirements_that_hold() -> None:
-    metadata.check_requirements([{"type": "assert-create"}], None)
-    metadata.check_requirements(
+    table_metadata.check_requirements([{"type": "assert-create"}], None)
+    table_metadata.check_requirements(
         [
             {"type": "assert-table-uuid", "uuid": UUID},
             {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 2},
@@ -478,18 +478,18 @@ def test_requirements_that_hold() -> None:
     )
     for bad in ({"type": "assert-luck"}, {"type": "assert-current-schema-id"}):
         with pytest.raises(InvalidError):
-            metadata.check_requirements([bad], with_snapshots(1))
+            table_metadata.check_requirements([bad], with_snapshots(1))
 
 
 def test_already_applied_knows_equal_content_and_rebased_ancestors_only() -> None:
     meta = with_snapshots(3)
-    assert metadata.already_applied([snapshot(2, 1), move(2)], meta)
-    assert metadata.already_applied([snapshot(2, 3), move(2)], meta), "rebased, but an ancestor of main"
-    assert not metadata.already_applied([snapshot(2, 3), move(2, "other")], meta)
-    assert not metadata.already_applied([snapshot(4, 3), move(4)], meta)
-    assert not metadata.already_applied([snapshot(2, 1), snapshot(4, 3)], meta)
-    assert not metadata.already_applied([move(2)], meta)
-    assert not metadata.already_applied([{"action": "add-snapshot"}], meta)
+    assert table_metadata.already_applied([snapshot(2, 1), move(2)], meta)
+    assert table_metadata.already_applied([snapshot(2, 3), move(2)], meta), "rebased, but an ancestor of main"
+    assert not table_metadata.already_applied([snapshot(2, 3), move(2, "other")], meta)
+    assert not table_metadata.already_applied([snapshot(4, 3), move(4)], meta)
+    assert not table_metadata.already_applied([snapshot(2, 1), snapshot(4, 3)], meta)
+    assert not table_metadata.already_applied([move(2)], meta)
+    assert not table_metadata.already_applied([{"action": "add-snapshot"}], meta)
 
 
 @settings(deadline=None)
@@ -519,7 +519,7 @@ def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> 
             updates = [{"action": "remove-snapshots", "snapshot-ids": sorted(gone)}]
             if gone & set(refs.values()):
                 with pytest.raises(ConflictError):
-                    metadata.commit(meta, updates, now_ms=NOW_MS, previous_location="p")
+                    table_metadata.commit(meta, updates, now_ms=NOW_MS, previous_location="p")
                 continue
             live = [number for number in live if number not in gone]
         elif step == "set":
@@ -532,7 +532,7 @@ def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> 
             updates = [{"action": "remove-properties", "removals": ["p"]}]
             properties = {key: value for key, value in properties.items() if key != "p"}
         now_ms = NOW_MS + data.draw(st.integers(-100_000, 100_000))
-        meta = metadata.commit(meta, updates, now_ms=now_ms, previous_location="s3://x/p.json") or meta
+        meta = table_metadata.commit(meta, updates, now_ms=now_ms, previous_location="s3://x/p.json") or meta
         assert [s["snapshot-id"] for s in meta["snapshots"]] == live
         assert {name: ref["snapshot-id"] for name, ref in meta["refs"].items()} == refs
         assert meta["properties"] == properties
@@ -611,7 +611,9 @@ def test_malformed_updates_are_refused_or_leave_what_readers_understand(data: st
     if not all(isinstance(update, dict) for update in updates):
         return
     try:
-        done = metadata.commit(with_snapshots(2), updates, now_ms=NOW_MS, previous_location="s3://x/p.json")
+        done = table_metadata.commit(
+            with_snapshots(2), updates, now_ms=NOW_MS, previous_location="s3://x/p.json"
+        )
     except TarnError:
         return
     if done is None:

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn_catalog.claim import Claim
-from tarn_catalog.pointer import Intent, Namespace, NamespaceState, Pointer, PointerState
-from tarn_catalog.record import Record, RecordState
-from tarn_catalog.slots import Slot, gone, placed
+from tarn_catalog.operations.identifiers import Slot, gone, placed
+from tarn_catalog.state.claim import Claim
+from tarn_catalog.state.pointer import Intent, Namespace, NamespaceState, Pointer, PointerState
+from tarn_catalog.state.record import Record, RecordState
 
 INTENT = Intent(
     record="catalog/v1/transactions/x.json",

@@ -218,7 +218,7 @@ def test_the_same_engine_answers_again_and_again():
 
 
 def test_answers_can_be_told_as_json():
-    from tarn.cli.answers import as_json
+    from tarn.cli.formats import as_json
 
     told = json.loads(
         as_json(Duck(lake()).query("SELECT seen, price, _tarn FROM bronze.events WHERE id = 1"))

@@ -19,7 +19,7 @@ from tarn.cli.clients.engines import Spark, Trino
 from tarn.cli.main import main
 from tarn.core.credentials import files_of
 from tarn.core.errors import InvalidError, TarnError, UnauthenticatedError, UnavailableError
-from tarn.core.exits import exit_code
+from tarn.core.exit_codes import exit_code
 
 NOBODY = "127.0.0.1:1"
 

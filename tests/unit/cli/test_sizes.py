@@ -12,8 +12,8 @@ from rich.console import Console
 
 from tarn.adapters.store import MemoryStore
 from tarn.cli.clients.measured import Measured
-from tarn.cli.pages import print_status
 from tarn.cli.ports import Sizes, TableFacts
+from tarn.cli.render import print_status
 from tarn.cli.status import Status, as_data
 from tarn.core.errors import CorruptStateError
 from tarn.core.reap import MEASURED_KEY

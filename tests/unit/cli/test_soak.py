@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.cli.ports import Answer
 from tarn.cli.soak import QUESTIONS, lake, queries
 from tarn.core.errors import NoSuchTableError, UnavailableError
-from tarn.core.table import TableState
+from tarn.core.table_state import TableState
 
 
 class Clock:

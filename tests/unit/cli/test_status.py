@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from tarn.adapters.catalog_rest import TableName
+from tarn.adapters.catalog_client import TableName
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
 from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, SourceId
-from tarn.core.table import TableState
+from tarn.core.table_state import TableState
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

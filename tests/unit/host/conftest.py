@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tarn_host import base, images
+from tarn_host.stack import base, images
 
 
 @pytest.fixture(autouse=True)

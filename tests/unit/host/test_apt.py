@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tarn_host.apt import Mirrors, sources
+from tarn_host.stack.apt import Mirrors, sources
 
 ONE_LINE = """
 # deb http://old.example/debian bookworm main

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tarn_host import base
-from tarn_host.project import Project
-from tarn_host.say import StopError
+from tarn_host.console import StopError
+from tarn_host.stack import base
+from tarn_host.stack.project import Project
 
 HERE = Project(name="t", base="tarn/base:x", own_base=True, settings={})
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tarn_host import bench, bench_catalog, bench_ingest, bench_ingest_page
-from tarn_host.say import StopError
+from tarn_host.bench import catalog, command, ingest, ingest_page
+from tarn_host.console import StopError
 
 
 def raw(kind: str, totals: list[float]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def raw(kind: str, totals: list[float]) -> dict[str, Any]:
 
 
 def test_one_run_shows_its_numbers_with_the_command() -> None:
-    text = bench.report([raw("up-cold", [600.0])])
+    text = command.report([raw("up-cold", [600.0])])
     assert "| build | 599.0 |" in text
     assert "| **total** | **600.0** |" in text
     assert "`scripts/bench up` on 2026-01-02, commit abc" in text
@@ -37,19 +37,19 @@ def test_one_run_shows_its_numbers_with_the_command() -> None:
 
 
 def test_several_runs_show_median_and_ends() -> None:
-    assert "| **total** | **70.0 (60.0 to 90.0)** |" in bench.report([raw("up-warm", [90.0, 60.0, 70.0])])
+    assert "| **total** | **70.0 (60.0 to 90.0)** |" in command.report([raw("up-warm", [90.0, 60.0, 70.0])])
 
 
 def test_the_page_is_what_the_raw_files_say() -> None:
-    raws = bench._raw_files()
-    assert {raw["bench"] for raw in raws} == {file.stem for file in bench.RAW.glob("*.json")}
-    assert bench.REPORT.read_text() == bench.report(raws)
+    raws = command._raw_files()
+    assert {raw["bench"] for raw in raws} == {file.stem for file in command.RAW.glob("*.json")}
+    assert command.REPORT.read_text() == command.report(raws)
 
 
 def test_the_engine_told_is_the_one_that_the_run_used() -> None:
     phases = [{"name": "checks", "note": "all well"}, {"name": "engine", "note": "engine 1.2, Compose 3.4"}]
-    assert bench._engine_of([{"phases": phases}]) == "1.2, Compose 3.4"
-    assert bench._engine_of([{"phases": [{"name": "engine", "note": ""}]}]) == "not told"
+    assert command._engine_of([{"phases": phases}]) == "1.2, Compose 3.4"
+    assert command._engine_of([{"phases": [{"name": "engine", "note": ""}]}]) == "not told"
 
 
 COMMIT = (
@@ -68,29 +68,29 @@ def test_commits_are_those_of_flights_since_a_time() -> None:
             "no JSON at all",
         ]
     )
-    found = bench_ingest.parse_commits(log, 1767323046.0)
+    found = ingest.parse_commits(log, 1767323046.0)
     assert [(c["ms"], c["at_unix"]) for c in found] == [(20.0, 1767323046.5)]
-    assert len(bench_ingest.parse_commits(log, 0.0)) == 2
+    assert len(ingest.parse_commits(log, 0.0)) == 2
 
 
 def test_processor_time_is_read_from_both_kinds_of_cgroup() -> None:
-    assert bench_ingest.parse_cpu("usage_usec 2500000\nuser_usec 9\n") == 2.5
-    assert bench_ingest.parse_cpu("2690629524\n") == 2.690629524
+    assert ingest.parse_cpu("usage_usec 2500000\nuser_usec 9\n") == 2.5
+    assert ingest.parse_cpu("2690629524\n") == 2.690629524
     with pytest.raises(StopError, match="cannot be read: 'cat: no"):
-        bench_ingest.parse_cpu("cat: no such file")
+        ingest.parse_cpu("cat: no such file")
 
 
 def test_a_share_of_ordered_values_is_one_of_them() -> None:
     values = [float(n) for n in range(1, 101)]
-    assert [bench_ingest.at_share(values, s) for s in (0.5, 0.95, 1.0)] == [50.0, 95.0, 100.0]
-    assert bench_ingest.at_share([7.0], 0.5) == bench_ingest.at_share([7.0], 0.95) == 7.0
+    assert [ingest.at_share(values, s) for s in (0.5, 0.95, 1.0)] == [50.0, 95.0, 100.0]
+    assert ingest.at_share([7.0], 0.5) == ingest.at_share([7.0], 0.95) == 7.0
 
 
 def test_a_lost_or_doubled_row_ends_the_benchmark() -> None:
-    bench_ingest.require_exact({"offsets": 10, "rows": 8, "dead_letters": 2})
+    ingest.require_exact({"offsets": 10, "rows": 8, "dead_letters": 2})
     for rows in (7, 9):
         with pytest.raises(StopError, match=f"{rows} rows and 2 dead letters of 10 offsets"):
-            bench_ingest.require_exact({"offsets": 10, "rows": rows, "dead_letters": 2})
+            ingest.require_exact({"offsets": 10, "rows": rows, "dead_letters": 2})
 
 
 def test_the_section_about_ingestion_shows_medians_and_ends() -> None:
@@ -98,10 +98,10 @@ def test_the_section_about_ingestion_shows_medians_and_ends() -> None:
         paths = [
             path
             for rows in (
-                bench_ingest_page.AS_THEY_COME,
-                bench_ingest_page.CATCHING_UP,
-                bench_ingest_page.SIDE_BY_SIDE,
-                bench_ingest_page.FRESHNESS,
+                ingest_page.AS_THEY_COME,
+                ingest_page.CATCHING_UP,
+                ingest_page.SIDE_BY_SIDE,
+                ingest_page.FRESHNESS,
             )
             for _, path, _ in rows
             if "." in path
@@ -114,7 +114,7 @@ def test_the_section_about_ingestion_shows_medians_and_ends() -> None:
         made["freshness"].update(rate=1_000.0, seconds=60.0, look_ms=50.0)
         return made
 
-    text = bench_ingest_page.section([run(1.0), run(3.0), run(2.0)])
+    text = ingest_page.section([run(1.0), run(3.0), run(2.0)])
     assert "500,000 messages per measurement, rounds: 3." in text
     assert "| rows in bronze, per second | 2,000 (1,000 to 3,000) |" in text
     assert "| ingest's share of that, by processor time, % | 25 (25 to 25) |" in text
@@ -126,9 +126,9 @@ def test_the_section_about_ingestion_shows_medians_and_ends() -> None:
 def test_the_section_about_the_catalog_shows_medians_ends_and_memory() -> None:
     def run(scale: float) -> dict[str, Any]:
         made: dict[str, Any] = {"calls": 300}
-        for length in bench_catalog.HISTORIES:
+        for length in catalog.HISTORIES:
             made[f"metadata_{length}_bytes"] = length * 1_000
-        for kind in ("config", *(f"{k}_{n}" for k in ("load", "commit") for n in bench_catalog.HISTORIES)):
+        for kind in ("config", *(f"{k}_{n}" for k in ("load", "commit") for n in catalog.HISTORIES)):
             for words in ("kept", "new"):
                 made[f"{kind}_{words}"] = {"p50_ms": 1.0 * scale, "p99_ms": 4.0 * scale}
         for kind in ("store_read", "store_write"):
@@ -136,8 +136,8 @@ def test_the_section_about_the_catalog_shows_medians_ends_and_memory() -> None:
         return made
 
     runs = [run(1.0), run(3.0), run(2.0)]
-    assert bench_catalog._words(runs[0]).endswith("store_read 0.50, store_write 0.50")
-    text = bench_catalog.section(runs)
+    assert catalog._words(runs[0]).endswith("store_read 0.50, store_write 0.50")
+    text = catalog.section(runs)
     cells = "2.00 (1.00 to 3.00) | 8.00 (4.00 to 12.00)"
     assert f"| GET config | {cells} | {cells} |" in text
     assert f"| load a table of 100 snapshots (100,000 bytes) | {cells} | {cells} |" in text
@@ -145,14 +145,14 @@ def test_the_section_about_the_catalog_shows_medians_ends_and_memory() -> None:
     assert "300 calls of each kind per round, rounds: 3." in text
     assert "Memory" not in text
     runs[-1]["memory"] = {"commits": 20_000, "seconds": 60.4, "refused": 1_234, "mib": [80.2, 90.7]}
-    text = bench_catalog.section(runs)
+    text = catalog.section(runs)
     assert "4 clients made 20,000 commits, each to a table of 100 snapshots, in 60 s" in text
     assert "(1,234 were refused)" in text
     assert text.endswith("MiB: 80, 91.\n")
 
 
 def test_a_commit_of_the_benchmark_keeps_the_history_as_long_as_it_was() -> None:
-    table = bench_catalog.History("t", uuid="u", location="s3://tarn/warehouse/ns/t-u")
+    table = catalog.History("t", uuid="u", location="s3://tarn/warehouse/ns/t-u")
     first = json.loads(table.append(drop=False))
     assert first["requirements"][1]["snapshot-id"] is None
     assert "parent-snapshot-id" not in first["updates"][0]["snapshot"]
@@ -165,5 +165,5 @@ def test_a_commit_of_the_benchmark_keeps_the_history_as_long_as_it_was() -> None
 
 @pytest.mark.parametrize("words", [["--calls", "0"], ["--rounds", "0"], ["--commits", "-1"]])
 def test_numbers_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["catalog", *words]) == 2
+    assert command.main(["catalog", *words]) == 2
     assert "no such benchmark" in capsys.readouterr().err

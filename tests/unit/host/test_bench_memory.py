@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tarn_host import bench, bench_memory
-from tarn_host.bench_memory import MIB, Watch, bytes_of, sample
+from tarn_host.bench import command, memory
+from tarn_host.bench.memory import MIB, Watch, bytes_of, sample
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_the_page_shows_every_service_at_every_stage_and_the_aims() -> None:
         "load": stage(minio=400, trino=900),
     }
     facts = {"command": "c", "commit": "abc", "date": "2026-01-02", "machine": "2 cores", "engine": "20"}
-    text = bench.report([{"bench": "memory", **facts, "runs": [{"stages": stages}]}])
+    text = command.report([{"bench": "memory", **facts, "runs": [{"stages": stages}]}])
     assert "| MiB | limit | small, idle | idle | peak in a load |" in text
     assert "| trino | 512 | \u2013 | 700 | 905 |" in text
     assert "| **all at once** | | **200** | **920** | **1305** |" in text
-    assert f"small, idle: 200 of {bench_memory.AIM_MIB['small']} MiB aimed at" in text
+    assert f"small, idle: 200 of {memory.AIM_MIB['small']} MiB aimed at" in text

@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 import pytest
-from tarn_host import bench, bench_soak, bench_soak_look, bench_soak_page
-from tarn_host.bench_soak_look import MIB
-from tarn_host.say import StopError
+from tarn_host.bench import command, soak, soak_look, soak_page
+from tarn_host.bench.soak_look import MIB
+from tarn_host.console import StopError
 
 V1 = """stat cache 1000
 stat rss 5000
@@ -33,7 +33,7 @@ open 34
 
 @pytest.mark.parametrize("text", [V1, V2], ids=["cgroup 1", "cgroup 2"])
 def test_memory_threads_and_files_are_read_from_both_kinds_of_cgroup(text: str) -> None:
-    assert bench_soak_look.parse_inside(text) == {
+    assert soak_look.parse_inside(text) == {
         "anon": 30 * MIB,
         "working": 36 * MIB,
         "shmem": MIB,
@@ -45,12 +45,12 @@ def test_memory_threads_and_files_are_read_from_both_kinds_of_cgroup(text: str) 
 
 def test_a_container_that_says_nothing_useful_is_no_look() -> None:
     with pytest.raises(ValueError, match="no memory and threads"):
-        bench_soak_look.parse_inside("Error response from daemon: is not running")
+        soak_look.parse_inside("Error response from daemon: is not running")
 
 
 def test_restarts_are_by_container() -> None:
     text = "0123456789abcdef\t2\nfedcba9876543210\t0\nError: no such object\n"
-    assert bench_soak_look.parse_inspect(text) == {"0123456789ab": 2, "fedcba987654": 0}
+    assert soak_look.parse_inspect(text) == {"0123456789ab": 2, "fedcba987654": 0}
 
 
 def test_the_store_is_split_by_table_and_kind() -> None:
@@ -61,7 +61,7 @@ def test_the_store_is_split_by_table_and_kind() -> None:
         f"7\t1\ttarn/warehouse/silver/flights-{uuid.replace('-', '')}/metadata\n"
         "5\t2\ttarn/catalog\n9\t9\t.minio.sys/tmp\nfind: nothing\n"
     )
-    assert bench_soak_look.parse_store(text) == {
+    assert soak_look.parse_store(text) == {
         "bytes": 151,
         "files": 19,
         "catalog": 5,
@@ -72,12 +72,12 @@ def test_the_store_is_split_by_table_and_kind() -> None:
 
 def test_answers_are_a_spread_and_a_count_of_failures() -> None:
     answers: list[dict[str, Any]] = [{"ms": float(n)} for n in range(1, 101)]
-    found = bench_soak_look.answered([*answers, {"error": "away"}])
+    found = soak_look.answered([*answers, {"error": "away"}])
     assert found == {
         "n": 100, "p50_ms": 50.0, "p95_ms": 95.0, "max_ms": 100.0, "errors": 1, "reason": "away"
     }  # fmt: skip
-    assert bench_soak_look.answered([]) == {"n": 0, "errors": 0}
-    assert bench_soak_look.parse_answers(["Container started", '{"ms": 1.5}', "{broken"]) == [{"ms": 1.5}]
+    assert soak_look.answered([]) == {"n": 0, "errors": 0}
+    assert soak_look.parse_answers(["Container started", '{"ms": 1.5}', "{broken"]) == [{"ms": 1.5}]
 
 
 def look(mib: int, threads: int = 10) -> dict[str, int]:
@@ -86,7 +86,7 @@ def look(mib: int, threads: int = 10) -> dict[str, int]:
 
 
 def test_a_period_is_the_median_of_each_and_the_largest_sum_of_one_moment() -> None:
-    found = bench_soak_look.period(
+    found = soak_look.period(
         [{"a": look(100), "b": look(10)}, {"a": look(300), "b": look(10)}, {"a": look(200), "b": look(400)}]
     )
     assert found["services"]["a"]["anon_mib"] == 200.0
@@ -100,7 +100,7 @@ def records(count: int = 13) -> list[dict[str, Any]]:
     one = {"n": 9, "p50_ms": 20.0, "p95_ms": 30.0, "max_ms": 40.0, "errors": 0}
     found = []
     for place in range(count):
-        services = bench_soak_look.period([{"spark": look(900), "catalog": look(80)}])["services"]
+        services = soak_look.period([{"spark": look(900), "catalog": look(80)}])["services"]
         for entry in services.values():
             entry.update(restarts=0, oom_kills=0)
         found.append(
@@ -123,7 +123,7 @@ def records(count: int = 13) -> list[dict[str, Any]]:
 
 
 def missed(seen: list[dict[str, Any]]) -> list[str]:
-    return [words for ok, words in bench_soak_page.verdict(seen) if not ok]
+    return [words for ok, words in soak_page.verdict(seen) if not ok]
 
 
 def test_a_lake_in_which_only_the_rows_grow_reaches_every_aim() -> None:
@@ -187,7 +187,7 @@ def test_each_aim_can_be_missed(change: Any, words: str) -> None:
 def test_the_page_shows_the_verdict_and_every_record() -> None:
     run = {"seconds": 7200, "pause_s": 8.0, "kernel_every_s": 300.0, "look_every_s": 30.0}
     facts = {"command": "c", "commit": "abc", "date": "2026-01-02", "machine": "2 cores", "engine": "20"}
-    text = bench.report([{"bench": "soak", **facts, "runs": [{**run, "records": records()}]}])
+    text = command.report([{"bench": "soak", **facts, "runs": [{**run, "records": records()}]}])
     assert "- reached: all together at most 3,000 of 3,584 MiB." in text
     assert "| MiB, anon | catalog | spark | all, with cache | swap |" in text
     assert "| 2:00 | 80 | 900 | 3,000 | 0 |" in text
@@ -198,29 +198,29 @@ def test_the_page_shows_the_verdict_and_every_record() -> None:
 def test_who_watches_sees_a_line_for_each_record() -> None:
     record = records()[6]
     record["trino"] = {"n": 0, "errors": 2}
-    assert bench_soak_page.told(record, 7200) == (
+    assert soak_page.told(record, 7200) == (
         "1:00 of 2:00; 3,000 MiB; commit 20 ms; trino \u2013; spark 20 ms; "
         "6,000 rows, 144 MB stored, 30 MB live; 2 questions failed"
     )
 
 
 def test_the_time_is_given_in_hours_or_minutes() -> None:
-    assert bench_soak.seconds_of(None, None) == 7200
-    assert bench_soak.seconds_of(0.5, None) == 1800
-    assert bench_soak.seconds_of(None, 5) == 300
+    assert soak.seconds_of(None, None) == 7200
+    assert soak.seconds_of(0.5, None) == 1800
+    assert soak.seconds_of(None, 5) == 300
     for hours, minutes in ((1.0, 5.0), (None, 0.5), (200.0, None)):
         with pytest.raises(StopError):
-            bench_soak.seconds_of(hours, minutes)
+            soak.seconds_of(hours, minutes)
 
 
 def test_records_are_due_at_a_steady_pace_and_at_the_end() -> None:
-    assert bench_soak.schedule(7200, 600) == [600.0 * n for n in range(1, 13)]
-    assert bench_soak.schedule(1500, 600) == [600, 1200, 1500]
-    assert bench_soak.schedule(240, 600) == [240]
+    assert soak.schedule(7200, 600) == [600.0 * n for n in range(1, 13)]
+    assert soak.schedule(1500, 600) == [600, 1200, 1500]
+    assert soak.schedule(240, 600) == [240]
 
 
 def test_a_tally_is_empty_once_it_was_read() -> None:
-    tally = bench_soak.Tally()
+    tally = soak.Tally()
     tally.add("spark", {"ms": 1})
     tally.add("spark", {"ms": 2})
     assert tally.empty() == {"spark": [{"ms": 1}, {"ms": 2}]}

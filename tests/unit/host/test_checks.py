@@ -7,7 +7,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from tarn_host import checks, needs, shell
+from tarn_host import shell
+from tarn_host.stack import checks, needs
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tarn_host import ci, engine, images, project, shell, stack, tiers, turn
-from tarn_host.project import Project
+from tarn_host import shell
+from tarn_host.stack import engine, images, lifecycle, lock, project
+from tarn_host.stack.project import Project
+from tarn_host.testing import ci, tiers
 
 from tests.support.stack import eventually
 
@@ -48,11 +50,11 @@ def test_the_project_of_the_tests_is_never_that_of_the_clone(
     """Whatever the user's own lake in this clone is called, by its path, by .env or by the environment."""
     purged: list[str] = []
     # The clone's own lock may be held: by the very run of .ci/run that this test is part of.
-    monkeypatch.setattr(turn, "path_of", lambda here: tmp_path / "lock")
+    monkeypatch.setattr(lock, "path_of", lambda here: tmp_path / "lock")
     monkeypatch.setenv("COMPOSE_PROJECT_NAME", "my-lake")
     monkeypatch.setattr(ci, "_bounded", lambda command, timeout_s: 0)
     monkeypatch.setattr(engine, "look", lambda: engine.Engine("27.0", "", "2.30", "/", None))
-    monkeypatch.setattr(stack, "stop", lambda here, purge: purged.append(here.name))
+    monkeypatch.setattr(lifecycle, "stop", lambda here, purge: purged.append(here.name))
     monkeypatch.setattr(tiers, "by_label", lambda condition: purged.append(condition.rpartition("=")[2]))
     monkeypatch.setattr(images, "compose_config", lambda here: {"services": {}})
     monkeypatch.setattr(images, "image_ids", lambda names: {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tarn_host.project import COMPOSE_FILE
+from tarn_host.stack.project import COMPOSE_FILE
 
 
 def test_swap_is_inside_the_limit_of_memory() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from tarn_host import cli, stack
-from tarn_host.project import Project
-from tarn_host.say import StopError
+from tarn_host import cli
+from tarn_host.console import StopError
 from tarn_host.shell import Result
+from tarn_host.stack import lifecycle
+from tarn_host.stack.project import Project
 from tarn_host.up import is_demo_on, parser
 
 HERE = Project(name="tarn-abc", base="base", own_base=True, settings={})
@@ -60,9 +61,9 @@ def test_only_a_running_replay_is_stopped(monkeypatch: pytest.MonkeyPatch, runni
         assert "label=com.docker.compose.service=replay" in command
         return Result(0, "0123abc\n" if running else "", "")
 
-    monkeypatch.setattr(stack.shell, "capture", capture)
-    monkeypatch.setattr(stack.shell, "logged", lambda command, *_, **__: ran.append(list(command)))
-    assert stack.stop_replay(HERE) is running
+    monkeypatch.setattr(lifecycle.shell, "capture", capture)
+    monkeypatch.setattr(lifecycle.shell, "logged", lambda command, *_, **__: ran.append(list(command)))
+    assert lifecycle.stop_replay(HERE) is running
     assert ran == [["docker", "compose", "--profile", "demo", "stop", "replay"]] * running
 
 
@@ -79,16 +80,16 @@ def test_a_play_whose_options_are_refused_stops_nothing(
         return refused if check else 0
 
     monkeypatch.setattr(cli.base, "is_there", lambda image: True)
-    monkeypatch.setattr(cli.oneshot, "run", run)
-    monkeypatch.setattr(stack, "replay_runs", lambda here: True)
-    monkeypatch.setattr(stack, "stop_replay", lambda here: did.append("stop"))
+    monkeypatch.setattr(cli.run_once, "run", run)
+    monkeypatch.setattr(lifecycle, "replay_runs", lambda here: True)
+    monkeypatch.setattr(lifecycle, "stop_replay", lambda here: did.append("stop"))
     assert cli.main(["demo", "replay", "--speed", "0"]) == refused
     assert did == ran
 
 
 def test_stopping_tarn_stops_what_profiles_started_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(stack.shell, "logged", lambda command, *_, **__: ran.append(list(command)))
-    stack.stop(HERE, purge=False)
-    assert ran == [["docker", "compose", *stack.PROFILES, "down", "--remove-orphans"]]
-    assert {"tools", "demo"} <= set(stack.PROFILES)
+    monkeypatch.setattr(lifecycle.shell, "logged", lambda command, *_, **__: ran.append(list(command)))
+    lifecycle.stop(HERE, purge=False)
+    assert ran == [["docker", "compose", *lifecycle.PROFILES, "down", "--remove-orphans"]]
+    assert {"tools", "demo"} <= set(lifecycle.PROFILES)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tarn_host import doctor
-from tarn_host.doctor_facts import (
+from tarn_host.doctor import command
+from tarn_host.doctor.facts import (
     MIB,
     Container,
     Facts,
@@ -20,11 +20,11 @@ from tarn_host.doctor_facts import (
     Volume,
     Wanted,
 )
-from tarn_host.doctor_judge import exit_code, judge
-from tarn_host.doctor_look import container, inside, secret_mounts, stuck_ingestors, unix, wanted_services
-from tarn_host.doctor_words import reason, seconds
-from tarn_host.engine import Engine, Machine
-from tarn_host.project import Project
+from tarn_host.doctor.judge import exit_code, judge
+from tarn_host.doctor.log_lines import reason, seconds
+from tarn_host.doctor.look import container, inside, secret_mounts, stuck_ingestors, unix, wanted_services
+from tarn_host.stack.engine import Engine, Machine
+from tarn_host.stack.project import Project
 
 NOW = 1_800_000_000.0
 ENGINE = Engine(server="27.1.0", error="", compose="2.30.0", data_root="/data", memory_bytes=None)
@@ -616,11 +616,11 @@ def test_secret_volumes_are_mounted_read_only_and_one_that_is_gone_is_not_made()
 def test_both_forms_of_the_result_say_the_same() -> None:
     facts = BROKEN["a deleted secret"][0]
     found, notes = judge(facts)
-    said = json.loads(doctor.as_json(facts, found, notes, 1.23))
-    text = "\n".join(doctor.as_text(facts, found, notes))
+    said = json.loads(command.as_json(facts, found, notes, 1.23))
+    text = "\n".join(command.as_text(facts, found, notes))
     assert said["ok"] is False
     assert said["findings"][0]["code"] == "secret-missing"
     assert said["findings"][0]["what"] in text
     assert said["findings"][0]["fix"] in text
     assert "one thing is wrong" in text
-    assert json.loads(doctor.as_json(WELL, [], [], 0.0))["ok"] is True
+    assert json.loads(command.as_json(WELL, [], [], 0.0))["ok"] is True

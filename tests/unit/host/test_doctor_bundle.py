@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tarn_host import doctor_bundle
-from tarn_host.doctor_bundle import clean
-from tarn_host.doctor_facts import Facts
-from tarn_host.doctor_redact import redacted
-from tarn_host.engine import Engine, Machine
-from tarn_host.project import Project
-from tarn_host.say import StopError
+from tarn_host.console import StopError
+from tarn_host.doctor import bundle
+from tarn_host.doctor.bundle import clean
+from tarn_host.doctor.facts import Facts
+from tarn_host.doctor.redact import redacted
+from tarn_host.stack.engine import Engine, Machine
+from tarn_host.stack.project import Project
 
 CANARY = "c4n4ry-0f-t4rn-5ecret"
 
@@ -108,14 +108,14 @@ HERE = Project(name="tarn-1", base="b", own_base=True, settings={})
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_bundle, "gather", lambda here, facts: dict(TEXTS))
+    monkeypatch.setattr(bundle, "gather", lambda here, facts: dict(TEXTS))
 
 
 def test_the_archive_holds_the_cleaned_texts_and_says_what_was_left_out(
     gathered: None, tmp_path: Path
 ) -> None:
     path = tmp_path / "b.tar.gz"
-    doctor_bundle.write(HERE, FACTS, '{"ok": true}', path)
+    bundle.write(HERE, FACTS, '{"ok": true}', path)
     assert path.stat().st_mode & 0o077 == 0
     with tarfile.open(path) as archive:
         bodies = {m.name: archive.extractfile(m).read().decode() for m in archive}  # type: ignore[union-attr]
@@ -132,9 +132,9 @@ def test_nothing_is_overwritten_and_only_archives_are_written(gathered: None, tm
     path = tmp_path / "b.tar.gz"
     path.write_text("mine")
     with pytest.raises(StopError, match="is there already"):
-        doctor_bundle.write(HERE, FACTS, "{}", path)
+        bundle.write(HERE, FACTS, "{}", path)
     assert path.read_text() == "mine"
     with pytest.raises(StopError, match=r"a bundle is a \.tar\.gz"):
-        doctor_bundle.write(HERE, FACTS, "{}", tmp_path / "b.zip")
+        bundle.write(HERE, FACTS, "{}", tmp_path / "b.zip")
     with pytest.raises(StopError, match="cannot be written"):
-        doctor_bundle.write(HERE, FACTS, "{}", tmp_path / "none" / "b.tar.gz")
+        bundle.write(HERE, FACTS, "{}", tmp_path / "none" / "b.tar.gz")

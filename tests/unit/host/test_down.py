@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tarn_host import down, engine, project, stack
+from tarn_host import down
+from tarn_host.stack import engine, lifecycle, project
 
 UP = engine.Engine(server="27.0", error="", compose="2.30", data_root="/", memory_bytes=None)
 
@@ -16,7 +17,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
     done: list[bool] = []
     monkeypatch.setattr(project, "STATE_DIR", tmp_path)
     monkeypatch.setattr(engine, "look", lambda: UP)
-    monkeypatch.setattr(stack, "stop", lambda here, purge: done.append(purge))
+    monkeypatch.setattr(lifecycle, "stop", lambda here, purge: done.append(purge))
     return done
 
 
@@ -43,7 +44,7 @@ def test_on_a_terminal_the_answer_counts(
     stopped: list[bool], monkeypatch: pytest.MonkeyPatch, answer: str, removed: list[bool]
 ) -> None:
     monkeypatch.setattr(down, "is_terminal", lambda: True)
-    monkeypatch.setattr("tarn_host.say.is_terminal", lambda: True)
+    monkeypatch.setattr("tarn_host.console.is_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: answer)
     assert (down.main(["--purge"]) == 0) is bool(removed)
     assert stopped == removed

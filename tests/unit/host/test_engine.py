@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tarn_host import apt
-from tarn_host.engine import Engine, Machine, Plan, packages, plan
-from tarn_host.engine_kind import Kind, version_tuple
+from tarn_host.stack import apt
+from tarn_host.stack.engine import Engine, Machine, Plan, packages, plan
+from tarn_host.stack.engine_kind import Kind, version_tuple
 
 UP = Engine(
     server="20.10.24", error="", compose="2.26.1-4", data_root="/var/lib/docker", memory_bytes=8 << 30

@@ -7,9 +7,9 @@ import tomllib
 from typing import Any
 
 import pytest
-from tarn_host import engine, images
-from tarn_host.engine_kind import Kind, hinders, kind, warnings, why_not_up
-from tarn_host.project import ROOT
+from tarn_host.stack import engine, images
+from tarn_host.stack.engine_kind import Kind, hinders, kind, warnings, why_not_up
+from tarn_host.stack.project import ROOT
 
 PLAIN: dict[str, Any] = {
     "Driver": "overlay2",

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tarn_host import engine
-from tarn_host.say import StopError
+from tarn_host.console import StopError
+from tarn_host.stack import engine
 
 from tests.support.stack import eventually
 

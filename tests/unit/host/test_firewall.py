@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from tarn_host import firewall
-from tarn_host.doctor_judge import judge
-from tarn_host.engine import Machine
-from tarn_host.firewall import Edge, bridges_of, chain_of, is_needed, is_published_beyond, rules
-from tarn_host.project import Project
+from tarn_host.doctor.judge import judge
 from tarn_host.shell import NOT_FOUND, Result
+from tarn_host.stack import firewall
+from tarn_host.stack.engine import Machine
+from tarn_host.stack.firewall import Edge, bridges_of, chain_of, is_needed, is_published_beyond, rules
+from tarn_host.stack.project import Project
 
 from tests.unit.host.test_doctor import WELL
 

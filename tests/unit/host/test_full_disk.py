@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tarn_host import base, shell, turn, up
-from tarn_host.say import StopError, no_room
+from tarn_host import shell, up
+from tarn_host.console import StopError, no_room
+from tarn_host.stack import base, lock
 
 
 def full(*_: object, **__: object) -> None:
@@ -18,7 +19,7 @@ def full(*_: object, **__: object) -> None:
 def test_up_names_the_full_disk_of_the_clone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(turn, "path_of", lambda here: tmp_path / "lock")
+    monkeypatch.setattr(lock, "path_of", lambda here: tmp_path / "lock")
     monkeypatch.setattr(up, "prepare", full)
     assert up.main(["--no-demo"]) == 1
     said = capsys.readouterr().err

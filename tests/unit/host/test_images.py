@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tarn_host import images
-from tarn_host.images import Target, context_patterns, fingerprint, targets
-from tarn_host.project import Project
+from tarn_host.stack import images
+from tarn_host.stack.images import Target, context_patterns, fingerprint, targets
+from tarn_host.stack.project import Project
 
 
 def test_targets_are_one_per_image_and_the_slow_ones_first() -> None:

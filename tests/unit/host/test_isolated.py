@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tarn_host.project import ROOT
+from tarn_host.stack.project import ROOT
 
 
 @pytest.mark.parametrize("script", ["up", "down", "tarn", "test", "doctor", "bench", "sbom"])

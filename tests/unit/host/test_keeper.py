@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tarn_host import keeper, project
-from tarn_host.say import StopError
+from tarn_host import keeper
+from tarn_host.console import StopError
+from tarn_host.stack import project
 
 from tarn.keeper.archive import Begin, Writer
 
@@ -89,10 +90,10 @@ def test_a_backup_that_is_cut_short_is_refused_before_anything_starts(tmp_path: 
 
 def test_a_running_stack_is_not_restored_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     running = [
-        keeper.stack.Service(name=name, container="c", state="running", health="healthy", exit_code=0)
+        keeper.lifecycle.Service(name=name, container="c", state="running", health="healthy", exit_code=0)
         for name in ("minio", "catalog", "ingest")
     ]
-    monkeypatch.setattr(keeper.stack, "services", lambda _: running)
+    monkeypatch.setattr(keeper.lifecycle, "services", lambda _: running)
     with pytest.raises(StopError, match=r"this stack runs \(catalog, ingest\)"):
         keeper.restore(HERE, ["restore", str(written(tmp_path, whole()))])
 
@@ -116,14 +117,14 @@ class Streaming:
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_whole_backup_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int):
-    monkeypatch.setattr(keeper.oneshot, "started", Streaming(whole(), code))
+    monkeypatch.setattr(keeper.run_once, "started", Streaming(whole(), code))
     assert keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")]) == code
     assert [path.name for path in tmp_path.iterdir()] == ["lake.tar"]
     assert (tmp_path / "lake.tar").stat().st_mode & 0o777 == 0o600
 
 
 def test_half_a_backup_is_removed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeper.oneshot, "started", Streaming(whole()[:700], 3))
+    monkeypatch.setattr(keeper.run_once, "started", Streaming(whole()[:700], 3))
     with pytest.raises(StopError, match="was cut short after") as caught:
         keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")])
     assert caught.value.code == 3
@@ -134,7 +135,7 @@ def test_a_disk_that_is_full_ends_the_container_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     container = Streaming(whole(), 0)
-    monkeypatch.setattr(keeper.oneshot, "started", container)
+    monkeypatch.setattr(keeper.run_once, "started", container)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")

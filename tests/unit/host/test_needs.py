@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tarn_host import needs
-from tarn_host.project import ROOT
+from tarn_host.stack import needs
+from tarn_host.stack.project import ROOT
 
 
 def stage(total: int, **services: int) -> dict[str, Any]:

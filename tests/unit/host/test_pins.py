@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from tarn_host import base, doctor, pins, project
+from tarn_host.doctor import command
+from tarn_host.stack import base, pins, project
 
 VERSIONS = {
     "PINS_COMPARED": "20261121",
@@ -71,5 +72,5 @@ def test_our_own_pins_all_have_a_name(
     left = set(project.versions()) - set(pins.NAMES) - {"BASE_DATE", "PINS_COMPARED", "KAFKA_SCALA"}
     assert left == set()
     monkeypatch.setattr(base, "made_at", lambda image: "2020-01-01T00:00:00Z")
-    assert doctor.main(["--versions"]) == 1
+    assert command.main(["--versions"]) == 1
     assert "x Debian packages in the base image" in capsys.readouterr().out

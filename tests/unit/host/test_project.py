@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tarn_host import project
-from tarn_host.say import StopError
+from tarn_host.console import StopError
+from tarn_host.stack import project
 
 
 def test_default_name_is_six_hex_digits_of_the_real_path(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from tarn_host import sbom
-from tarn_host.say import StopError
+from tarn_host.console import StopError
+from tarn_host.sbom import command
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FOUND: dict[str, Any] = {
@@ -47,7 +47,7 @@ NOTE = {
 
 
 def test_every_kind_of_package_has_its_name() -> None:
-    bill = sbom.document("x", "tarn/x:dev", FOUND, [NOTE], NOW)
+    bill = command.document("x", "tarn/x:dev", FOUND, [NOTE], NOW)
     assert [c["purl"] for c in bill["components"]] == [
         "pkg:deb/debian/libc6@2.41-12?arch=amd64",
         f"pkg:generic/kafka_2.13@4.2.2?checksum=sha256:{'cd' * 32}",
@@ -63,15 +63,15 @@ def test_every_kind_of_package_has_its_name() -> None:
 
 
 def test_the_same_content_has_the_same_serial_number() -> None:
-    one = sbom.document("x", "tarn/x:dev", FOUND, [], NOW)
-    two = sbom.document("x", "tarn/x:dev", {**FOUND, "go": []}, [], NOW)
-    assert one["serialNumber"] == sbom.document("x", "tarn/x:dev", FOUND, [], NOW)["serialNumber"]
+    one = command.document("x", "tarn/x:dev", FOUND, [], NOW)
+    two = command.document("x", "tarn/x:dev", {**FOUND, "go": []}, [], NOW)
+    assert one["serialNumber"] == command.document("x", "tarn/x:dev", FOUND, [], NOW)["serialNumber"]
     assert one["serialNumber"] != two["serialNumber"]
 
 
 def test_a_note_on_what_is_not_there_is_refused() -> None:
     with pytest.raises(StopError, match="CVE-1 names pkg:pypi/none, which the image does not hold"):
-        sbom.document("x", "tarn/x:dev", FOUND, [{**NOTE, "purl": "pkg:pypi/none"}], NOW)
+        command.document("x", "tarn/x:dev", FOUND, [{**NOTE, "purl": "pkg:pypi/none"}], NOW)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_a_note_on_what_is_not_there_is_refused() -> None:
 def test_a_note_says_everything(changed: dict[str, Any], told: str) -> None:
     note = {key: value for key, value in {**NOTE, **changed}.items() if value is not None}
     with pytest.raises(StopError, match=told):
-        sbom.read_notes(json.dumps([note]))
+        command.read_notes(json.dumps([note]))
 
 
 def test_a_note_that_has_run_out_is_reported_and_still_read() -> None:
     open_note = {**NOTE, "state": "in_triage", "until": "2026-11-20"}
-    notes = sbom.read_notes(json.dumps([open_note, NOTE]))
+    notes = command.read_notes(json.dumps([open_note, NOTE]))
     assert len(notes) == 2
-    assert sbom.overdue(notes, date(2026, 11, 20)) == []
-    (found,) = sbom.overdue(notes, date(2026, 11, 21))
+    assert command.overdue(notes, date(2026, 11, 20)) == []
+    (found,) = command.overdue(notes, date(2026, 11, 21))
     assert "CVE-1" in found.what
     assert "until 2026-11-20" in found.what
 
@@ -108,15 +108,15 @@ def test_the_tests_of_the_images_can_be_collected_after_every_note_has_run_out(
             return cls(2099, 1, 1)
 
     monkeypatch.setattr(datetime_module, "date", Later)
-    runpy.run_path(str(sbom.ROOT / "tests/integration/sbom/test_sbom.py"))
+    runpy.run_path(str(command.ROOT / "tests/integration/sbom/test_sbom.py"))
 
 
 def test_our_own_notes_are_complete() -> None:
-    notes = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"))
+    notes = command.read_notes(command.NOTES.read_text(encoding="utf-8"))
     assert {"CVE-2026-40344", "CVE-2026-34204"} <= {note["id"] for note in notes}
 
 
 def test_none_of_our_own_notes_has_run_out() -> None:
     """Fails from the day on that a note names: then somebody looks again, and every other test still runs."""
-    notes = sbom.read_notes(sbom.NOTES.read_text(encoding="utf-8"))
-    assert sbom.overdue(notes, date.today()) == []
+    notes = command.read_notes(command.NOTES.read_text(encoding="utf-8"))
+    assert command.overdue(notes, date.today()) == []

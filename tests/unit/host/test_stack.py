@@ -6,10 +6,18 @@ import json
 
 import pytest
 import yaml
-from tarn_host import project, stack
-from tarn_host.say import StopError
+from tarn_host.console import StopError
 from tarn_host.shell import Result
-from tarn_host.stack import FULL_ONLY, Service, addresses, of_profile, parse_ps, secrets_written, to_start
+from tarn_host.stack import lifecycle, project
+from tarn_host.stack.lifecycle import (
+    FULL_ONLY,
+    Service,
+    addresses,
+    of_profile,
+    parse_ps,
+    secrets_written,
+    to_start,
+)
 
 ROWS = [
     {"Service": "trino", "ID": "b2", "State": "running", "Health": "starting", "ExitCode": 0},
@@ -121,13 +129,13 @@ def test_the_small_profile_stops_the_engines_only_when_the_rest_is_up(
     def fail(*_: object, **__: object) -> None:
         raise StopError("catalog is unhealthy")
 
-    monkeypatch.setattr(stack, "LOG", project.ROOT / "no-such-log")
-    monkeypatch.setattr(stack, "services", lambda here: running)
-    monkeypatch.setattr(stack, "_compose", compose)
-    monkeypatch.setattr(stack, "_up", fail)
+    monkeypatch.setattr(lifecycle, "LOG", project.ROOT / "no-such-log")
+    monkeypatch.setattr(lifecycle, "services", lambda here: running)
+    monkeypatch.setattr(lifecycle, "_compose", compose)
+    monkeypatch.setattr(lifecycle, "_up", fail)
     with pytest.raises(StopError, match="catalog is unhealthy"):
-        stack.start(here, CONFIG)
+        lifecycle.start(here, CONFIG)
     assert ran == ["run"], "init alone ran"
-    monkeypatch.setattr(stack, "_up", lambda *_, **__: ran.append("up"))
-    stack.start(here, CONFIG)
+    monkeypatch.setattr(lifecycle, "_up", lambda *_, **__: ran.append("up"))
+    lifecycle.start(here, CONFIG)
     assert ran == ["run", "run", "up", "rm"]

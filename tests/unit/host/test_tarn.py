@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tarn_host import cli
-from tarn_host.stack import Service
+from tarn_host.stack.lifecycle import Service
 
 from tarn.cli.status import Container
 from tarn.cli.wiring import containers
@@ -100,9 +100,9 @@ def test_a_play_with_wrong_options_stops_nothing(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(cli.project, "load", lambda: Here())
     monkeypatch.setattr(cli.base, "is_there", lambda image: True)
-    monkeypatch.setattr(cli.oneshot, "run", run)
-    monkeypatch.setattr(cli.stack, "replay_runs", lambda here: True)
-    monkeypatch.setattr(cli.stack, "stop_replay", lambda here: done.append("stopped"))
+    monkeypatch.setattr(cli.run_once, "run", run)
+    monkeypatch.setattr(cli.lifecycle, "replay_runs", lambda here: True)
+    monkeypatch.setattr(cli.lifecycle, "stop_replay", lambda here: done.append("stopped"))
     assert cli.main(["demo", "replay", "--speed", "0"]) == 2
     assert done == [["demo", "replay", "--speed", "0", "--check"]]
     done.clear()

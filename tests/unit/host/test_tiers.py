@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tarn_host.tiers import Outcome, counted, existing, planned, split, table
+from tarn_host.testing.tiers import Outcome, counted, existing, planned, split, table
 
 REPORT = """<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>"""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tarn_host import checks, project, up
-from tarn_host.project import Project
-from tarn_host.say import StopError
+from tarn_host import up
+from tarn_host.console import StopError
+from tarn_host.stack import checks, project
+from tarn_host.stack.project import Project
 
 NAMES = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
 

@@ -23,7 +23,7 @@ from tarn.core.audit.model import (
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import judge_letters, judge_offsets, letter_facts, stands
 from tarn.core.audit.tables import judge_table, version_of
-from tarn.core.registered import PointerValue
+from tarn.core.catalog_objects import PointerValue
 
 ROOT = "s3://tarn/warehouse/bronze/orders-u1"
 META = f"{ROOT}/metadata"

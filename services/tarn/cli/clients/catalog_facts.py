@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from tarn.adapters.catalog_rest import RestCatalog, TableName
+from tarn.adapters.catalog_client import RestCatalog, TableName
 from tarn.cli.ports import TableFacts
 from tarn.core.errors import CorruptStateError, NotFoundError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
-from tarn.core.table import TableState
+from tarn.core.table_state import TableState
 from tarn_jobs.position import PROPERTY as POSITION
 from tarn_jobs.position import Position, PositionError
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tarn.core.catalog_objects import PointerValue
 from tarn.core.dead_letter import PENDING_PREFIX, pending_from_json
 from tarn.core.errors import CorruptStateError
-from tarn.core.registered import PointerValue
 
 Json = dict[str, Any]
 SizeOf = Callable[[str], int | None]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tarn.core.audit.model import Finding, Kind
-from tarn.core.errors import TarnError
-from tarn.core.naming import namespace_key, pointer_key
-from tarn.core.registered import (
+from tarn.core.catalog_objects import (
     CATALOG_PREFIX,
     DROPPED,
     LIVE,
@@ -16,6 +14,8 @@ from tarn.core.registered import (
     NamespaceValue,
     PointerValue,
 )
+from tarn.core.errors import TarnError
+from tarn.core.naming import namespace_key, pointer_key
 
 FROM_BACKUP = "restore this object from a backup, or make the table anew from what is left of it"
 

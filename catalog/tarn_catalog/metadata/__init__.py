@@ -1,0 +1,1 @@
+"""Iceberg table metadata: schemas, updates, requirements, snapshots. Pure."""

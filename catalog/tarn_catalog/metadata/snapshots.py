@@ -1,0 +1,204 @@
+"""The table updates that are about snapshots, branches, tags and statistics. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog.metadata.builder import Draft, get, numbers
+from tarn_catalog.metadata.schemas import Json
+
+MAIN = "main"
+
+
+def add_snapshot(draft: Draft, update: Json) -> Draft:
+    """Add a snapshot: newer than the last one, and with row ids that are free."""
+    meta = draft.meta
+    snapshot = get(update, "snapshot", dict)
+    snapshot_id = get(snapshot, "snapshot-id", int)
+    timestamp_ms = get(snapshot, "timestamp-ms", int)
+    _check_snapshot(snapshot, meta["format-version"])
+    for name, what in (
+        ("schemas", "schema"),
+        ("partition-specs", "partition spec"),
+        ("sort-orders", "sort order"),
+    ):
+        if not meta[name]:
+            raise InvalidError(f"Attempting to add a snapshot before a {what} is added")
+    if any(known["snapshot-id"] == snapshot_id for known in meta["snapshots"]):
+        raise InvalidError(f"Snapshot already exists for id: {snapshot_id}")
+    values: Json = {"snapshots": [*meta["snapshots"], snapshot]}
+    if meta["format-version"] > 1:
+        sequence, last = snapshot.get("sequence-number", 0), meta["last-sequence-number"]
+        if sequence <= last and snapshot.get("parent-snapshot-id") is not None:
+            raise ConflictError(
+                f"Cannot add snapshot with sequence number {sequence} older than last sequence number {last}"
+            )
+        values["last-sequence-number"] = max(sequence, last)
+    if meta["format-version"] >= 3:
+        values["next-row-id"] = _next_row_id(meta, snapshot)
+    if draft.updated_ms is not None:
+        timestamp_ms = max(timestamp_ms, draft.updated_ms)
+    return replace(draft, meta={**meta, **values}, added=(*draft.added, snapshot_id), updated_ms=timestamp_ms)
+
+
+def _check_snapshot(snapshot: Json, format_version: int) -> None:
+    """Nothing, if readers of this format version will understand the snapshot."""
+    for name in ("parent-snapshot-id", "sequence-number", "schema-id"):
+        if snapshot.get(name) is not None or (name == "sequence-number" and format_version > 1):
+            get(snapshot, name, int)
+    if snapshot.get("summary") is not None or format_version > 1:
+        summary = get(snapshot, "summary", dict)
+        if not all(isinstance(value, str) for value in summary.values()):
+            raise InvalidError("Cannot add snapshot: its summary must map names to strings")
+        if summary.get("operation") not in ("append", "replace", "overwrite", "delete"):
+            raise InvalidError(f"Cannot add snapshot: unknown operation {summary.get('operation')!r}")
+    if format_version > 1 or "manifests" not in snapshot:
+        get(snapshot, "manifest-list", str)
+
+
+def _next_row_id(meta: Json, snapshot: Json) -> int:
+    first, rows, following = (
+        snapshot.get("first-row-id"),
+        snapshot.get("added-rows"),
+        meta.get("next-row-id", 0),
+    )
+    if not isinstance(first, int):
+        raise InvalidError("Cannot add a snapshot: first-row-id is null")
+    if not isinstance(rows, int) or rows < 0:
+        raise InvalidError("Cannot add a snapshot: added-rows is null")
+    if first < following:
+        raise ConflictError(
+            f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {following}"
+        )
+    return max(int(following) + rows, first + rows)
+
+
+_RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
+
+
+def set_snapshot_ref(draft: Draft, update: Json) -> Draft:
+    """Make a branch or tag name a snapshot; `main` also sets the current one."""
+    meta = draft.meta
+    name, kind = get(update, "ref-name", str), str(get(update, "type", str)).lower()
+    snapshot_id = get(update, "snapshot-id", int)
+    if kind not in ("branch", "tag"):
+        raise InvalidError(f"Invalid snapshot ref type: {kind}")
+    if name == MAIN and kind != "branch":
+        raise InvalidError(f"Cannot set {MAIN} to a tag, it must be a branch")
+    ref: Json = {"snapshot-id": snapshot_id, "type": kind}
+    for field in _RETENTION:
+        value = update.get(field)
+        if value is None:
+            continue
+        if not isinstance(value, int) or value <= 0:
+            raise InvalidError(f"Invalid {field} {value!r} of ref {name}: it must be greater than 0")
+        if kind == "tag" and field != "max-ref-age-ms":
+            raise InvalidError(f"Tags do not support setting {field}")
+        ref[field] = value
+    refs = meta.get("refs") or {}
+    if refs.get(name) == ref:
+        return draft
+    if not any(s["snapshot-id"] == snapshot_id for s in reversed(meta["snapshots"])):
+        raise InvalidError(f"Cannot set {name} to unknown snapshot: {snapshot_id}")
+    values: Json = {"refs": {**refs, name: ref}}
+    if name == MAIN and (meta.get("current-snapshot-id") != snapshot_id or MAIN not in refs):
+        log = meta.get("snapshot-log") or []
+        # Readers refuse a log that goes back in time, and clients' clocks do: never order by them.
+        at_ms = (
+            draft.updated_ms if snapshot_id in draft.added and draft.updated_ms is not None else draft.now_ms
+        )
+        at_ms = max(at_ms, log[-1]["timestamp-ms"] if log else 0)
+        values["current-snapshot-id"] = snapshot_id
+        values["snapshot-log"] = [*log, {"timestamp-ms": at_ms, "snapshot-id": snapshot_id}]
+        draft = replace(draft, was_main=(*draft.was_main, snapshot_id))
+        draft = replace(draft, updated_ms=max(at_ms, draft.updated_ms or 0))
+    return replace(draft, meta={**meta, **values})
+
+
+def remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
+    """Remove a branch or tag; without `main` there is no current snapshot, but still a history."""
+    name = get(update, "ref-name", str)
+    refs = draft.meta.get("refs") or {}
+    if name not in refs:
+        return draft
+    values: Json = {"refs": {key: ref for key, ref in refs.items() if key != name}}
+    if name == MAIN:
+        values["current-snapshot-id"] = None if draft.meta["format-version"] >= 3 else -1
+    return replace(draft, meta={**draft.meta, **values})
+
+
+def remove_snapshots(draft: Draft, update: Json) -> Draft:
+    """Remove snapshots with their statistics; `finish` sees to the refs."""
+    meta, gone = draft.meta, numbers(update, "snapshot-ids")
+    kept = [s for s in meta["snapshots"] if s["snapshot-id"] not in gone]
+    if len(kept) == len(meta["snapshots"]):
+        return draft
+    values: Json = {"snapshots": kept}
+    for name in ("statistics", "partition-statistics"):
+        files = meta.get(name) or []
+        if any(file["snapshot-id"] in gone for file in files):
+            values[name] = [file for file in files if file["snapshot-id"] not in gone]
+    return replace(draft, meta={**meta, **values}, removed=True)
+
+
+def setter(field: str, name: str) -> Callable[[Draft, Json], Draft]:
+    """The update that sets the statistics file of a snapshot."""
+
+    def set_file(draft: Draft, update: Json) -> Draft:
+        file = get(update, field, dict)
+        snapshot_id = get(file, "snapshot-id", int)
+        get(file, "statistics-path", str)
+        get(file, "file-size-in-bytes", int)
+        if name == "statistics":
+            get(file, "file-footer-size-in-bytes", int)
+            for blob in get(file, "blob-metadata", list):
+                _check_blob(blob)
+        others = [f for f in draft.meta.get(name) or [] if f["snapshot-id"] != snapshot_id]
+        return replace(draft, meta={**draft.meta, name: [*others, file]})
+
+    return set_file
+
+
+def _check_blob(blob: object) -> None:
+    """Nothing, if readers understand the description of a statistics blob."""
+    if not isinstance(blob, dict):
+        raise InvalidError(
+            "Cannot parse set-statistics: blob-metadata holds something that is no JSON object"
+        )
+    get(blob, "type", str)
+    get(blob, "snapshot-id", int)
+    get(blob, "sequence-number", int)
+    numbers(blob, "fields")
+    properties = blob.get("properties")
+    if properties is not None and not (
+        isinstance(properties, dict) and all(isinstance(value, str) for value in properties.values())
+    ):
+        raise InvalidError("Cannot parse set-statistics: properties of a blob must map names to strings")
+
+
+def remover(name: str) -> Callable[[Draft, Json], Draft]:
+    """The update that removes the statistics file of a snapshot."""
+
+    def remove_file(draft: Draft, update: Json) -> Draft:
+        snapshot_id = get(update, "snapshot-id", int)
+        files = draft.meta.get(name) or []
+        others = [f for f in files if f["snapshot-id"] != snapshot_id]
+        return draft if len(others) == len(files) else replace(draft, meta={**draft.meta, name: others})
+
+    return remove_file
+
+
+def snapshot_log(draft: Draft) -> list[Json]:
+    """The log without snapshots that were current only within this commit or lie before a removed one."""
+    meta = draft.meta
+    passing = {i for i in draft.was_main if i in draft.added and i != meta.get("current-snapshot-id")}
+    known = {s["snapshot-id"] for s in meta["snapshots"]}
+    log: list[Json] = []
+    for entry in meta.get("snapshot-log") or []:
+        if entry["snapshot-id"] not in known:
+            log = []
+        elif entry["snapshot-id"] not in passing:
+            log.append(entry)
+    return log

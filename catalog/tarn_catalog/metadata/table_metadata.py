@@ -1,0 +1,294 @@
+"""Table metadata as parsed JSON: what a new table starts with, requirements, and the frame of a commit. Pure.
+
+Metadata values are never changed in place and never copied as a whole: an update makes a new top-level object
+and new copies of the lists that it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog.metadata import expiry
+from tarn_catalog.metadata.builder import Draft, check_format_version
+from tarn_catalog.metadata.schemas import (
+    FIRST_PARTITION_ID,
+    Json,
+    check_schema,
+    fresh_schema,
+    order_fields,
+    spec_fields,
+)
+from tarn_catalog.metadata.updates import RESERVED_PROPERTIES, apply, finish
+
+FORMAT_VERSION_DEFAULT = 2
+PREVIOUS_VERSIONS_MAX_DEFAULT = 20
+NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
+
+
+def new_table(
+    *,
+    schema: Json,
+    spec: Json | None,
+    order: Json | None,
+    properties: Mapping[str, str],
+    location: str,
+    table_uuid: str,
+    now_ms: int,
+) -> Json:
+    """The metadata of a new table, with ids given afresh.
+
+    Args:
+        schema: JSON of its schema.
+        spec: JSON of its partition spec; unpartitioned without.
+        order: JSON of its sort order; unsorted without.
+        properties: `format-version` chooses the format; other reserved ones are left out.
+        location: from the catalog.
+        table_uuid: fresh.
+        now_ms: milliseconds since the epoch.
+
+    Raises:
+        InvalidError: something of it cannot be used.
+    """
+    format_version = check_format_version(properties.get("format-version", FORMAT_VERSION_DEFAULT))
+    fresh, new_ids = fresh_schema(schema)
+    last_column_id = check_schema(fresh, format_version)
+    fields = spec_fields(spec or {"fields": []}, fresh, last_id=FIRST_PARTITION_ID - 1, new_ids=new_ids)
+    sorting = order_fields(order or {"fields": []}, fresh, new_ids=new_ids)
+    order_id = 1 if sorting else 0
+    expiry.check(properties)
+    meta = {
+        **empty(table_uuid=table_uuid, format_version=format_version),
+        "location": location,
+        "last-updated-ms": now_ms,
+        "last-column-id": last_column_id,
+        "schemas": [fresh],
+        "current-schema-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": fields}],
+        "default-spec-id": 0,
+        "last-partition-id": max((field["field-id"] for field in fields), default=FIRST_PARTITION_ID - 1),
+        "sort-orders": [{"order-id": order_id, "fields": sorting}],
+        "default-sort-order-id": order_id,
+        "properties": {
+            **NEW_TABLE_PROPERTIES,
+            **{name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES},
+        },
+    }
+    return with_v1_fields(meta)
+
+
+def empty(*, table_uuid: str, format_version: int) -> Json:
+    """What a commit that creates a table starts from."""
+    meta: Json = {
+        "format-version": format_version,
+        "table-uuid": table_uuid,
+        "location": "",
+        "last-sequence-number": 0,
+        "last-updated-ms": 0,
+        "last-column-id": 0,
+        "current-schema-id": -1,
+        "schemas": [],
+        "default-spec-id": -1,
+        "partition-specs": [],
+        "last-partition-id": FIRST_PARTITION_ID - 1,
+        "default-sort-order-id": -1,
+        "sort-orders": [],
+        "properties": {},
+        "current-snapshot-id": None if format_version >= 3 else -1,
+        "refs": {},
+        "snapshots": [],
+        "statistics": [],
+        "partition-statistics": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+    if format_version >= 3:
+        meta["next-row-id"] = 0
+    return meta
+
+
+def commit(
+    base: Json,
+    updates: Sequence[Json],
+    *,
+    now_ms: int,
+    previous_location: str | None,
+) -> Json | None:
+    """The metadata after all updates, or None if they change nothing.
+
+    Args:
+        base: the metadata they apply to.
+        updates: in order, as in the REST specification.
+        now_ms: milliseconds since the epoch.
+        previous_location: where `base` is stored, for the log; None for a new table.
+
+    Raises:
+        InvalidError: an update cannot be applied.
+        ConflictError: an update contradicts what another commit did.
+    """
+    draft = Draft(meta=base, base=base, now_ms=now_ms)
+    for update in updates:
+        draft = apply(draft, update)
+    if draft.meta is base:
+        return None
+    meta = finish(expiry.trimmed(draft))
+    if previous_location is not None:
+        meta["metadata-log"] = _metadata_log(meta, base, previous_location)
+    return with_v1_fields(meta)
+
+
+def _metadata_log(meta: Json, base: Json, previous_location: str) -> list[Json]:
+    text = meta["properties"].get("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX_DEFAULT)
+    try:
+        kept_max = max(1, int(text))
+    except ValueError as e:
+        raise InvalidError(f"Invalid write.metadata.previous-versions-max {text!r}: give a number") from e
+    log = base.get("metadata-log") or []
+    before_ms = log[-1]["timestamp-ms"] if log else 0
+    entry = {
+        "timestamp-ms": max(base["last-updated-ms"], before_ms),
+        "metadata-file": previous_location,
+    }
+    return [*log[max(0, len(log) + 1 - kept_max) :], entry]
+
+
+def with_v1_fields(meta: Json) -> Json:
+    """With the two fields that readers of format v1 need, or without them for later formats."""
+    if meta["format-version"] > 1:
+        return meta
+    schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
+    spec = next(s for s in meta["partition-specs"] if s["spec-id"] == meta["default-spec-id"])
+    whole = {**meta, "schema": schema, "partition-spec": spec["fields"]}
+    whole.pop("last-sequence-number", None)
+    return whole
+
+
+def check_requirements(requirements: Sequence[Json], meta: Json | None) -> None:
+    """Nothing, if all requirements hold.
+
+    Args:
+        requirements: as in the REST specification.
+        meta: the current metadata; None if there is no table.
+
+    Raises:
+        ConflictError: one does not hold.
+        InvalidError: one is not known.
+    """
+    # Whether it is the same table at all comes first: what follows would only confuse.
+    for requirement in sorted(requirements, key=lambda one: one.get("type") != "assert-table-uuid"):
+        _check_requirement(requirement, meta)
+
+
+_EQUALITIES = {
+    "assert-last-assigned-field-id": (
+        "last-assigned-field-id",
+        "last-column-id",
+        "last assigned field id changed",
+    ),
+    "assert-current-schema-id": ("current-schema-id", "current-schema-id", "current schema changed"),
+    "assert-last-assigned-partition-id": (
+        "last-assigned-partition-id",
+        "last-partition-id",
+        "last assigned partition id changed",
+    ),
+    "assert-default-spec-id": ("default-spec-id", "default-spec-id", "default partition spec changed"),
+    "assert-default-sort-order-id": (
+        "default-sort-order-id",
+        "default-sort-order-id",
+        "default sort order changed",
+    ),
+}
+
+
+def _check_requirement(requirement: Json, meta: Json | None) -> None:
+    kind = requirement.get("type")
+    if kind == "assert-create":
+        if meta is not None:
+            raise ConflictError("Requirement failed: table already exists")
+        return
+    if kind != "assert-table-uuid" and kind != "assert-ref-snapshot-id" and kind not in _EQUALITIES:
+        raise InvalidError(f"Unknown requirement type: {kind}")
+    if meta is None:
+        raise ConflictError("Requirement failed: current table metadata is missing")
+    if kind == "assert-table-uuid":
+        expected = _get(requirement, "uuid")
+        if str(expected).lower() != meta["table-uuid"]:
+            raise ConflictError(
+                f"Requirement failed: UUID does not match: expected {meta['table-uuid']} != {expected}"
+            )
+    elif kind == "assert-ref-snapshot-id":
+        _check_ref(_get(requirement, "ref"), requirement.get("snapshot-id"), meta)
+    else:
+        wanted, actual, text = _EQUALITIES[kind]
+        expected = _get(requirement, wanted)
+        if expected != meta[actual]:
+            raise ConflictError(f"Requirement failed: {text}: expected id {expected} != {meta[actual]}")
+
+
+def _check_ref(name: str, expected: int | None, meta: Json) -> None:
+    ref = (meta.get("refs") or {}).get(name)
+    if ref is None:
+        if expected is not None:
+            raise ConflictError(f"Requirement failed: branch or tag {name} is missing, expected {expected}")
+        return
+    if expected is None:
+        raise ConflictError(f"Requirement failed: {ref['type']} {name} was created concurrently")
+    if expected != ref["snapshot-id"]:
+        raise ConflictError(
+            f"Requirement failed: {ref['type']} {name} has changed: expected id {expected} != "
+            f"{ref['snapshot-id']}"
+        )
+
+
+def _get(requirement: Json, name: str) -> Any:
+    if name not in requirement:
+        raise InvalidError(f"Cannot parse missing field {name} of requirement {requirement.get('type')}")
+    return requirement[name]
+
+
+def already_applied(updates: Sequence[Json], meta: Json) -> bool:
+    """Whether the snapshots that the updates add are all in the metadata already (invariant I4).
+
+    A snapshot is the same if its content is, or if its id is among the ancestors of a branch that the updates
+    move: clients keep the id when they rebase, so the content may be that of an earlier attempt. False if the
+    updates add none.
+    """
+    added = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
+    wanted: dict[int, Json] = {}
+    for snapshot in added:
+        if not isinstance(snapshot, dict) or not isinstance(snapshot.get("snapshot-id"), int):
+            return False
+        wanted[snapshot["snapshot-id"]] = snapshot
+    if not wanted:
+        return False
+    found = {s["snapshot-id"]: s for s in meta["snapshots"] if s["snapshot-id"] in wanted}
+    if len(found) != len(wanted):
+        return False
+    if all(_same(wanted[i], found[i]) for i in wanted):
+        return True
+    moved = {u.get("ref-name") for u in updates if u.get("action") == "set-snapshot-ref"}
+    heads = [ref["snapshot-id"] for name, ref in (meta.get("refs") or {}).items() if name in moved]
+    return set(wanted) <= _ancestors(heads, meta)
+
+
+def _ancestors(heads: Sequence[int], meta: Json) -> set[int]:
+    parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in meta["snapshots"]}
+    seen: set[int] = set()
+    for head in heads:
+        current: int | None = head
+        while current is not None and current not in seen:
+            seen.add(current)
+            current = parents.get(current)
+    return seen
+
+
+def _same(a: Json, b: Json) -> bool:
+    names = ("parent-snapshot-id", "manifest-list", "timestamp-ms", "summary", "schema-id")
+    return all(a.get(name) == b.get(name) for name in names)
+
+
+def refs_only(meta: Json) -> Json:
+    """The metadata with only those snapshots that a branch or tag names (`snapshots=refs`)."""
+    named = {ref["snapshot-id"] for ref in (meta.get("refs") or {}).values()}
+    return {**meta, "snapshots": [s for s in meta["snapshots"] if s["snapshot-id"] in named]}

@@ -1,0 +1,323 @@
+"""The table updates of the REST specification, each a small pure function on parsed JSON.
+
+`apply(draft, update)` gives the next draft; nothing is changed in place, and only the lists that an update
+touches are copied. `-1` for a schema, spec or sort order means the one that was added last in this commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog.metadata.builder import Draft, get, numbers
+from tarn_catalog.metadata.schemas import (
+    FORMAT_VERSION_MAX,
+    Json,
+    check_bound,
+    check_schema,
+    order_fields,
+    same_schema,
+    spec_fields,
+)
+from tarn_catalog.metadata.snapshots import (
+    add_snapshot,
+    remove_snapshot_ref,
+    remove_snapshots,
+    remover,
+    set_snapshot_ref,
+    setter,
+    snapshot_log,
+)
+
+LAST_ADDED = -1
+# Names that engines use for what is no property of a table.
+RESERVED_PROPERTIES = frozenset(
+    {
+        "format-version",
+        "uuid",
+        "snapshot-count",
+        "current-snapshot-summary",
+        "current-snapshot-id",
+        "current-snapshot-timestamp-ms",
+        "current-schema",
+        "default-partition-spec",
+        "default-sort-order",
+    }
+)
+_INSTEAD = {
+    "format-version": "send the update upgrade-format-version (pyiceberg: upgrade_table_version)",
+    "current-snapshot-id": "send the update set-snapshot-ref (pyiceberg: manage_snapshots)",
+}
+
+
+def _assign_uuid(draft: Draft, update: Json) -> Draft:
+    try:
+        wanted = str(UUID(get(update, "uuid", str)))
+    except ValueError as e:
+        raise InvalidError(f"Cannot assign uuid {update['uuid']!r}: it is no UUID") from e
+    if wanted == draft.meta["table-uuid"]:
+        return draft
+    raise InvalidError(f"Cannot reassign uuid: it is {draft.meta['table-uuid']}, not {wanted}")
+
+
+def _upgrade_format_version(draft: Draft, update: Json) -> Draft:
+    wanted, current = get(update, "format-version", int), draft.meta["format-version"]
+    if wanted > FORMAT_VERSION_MAX:
+        raise InvalidError(
+            f"Cannot upgrade table to unsupported format version: v{wanted} "
+            f"(supported: v{FORMAT_VERSION_MAX})"
+        )
+    if wanted < current:
+        raise InvalidError(f"Cannot downgrade v{current} table to v{wanted}")
+    if wanted == current:
+        return draft
+    meta = {
+        **draft.meta,
+        "format-version": wanted,
+        "last-sequence-number": draft.meta.get("last-sequence-number", 0),
+    }
+    meta.pop("schema", None)
+    meta.pop("partition-spec", None)
+    if wanted >= 3:
+        meta.setdefault("next-row-id", 0)
+        if meta.get("current-snapshot-id") == -1:
+            meta["current-snapshot-id"] = None
+    return replace(draft, meta=meta)
+
+
+def _add_schema(draft: Draft, update: Json) -> Draft:
+    meta = draft.meta
+    schema = get(update, "schema", dict)
+    highest = check_schema(schema, meta["format-version"])
+    last_column_id = max(meta["last-column-id"], highest)
+    for known in meta["schemas"]:
+        if same_schema(known, schema):
+            same = replace(draft, last_schema=known["schema-id"])
+            return (
+                same if last_column_id == meta["last-column-id"] else same.set(last_column_id=last_column_id)
+            )
+    schema_id = max((s["schema-id"] for s in meta["schemas"]), default=-1) + 1
+    added = {**schema, "schema-id": schema_id}
+    return replace(draft, last_schema=schema_id).set(
+        schemas=[*meta["schemas"], added], last_column_id=last_column_id
+    )
+
+
+def _chosen(draft: Draft, wanted: int, last: int | None, ids: set[int], what: str) -> int:
+    if wanted == LAST_ADDED:
+        if last is None:
+            raise InvalidError(f"Cannot set last added {what}: no {what} has been added")
+        return last
+    if wanted not in ids:
+        verb = "current" if what == "schema" else "default"
+        raise InvalidError(f"Cannot set {verb} {what} to unknown {what}: {wanted}")
+    return wanted
+
+
+def _set_current_schema(draft: Draft, update: Json) -> Draft:
+    ids = {s["schema-id"] for s in draft.meta["schemas"]}
+    chosen = _chosen(draft, get(update, "schema-id", int), draft.last_schema, ids, "schema")
+    return draft if chosen == draft.meta["current-schema-id"] else draft.set(current_schema_id=chosen)
+
+
+def _current_schema(meta: Json) -> Json:
+    for schema in meta["schemas"]:
+        if schema["schema-id"] == meta["current-schema-id"]:
+            return dict(schema)
+    if meta["schemas"]:
+        return dict(meta["schemas"][-1])
+    raise InvalidError("Cannot add a partition spec or sort order before a schema is added")
+
+
+def _shape(fields: list[Json]) -> list[tuple[Any, ...]]:
+    return [
+        (str(f.get("source-id", f.get("source-ids"))), f["name"], f["transform"], f["field-id"])
+        for f in fields
+    ]
+
+
+def _add_spec(draft: Draft, update: Json) -> Draft:
+    meta = draft.meta
+    fields = spec_fields(get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
+    last_id = max([meta["last-partition-id"], *(f["field-id"] for f in fields)])
+    for known in meta["partition-specs"]:
+        if _shape(known["fields"]) == _shape(fields):
+            return replace(draft, last_spec=known["spec-id"])
+    if meta["format-version"] == 1 and [f["field-id"] for f in fields] != list(
+        range(1000, 1000 + len(fields))
+    ):
+        raise InvalidError("Spec does not use sequential IDs that are required in v1")
+    spec_id = max((s["spec-id"] for s in meta["partition-specs"]), default=-1) + 1
+    return replace(draft, last_spec=spec_id).set(
+        partition_specs=[*meta["partition-specs"], {"spec-id": spec_id, "fields": fields}],
+        last_partition_id=last_id,
+    )
+
+
+def _set_default_spec(draft: Draft, update: Json) -> Draft:
+    ids = {s["spec-id"] for s in draft.meta["partition-specs"]}
+    chosen = _chosen(draft, get(update, "spec-id", int), draft.last_spec, ids, "partition spec")
+    return draft if chosen == draft.meta["default-spec-id"] else draft.set(default_spec_id=chosen)
+
+
+def _add_sort_order(draft: Draft, update: Json) -> Draft:
+    meta = draft.meta
+    fields = order_fields(get(update, "sort-order", dict), _current_schema(meta))
+    for known in meta["sort-orders"]:
+        if known["fields"] == fields:
+            return replace(draft, last_order=known["order-id"])
+    order_id = max([0, *(o["order-id"] for o in meta["sort-orders"])]) + 1 if fields else 0
+    return replace(draft, last_order=order_id).set(
+        sort_orders=[*meta["sort-orders"], {"order-id": order_id, "fields": fields}]
+    )
+
+
+def _set_default_sort_order(draft: Draft, update: Json) -> Draft:
+    ids = {o["order-id"] for o in draft.meta["sort-orders"]}
+    chosen = _chosen(draft, get(update, "sort-order-id", int), draft.last_order, ids, "sort order")
+    return draft if chosen == draft.meta["default-sort-order-id"] else draft.set(default_sort_order_id=chosen)
+
+
+def _set_location(draft: Draft, update: Json) -> Draft:
+    location = get(update, "location", str).rstrip("/")
+    return draft if location == draft.meta["location"] else draft.set(location=location)
+
+
+def _set_properties(draft: Draft, update: Json) -> Draft:
+    wanted = update.get("updates", update.get("updated"))
+    if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
+        raise InvalidError("Cannot parse update set-properties: field updates must map names to strings")
+    for name in wanted:
+        if name in RESERVED_PROPERTIES:
+            raise InvalidError(
+                f"Cannot set properties: {name} is not set as a property; "
+                f"{_INSTEAD.get(name, 'it follows from the table itself, leave it out')}"
+            )
+    properties = {**draft.meta["properties"], **wanted}
+    return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
+
+
+def _remove_properties(draft: Draft, update: Json) -> Draft:
+    gone = update.get("removals", update.get("removed"))
+    if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
+        raise InvalidError("Cannot parse remove-properties: field removals must be a list of names")
+    properties = {key: value for key, value in draft.meta["properties"].items() if key not in gone}
+    return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
+
+
+def _remove_specs(draft: Draft, update: Json) -> Draft:
+    gone = numbers(update, "spec-ids")
+    if draft.meta["default-spec-id"] in gone:
+        raise InvalidError("Cannot remove the default partition spec")
+    kept = [s for s in draft.meta["partition-specs"] if s["spec-id"] not in gone]
+    return draft if len(kept) == len(draft.meta["partition-specs"]) else draft.set(partition_specs=kept)
+
+
+def _remove_schemas(draft: Draft, update: Json) -> Draft:
+    gone = numbers(update, "schema-ids")
+    if draft.meta["current-schema-id"] in gone:
+        raise InvalidError("Cannot remove the current schema")
+    kept = [s for s in draft.meta["schemas"] if s["schema-id"] not in gone]
+    return draft if len(kept) == len(draft.meta["schemas"]) else draft.set(schemas=kept)
+
+
+def _add_encryption_key(draft: Draft, update: Json) -> Draft:
+    key = get(update, "encryption-key", dict)
+    key_id = get(key, "key-id", str)
+    if draft.meta["format-version"] < 3:
+        raise InvalidError(f"Cannot add encryption keys to a v{draft.meta['format-version']} table: needs v3")
+    others = [k for k in draft.meta.get("encryption-keys") or [] if k["key-id"] != key_id]
+    return draft.set(encryption_keys=[*others, key])
+
+
+def _remove_encryption_key(draft: Draft, update: Json) -> Draft:
+    key_id = get(update, "key-id", str)
+    keys = draft.meta.get("encryption-keys") or []
+    others = [k for k in keys if k["key-id"] != key_id]
+    return draft if len(others) == len(keys) else draft.set(encryption_keys=others)
+
+
+_UPDATES: dict[str, Callable[[Draft, Json], Draft]] = {
+    "assign-uuid": _assign_uuid,
+    "upgrade-format-version": _upgrade_format_version,
+    "add-schema": _add_schema,
+    "set-current-schema": _set_current_schema,
+    "add-spec": _add_spec,
+    "set-default-spec": _set_default_spec,
+    "add-sort-order": _add_sort_order,
+    "set-default-sort-order": _set_default_sort_order,
+    "add-snapshot": add_snapshot,
+    "set-snapshot-ref": set_snapshot_ref,
+    "remove-snapshots": remove_snapshots,
+    "remove-snapshot-ref": remove_snapshot_ref,
+    "set-location": _set_location,
+    "set-properties": _set_properties,
+    "remove-properties": _remove_properties,
+    "set-statistics": setter("statistics", "statistics"),
+    "remove-statistics": remover("statistics"),
+    "set-partition-statistics": setter("partition-statistics", "partition-statistics"),
+    "remove-partition-statistics": remover("partition-statistics"),
+    "remove-partition-specs": _remove_specs,
+    "remove-schemas": _remove_schemas,
+    "add-encryption-key": _add_encryption_key,
+    "remove-encryption-key": _remove_encryption_key,
+}
+
+
+def apply(draft: Draft, update: Json) -> Draft:
+    """The draft after one update.
+
+    Raises:
+        InvalidError: it cannot be applied.
+        ConflictError: it contradicts what another commit did.
+    """
+    action = update.get("action")
+    function = _UPDATES.get(action) if isinstance(action, str) else None
+    if function is None:
+        raise InvalidError(f"Cannot apply unknown update: {update.get('action')!r}")
+    return function(draft, update)
+
+
+def finish(draft: Draft) -> Json:
+    """The metadata of a draft after its last update, whole and checked.
+
+    Raises:
+        InvalidError: the whole does not hold together.
+        ConflictError: a removed snapshot is still named by a branch or tag.
+    """
+    meta, base = dict(draft.meta), draft.base
+    for name, what in (
+        ("schemas", "schema"),
+        ("partition-specs", "partition spec"),
+        ("sort-orders", "sort order"),
+    ):
+        if not meta[name]:
+            raise InvalidError(f"Invalid table: it has no {what}")
+    if any(meta[name] is not base[name] for name in _BINDING):
+        check_bound(meta)
+    if draft.removed:
+        known = {s["snapshot-id"] for s in meta["snapshots"]}
+        for name, ref in (meta.get("refs") or {}).items():
+            if ref["snapshot-id"] not in known:
+                raise ConflictError(
+                    f"Cannot remove snapshot {ref['snapshot-id']}: {ref['type']} {name} points at it; remove "
+                    "or move it in the same commit"
+                )
+    if draft.removed or len(draft.was_main) > 1:
+        meta["snapshot-log"] = snapshot_log(draft)
+    updated_ms = draft.updated_ms if draft.updated_ms is not None else draft.now_ms
+    meta["last-updated-ms"] = max(updated_ms, base["last-updated-ms"])
+    return meta
+
+
+_BINDING = (
+    "schemas",
+    "current-schema-id",
+    "partition-specs",
+    "default-spec-id",
+    "sort-orders",
+    "default-sort-order-id",
+)

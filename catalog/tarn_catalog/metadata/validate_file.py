@@ -1,0 +1,127 @@
+"""Is a metadata file that somebody wants to register one that the catalog can go on from? Pure."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import orjson
+
+from tarn.core.errors import InvalidError, InvalidLocationError
+from tarn.core.naming import Roots, check_path_properties
+from tarn_catalog.metadata.builder import check_format_version
+from tarn_catalog.metadata.schemas import Json, check_bound, check_schema
+
+SUFFIX = ".metadata.json"
+_FIELDS: tuple[tuple[str, type], ...] = (
+    ("location", str),
+    ("last-updated-ms", int),
+    ("last-column-id", int),
+    ("schemas", list),
+    ("current-schema-id", int),
+    ("partition-specs", list),
+    ("default-spec-id", int),
+    ("last-partition-id", int),
+    ("sort-orders", list),
+    ("default-sort-order-id", int),
+    ("properties", dict),
+    ("snapshots", list),
+)
+
+
+def check_file(location: str, roots: Roots) -> str:
+    """The key of a metadata file, if it lies where one may lie.
+
+    Raises:
+        InvalidLocationError: it does not.
+    """
+    folder, _, name = location.rpartition("/")
+    table, _, last = folder.rpartition("/")
+    if not name.endswith(SUFFIX) or last != "metadata" or not table:
+        raise InvalidLocationError(
+            f"Invalid metadata-location {location}: give the file that a load of the table answers, "
+            f"{roots.warehouse}/…/metadata/…{SUFFIX}",
+            location=location,
+        )
+    roots.check_inside(location)
+    return roots.key(location)
+
+
+def check_metadata(raw: bytes, location: str, roots: Roots) -> Json:
+    """The metadata in a file, if the catalog can go on from it.
+
+    Args:
+        raw: what the file holds.
+        location: where it is.
+        roots: how keys and locations meet.
+
+    Raises:
+        InvalidError: it is no table metadata, or not whole.
+        InvalidLocationError: the table lies elsewhere, or its place is no place of its own.
+    """
+    try:
+        meta = orjson.loads(raw)
+    except orjson.JSONDecodeError as e:
+        raise _bad(location, f"it is no JSON ({e})") from e
+    if not isinstance(meta, dict):
+        raise _bad(location, "it is no JSON object")
+    try:
+        format_version = check_format_version(meta.get("format-version"))
+        uuid = str(UUID(meta["table-uuid"]))
+    except (KeyError, ValueError, TypeError, AttributeError) as e:
+        raise _bad(location, "its table-uuid is missing or no UUID") from e
+    if uuid != meta["table-uuid"]:
+        raise _bad(location, "its table-uuid is not written in lower case with hyphens")
+    for field, kind in _FIELDS:
+        if not isinstance(meta.get(field), kind):
+            raise _bad(location, f"its field {field} is missing or no {kind.__name__}")
+    roots.check_table(meta["location"], uuid)
+    if not location.startswith(f"{meta['location']}/metadata/"):
+        raise InvalidLocationError(
+            f"Invalid metadata-location {location}: the table in it lies at {meta['location']}; a table's "
+            "files stay in its own location",
+            location=location,
+        )
+    check_path_properties(meta["properties"], meta["location"])
+    try:
+        _check_parts(meta, format_version, location)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise _bad(location, f"a part of it cannot be read ({e!r})") from e
+    return meta
+
+
+def _check_parts(meta: Json, format_version: int, location: str) -> None:
+    for schema in meta["schemas"]:
+        check_schema(schema, format_version)
+    for lists, field, chosen in (
+        ("schemas", "schema-id", "current-schema-id"),
+        ("partition-specs", "spec-id", "default-spec-id"),
+        ("sort-orders", "order-id", "default-sort-order-id"),
+    ):
+        if meta[chosen] not in {one[field] for one in meta[lists]}:
+            raise _bad(location, f"its {chosen} {meta[chosen]} is not among its {lists}")
+    check_bound(meta)
+    known = {snapshot["snapshot-id"] for snapshot in meta["snapshots"]}
+    for snapshot in meta["snapshots"]:
+        named = snapshot.get("manifest-list")
+        if named is not None and not _plain(named).startswith(f"{_plain(meta['location'])}/"):
+            raise _bad(location, f"the manifest list {named} lies outside of {meta['location']}")
+    current = meta.get("current-snapshot-id")
+    if current not in (None, -1) and current not in known:
+        raise _bad(location, f"its current snapshot {current} is not among its snapshots")
+    for name, ref in (meta.get("refs") or {}).items():
+        if ref["snapshot-id"] not in known:
+            raise _bad(
+                location, f"its {ref['type']} {name} points at snapshot {ref['snapshot-id']}, which is gone"
+            )
+
+
+def _plain(location: str) -> str:
+    """Without what engines of Hadoop's line write otherwise: `s3a://`, and `file:/` for `file:///`."""
+    return re.sub("^file:/+", "file:/", re.sub("^s3[an]://", "s3://", location))
+
+
+def _bad(location: str, why: str) -> InvalidError:
+    return InvalidError(
+        f"Cannot register {location}: {why}; give the metadata file of an Iceberg table", location=location
+    )

@@ -1,0 +1,49 @@
+"""The catalog without any transport: what the HTTP routes and the embedded form both call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tarn.adapters.store import ObjectStore
+from tarn.core.naming import Roots
+from tarn_catalog.operations.health import Health
+from tarn_catalog.operations.multi_table_commit import Together
+from tarn_catalog.operations.namespaces import Namespaces
+from tarn_catalog.operations.rename_register_purge import Names
+from tarn_catalog.operations.tables import Tables
+from tarn_catalog.state.context import Core
+from tarn_catalog.state.register import Patience
+from tarn_catalog.state.transactions import INTENT_WAIT_MS, Transactions
+
+
+class Catalog:
+    """All operations over one store. It holds no state of its own but caches of immutable objects.
+
+    Args:
+        store: where everything is.
+        roots: how keys and locations meet.
+        patience: of register writes.
+        now_ms: milliseconds since the epoch.
+        intent_wait_ms: how long a change of several objects may stand still before another writer ends it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        roots: Roots,
+        *,
+        patience: Patience | None = None,
+        now_ms: Callable[[], int] | None = None,
+        intent_wait_ms: int = INTENT_WAIT_MS,
+    ) -> None:
+        self.core = (
+            Core(store, roots, patience=patience)
+            if now_ms is None
+            else Core(store, roots, patience=patience, now_ms=now_ms)
+        )
+        self.transactions = Transactions(self.core, intent_wait_ms=intent_wait_ms)
+        self.namespaces = Namespaces(self.core, self.transactions)
+        self.tables = Tables(self.core, self.namespaces, self.transactions)
+        self.names = Names(self.core, self.namespaces, self.tables, self.transactions)
+        self.together = Together(self.core, self.namespaces, self.tables, self.transactions)
+        self.health = Health(self.core, self.tables)

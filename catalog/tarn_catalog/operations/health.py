@@ -1,0 +1,250 @@
+"""Is the catalog usable? And is the store one that can be used at all?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from tarn.adapters.store import (
+    ObjectStore,
+    StoreAmbiguousError,
+    StoreBusyError,
+    StoreDeniedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
+from tarn.core.naming import PROBE_PREFIX
+from tarn_catalog.metadata import table_metadata
+from tarn_catalog.operations.identifiers import Slot, blank
+from tarn_catalog.operations.tables import Tables
+from tarn_catalog.state.context import Core
+
+log = structlog.get_logger()
+
+RACERS = 8
+RACES = 3
+WAIT_S = 0.5
+LOG_EVERY_S = 5.0
+SHALLOW_KEPT_S = 1.0
+DEEP_ATTEMPTS_MAX = 3
+HEALTH_SLOT = Slot(namespace=(), name="tarn health", key=f"{PROBE_PREFIX}health.json")
+
+
+class StoreUnfitError(InvalidSettingError):
+    """The store breaks a promise that the catalog is built on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    store: ObjectStore
+    prefix: str
+
+    def run(self) -> None:
+        self._create()
+        self._swap()
+        self._absent()
+        for number in range(RACES):
+            self._race(number)
+
+    def _refused(self, what: str, put: Callable[[], str]) -> None:
+        try:
+            put()
+        except StoreRefusedError:
+            return
+        raise StoreUnfitError(
+            f"The store {self.store!r} cannot be used: {what} was accepted and must be refused; tables would "
+            "lose commits. Use a store with conditional writes (MinIO, Amazon S3)"
+        )
+
+    def _holds(self, key: str, data: bytes | None, what: str) -> str:
+        found = self.store.get(key)
+        if (found.data if found else None) != data:
+            raise StoreUnfitError(
+                f"The store {self.store!r} cannot be used: after {what} it answers "
+                f"{found.data if found else None!r} instead of {data!r}"
+            )
+        return found.etag if found else ""
+
+    def _create(self) -> None:
+        key = f"{self.prefix}/create"
+        self.store.put(key, b"1", if_absent=True)
+        self._refused("a second create-if-absent", lambda: self.store.put(key, b"2", if_absent=True))
+        self._holds(key, b"1", "a second create-if-absent")
+        self.store.delete(key)
+
+    def _swap(self) -> None:
+        key = f"{self.prefix}/swap"
+        first = self.store.put(key, b"1", if_absent=True)
+        second = self.store.put(key, b"2", if_match=first)
+        self._refused(
+            "an If-Match with a stale entity tag", lambda: self.store.put(key, b"3", if_match=first)
+        )
+        seen = self._holds(key, b"2", "an If-Match with a stale entity tag")
+        if seen != second:
+            raise StoreUnfitError(
+                f"The store {self.store!r} cannot be used: a write answered entity tag {second}, a read "
+                f"{seen}"
+            )
+        self.store.delete(key)
+
+    def _absent(self) -> None:
+        key = f"{self.prefix}/absent"
+        self._refused(
+            "an If-Match on a key that is not there",
+            lambda: self.store.put(key, b"1", if_match='"00000000000000000000000000000000"'),
+        )
+        self._holds(key, None, "an If-Match on a key that is not there")
+
+    def _race(self, number: int) -> None:
+        key = f"{self.prefix}/race-{number}"
+        start = threading.Barrier(RACERS)
+
+        def race(if_match: str | None) -> Callable[[int], int]:
+            def one(racer: int) -> int:
+                start.wait(timeout=10)
+                try:
+                    self.store.put(
+                        key, f"{if_match}{racer}".encode(), if_absent=not if_match, if_match=if_match
+                    )
+                except StoreRefusedError:
+                    return 0
+                return 1
+
+            return one
+
+        with ThreadPoolExecutor(max_workers=RACERS) as pool:
+            etag: str | None = None
+            for what in ("create-if-absent", "If-Match"):
+                won = sum(pool.map(race(etag), range(RACERS)))
+                if won != 1:
+                    raise StoreUnfitError(
+                        f"The store {self.store!r} cannot be used: {won} of {RACERS} writers won a race of "
+                        f"{what}, exactly 1 may"
+                    )
+                found = self.store.get(key)
+                etag = found.etag if found else None
+        self.store.delete(key)
+
+
+def check_store(
+    store: ObjectStore,
+    *,
+    name: str,
+    wait_s_max: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Nothing, once the store answers and keeps its promises.
+
+    Args:
+        store: the store.
+        name: unique to this call; the check's keys lie under it.
+        wait_s_max: how long to wait for a store that does not answer, or does not know its user yet.
+        clock: monotonic seconds.
+        sleep: waits seconds.
+
+    Raises:
+        StoreUnfitError: a promise is broken; the message says which.
+        UnavailableError: it did not answer in time.
+    """
+    started = logged = clock()
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            _Check(store=store, prefix=f"{PROBE_PREFIX}{name}-{attempt}").run()
+        except (StoreUnavailableError, StoreDeniedError, StoreAmbiguousError, StoreBusyError) as e:
+            waited_s = clock() - started
+            if waited_s >= wait_s_max:
+                raise UnavailableError(
+                    f"The store {store!r} could not be used for {waited_s:.0f} s: {e.message}"
+                ) from e
+            if clock() - logged >= LOG_EVERY_S or attempt == 1:
+                logged = clock()
+                log.info("waiting for the store", waited_s=round(waited_s, 1), reason=e.message)
+            sleep(WAIT_S)
+        else:
+            log.info("the store keeps its promises", seconds=round(clock() - started, 2), attempt=attempt)
+            return
+
+
+class Health:
+    """Two levels of health. Neither leaves more than one pointer and one metadata file behind."""
+
+    def __init__(self, core: Core, tables: Tables, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._core = core
+        self._tables = tables
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: tuple[float, str | None] | None = None
+
+    def shallow(self) -> str | None:
+        """What is wrong, after a read of the store; None if nothing is. An answer is kept for a second."""
+        with self._lock:
+            if self._seen is not None and self._clock() - self._seen[0] < SHALLOW_KEPT_S:
+                return self._seen[1]
+            problem: str | None = None
+            try:
+                self._core.register.read(HEALTH_SLOT.key)
+            except TarnError as e:
+                problem = e.message
+            self._seen = (self._clock(), problem)
+            return problem
+
+    def deep(self) -> str | None:
+        """What is wrong, after a commit to a table that no user can name; None if nothing is."""
+        problem: str | None = None
+        with self._lock:
+            for _ in range(DEEP_ATTEMPTS_MAX):
+                try:
+                    self._commit()
+                except TarnError as e:
+                    # Another replica may just have replaced the file that this one was reading.
+                    problem = e.message
+                    if isinstance(e, UnavailableError | AccessError):
+                        break
+                else:
+                    return None
+        return problem
+
+    def _commit(self) -> None:
+        try:
+            before = self._tables.load(HEALTH_SLOT)
+        except NoSuchTableError:
+            self._create()
+            before = self._tables.load(HEALTH_SLOT)
+        update = {"action": "set-properties", "updates": {"probe": self._core.new_uuid()}}
+        require = {"type": "assert-table-uuid", "uuid": before.parsed["table-uuid"]}
+        after = self._tables.commit(HEALTH_SLOT, [require], [update])
+        if self._tables.load(HEALTH_SLOT).parsed["properties"].get("probe") is None:
+            raise UnavailableError(f"the commit of {after.location} cannot be read back")
+        # The probe's table is nobody's: its old file may go at once.
+        self._core.store.delete(self._core.roots.key(before.location))
+
+    def _create(self) -> None:
+        table_uuid = self._core.new_uuid()
+        meta = table_metadata.new_table(
+            schema={"type": "struct", "fields": [{"id": 1, "name": "x", "type": "int", "required": False}]},
+            spec=None,
+            order=None,
+            properties={"write.metadata.previous-versions-max": "1"},
+            location=self._core.roots.location(f"{PROBE_PREFIX}health-{table_uuid}"),
+            table_uuid=table_uuid,
+            now_ms=self._core.now_ms(),
+        )
+        location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
+        stored = self._core.write_metadata(location, meta)
+        value = blank(HEALTH_SLOT, self._core.new_uuid()).next(
+            nonce=self._core.new_uuid(),
+            now_ms=self._core.now_ms(),
+            metadata=stored.location,
+            uuid=table_uuid,
+        )
+        # Lost to another replica: its table serves as well, and is loaded next.
+        self._core.write(HEALTH_SLOT.key, value, over=None)

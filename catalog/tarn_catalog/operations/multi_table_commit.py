@@ -1,0 +1,151 @@
+"""Commits to several tables at once: all of them happen or none does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tarn.core.errors import ConflictError, InvalidError
+from tarn_catalog.metadata import table_metadata
+from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.operations.identifiers import (
+    Slot,
+    blank,
+    check_locations,
+    check_not_lost,
+    created_meanwhile,
+    is_create,
+    placed,
+    staged,
+)
+from tarn_catalog.operations.namespaces import Namespaces
+from tarn_catalog.operations.tables import Tables
+from tarn_catalog.state.context import Core, Held, Metadata, Repeat
+from tarn_catalog.state.pointer import Pointer
+from tarn_catalog.state.transactions import Part, Transactions
+
+ATTEMPTS_MAX = 16
+TABLES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A commit to one table.
+
+    Attributes:
+        slot: of the table.
+        requirements: as in the REST specification.
+        updates: likewise.
+    """
+
+    slot: Slot
+    requirements: Sequence[Json]
+    updates: Sequence[Json]
+
+
+class Together:
+    """Commits to several tables."""
+
+    def __init__(
+        self, core: Core, namespaces: Namespaces, tables: Tables, transactions: Transactions
+    ) -> None:
+        self._core = core
+        self._namespaces = namespaces
+        self._tables = tables
+        self._transactions = transactions
+
+    def commit(self, changes: Sequence[Change], *, repeat: Repeat | None = None) -> None:
+        """Apply all changes, if the requirements of every one hold at one moment.
+
+        Raises:
+            InvalidError: there are none or too many, a table is named twice, or an update cannot be applied.
+            NoSuchTableError: a table is not there.
+            NoSuchNamespaceError: a new table's namespace is not there.
+            AlreadyExistsError: a new table's name is taken.
+            ConflictError: a requirement does not hold.
+            OutcomeUnknownError: the commit may have happened.
+            UnavailableError: it did not happen.
+        """
+        if not 1 <= len(changes) <= TABLES_MAX:
+            raise InvalidError(
+                f"Cannot commit {len(changes)} tables at once: give at least 1 and at most {TABLES_MAX}"
+            )
+        names = [change.slot.text for change in changes]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
+        first: dict[str, Metadata] = {}
+        for _ in range(ATTEMPTS_MAX):
+            held = {c.slot.key: self._transactions.read_to_write(c.slot.key, Pointer.load) for c in changes}
+            if self._done(changes, held, repeat):
+                return
+            parts = [self._part(change, held[change.slot.key], first, repeat) for change in changes]
+            new = {change.slot: first[change.slot.key] for change in changes if change.slot.key in first}
+
+            def confirm(new: Mapping[Slot, Metadata] = new) -> None:
+                for slot, stored in new.items():
+                    self._tables.confirm_new(slot, stored.parsed["table-uuid"])
+
+            done = self._transactions.run(parts, repeat=repeat, confirm=confirm)
+            if done is not None:
+                self._tables.remember(done)
+                return
+        raise ConflictError(
+            f"Cannot commit {', '.join(names)} at once: others committed {ATTEMPTS_MAX} times meanwhile; "
+            "refresh and try again"
+        )
+
+    def _done(
+        self, changes: Sequence[Change], held: Mapping[str, Held[Pointer] | None], repeat: Repeat | None
+    ) -> bool:
+        """Whether this very request was carried out before: what one table remembers holds for all."""
+        if any(one is not None and self._core.repeated(one.value.memory, repeat) for one in held.values()):
+            return True
+        for change in changes:
+            one = held[change.slot.key]
+            if one is None or not one.value.live:
+                return False
+            if not table_metadata.already_applied(change.updates, self._tables.current(one).parsed):
+                return False
+        return True
+
+    def _part(
+        self, change: Change, held: Held[Pointer] | None, first: dict[str, Metadata], repeat: Repeat | None
+    ) -> Part:
+        """The table's part. One whose updates change nothing takes part too: its requirements must hold."""
+        slot = change.slot
+        if is_create(change.requirements):
+            if held is not None and held.value.live:
+                raise created_meanwhile(slot)
+            self._namespaces.load(slot.namespace)
+            if slot.key not in first:
+                fresh = staged(
+                    change.requirements, change.updates, roots=self._core.roots, now_ms=self._core.now_ms()
+                )
+                first[slot.key] = self._tables.write_first(slot, fresh)
+            stored = first[slot.key]
+            base = held.value if held is not None else blank(slot, self._core.new_uuid())
+            then = placed(stored.parsed["table-uuid"], stored.location)
+            return Part(key=slot.key, held=held, base=base, then=then)
+        held = self._tables.there(slot, held)
+        current = self._tables.current(held)
+        try:
+            table_metadata.check_requirements(change.requirements, current.parsed)
+            meta = table_metadata.commit(
+                current.parsed,
+                change.updates,
+                now_ms=self._core.now_ms(),
+                previous_location=current.location,
+            )
+        except ConflictError as e:
+            if repeat is None:
+                check_not_lost(slot, change.updates, current.parsed, e)
+            raise
+        location = current.location
+        if meta is not None:
+            check_locations(meta, current.parsed)
+            location = self._tables.next_location(current)
+            self._core.write_metadata(location, meta)
+        return Part(
+            key=slot.key, held=held, base=held.value, then=placed(current.parsed["table-uuid"], location)
+        )

@@ -1,0 +1,242 @@
+"""Which name a table has: rename, register, drop with purge. Each changes several objects or none.
+
+All of them take the claim on the table first (its key comes before every pointer's), so that no two of them
+give one table two names, and none gives a name to a table whose files are to go.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationError
+from tarn.core.naming import POINTERS_PREFIX, claim_key
+from tarn_catalog.metadata import validate_file
+from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.operations.identifiers import Slot, blank, gone, placed, taken
+from tarn_catalog.operations.namespaces import LIST_READERS, Namespaces
+from tarn_catalog.operations.tables import Tables
+from tarn_catalog.state.claim import Claim
+from tarn_catalog.state.context import MEMO_BYTES, Core, Held, Metadata, Repeat
+from tarn_catalog.state.pointer import Pointer
+from tarn_catalog.state.transactions import Part, Transactions
+
+ATTEMPTS_MAX = 16
+
+
+class Names:
+    """Operations on names of tables."""
+
+    def __init__(
+        self, core: Core, namespaces: Namespaces, tables: Tables, transactions: Transactions
+    ) -> None:
+        self._core = core
+        self._namespaces = namespaces
+        self._tables = tables
+        self._transactions = transactions
+
+    # -- rename
+
+    def rename(self, source: Slot, target: Slot, *, repeat: Repeat | None = None) -> None:
+        """Give a table another name, perhaps in another namespace. Its files stay where they are.
+
+        Raises:
+            NoSuchTableError: there is no table of the old name.
+            NoSuchNamespaceError: there is no namespace for the new one.
+            AlreadyExistsError: the new name is taken.
+            ConflictError: others changed one of the two all the while.
+            OutcomeUnknownError: it may have been renamed.
+        """
+        with self._core.turn(source.key):
+            for _ in range(ATTEMPTS_MAX):
+                before = self._transactions.read_to_write(source.key, Pointer.load)
+                if before is not None and self._core.repeated(before.value.memory, repeat):
+                    return
+                before = self._tables.there(source, before)
+                self._namespaces.load(target.namespace)
+                after = self._transactions.read_to_write(target.key, Pointer.load)
+                if source.key == target.key or (after is not None and after.value.live):
+                    raise taken(target)
+                table_uuid, metadata = before.value.uuid, before.value.metadata
+                assert metadata is not None, source
+                claim = self._claim(table_uuid)
+                done = self._transactions.run(
+                    [
+                        self._hold(claim, table_uuid, target),
+                        Part(
+                            key=source.key,
+                            held=before,
+                            base=before.value,
+                            then=gone(table_uuid, moved=target),
+                        ),
+                        self._name(after, target, placed(table_uuid, metadata)),
+                    ],
+                    repeat=repeat,
+                    confirm=lambda: self._namespaces.enter(target.namespace),
+                )
+                if done is not None:
+                    return
+        raise self._lost(f"rename {source.text} to {target.text}", source)
+
+    # -- register
+
+    def register(
+        self, slot: Slot, location: str, *, overwrite: bool = False, repeat: Repeat | None = None
+    ) -> Metadata:
+        """Give a name to a table whose metadata file is there, such as one that was dropped.
+
+        Args:
+            slot: the name.
+            location: of the metadata file.
+            overwrite: whether a table that has this name makes way; its files stay, without a name.
+            repeat: how the client marks the request.
+
+        Raises:
+            NoSuchNamespaceError: the namespace is not there.
+            AlreadyExistsError: the name is taken, or the table has a name already.
+            InvalidError: there is no such file, or it cannot be used.
+            ConflictError: the table's files are to go.
+            OutcomeUnknownError: it may have been registered.
+        """
+        self._namespaces.load(slot.namespace)
+        for _ in range(ATTEMPTS_MAX):
+            held = self._transactions.read_to_write(slot.key, Pointer.load)
+            if held is not None and self._core.repeated(held.value.memory, repeat):
+                return self._tables.current(self._tables.there(slot, held))
+            if held is not None and held.value.live and not overwrite:
+                raise taken(slot)
+            table_uuid = self._checked(location)["table-uuid"]
+            claim = self._claim(table_uuid)
+            if claim is not None and claim.value.purge is not None:
+                raise ConflictError(
+                    f"Cannot register {location}: table {table_uuid} was dropped with purge, its files are "
+                    "to be deleted; restore it from a backup",
+                    location=location,
+                    uuid=table_uuid,
+                )
+
+            def confirm(table_uuid: str = table_uuid) -> None:
+                self._namespaces.enter(slot.namespace)
+                self._check_nameless(table_uuid, slot)
+
+            done = self._transactions.run(
+                [
+                    self._hold(claim, table_uuid, slot),
+                    self._name(held, slot, placed(table_uuid, location)),
+                ],
+                repeat=repeat,
+                confirm=confirm,
+            )
+            if done is not None:
+                return self._core.metadata(location)
+        raise self._lost(f"register {slot.text}", slot)
+
+    def _checked(self, location: str) -> Json:
+        """The metadata in a file, if it may be registered."""
+        key = validate_file.check_file(location, self._core.roots)
+        stored = self._core.store.get(key)
+        if stored is None:
+            raise InvalidLocationError(
+                f"Invalid metadata-location {location}: there is no such file; give the one that a load of "
+                "the table answered, or the newest in its metadata folder",
+                location=location,
+            )
+        return validate_file.check_metadata(stored.data, location, self._core.roots)
+
+    def _check_nameless(self, table_uuid: str, slot: Slot) -> None:
+        """Nothing, if no other name holds the table, nor is about to.
+
+        Every pointer is looked at, each value once in the life of this process. The claim is ours meanwhile:
+        nobody can give the table another name behind this look.
+
+        Raises:
+            AlreadyExistsError: another name holds it.
+        """
+
+        def holds(key: str, etag: str) -> str | None:
+            memo = f"names {key}"
+            seen, known = self._core.cache.get(memo) or (None, ())
+            if seen != etag:
+                held = self._core.read(key, Pointer.load)
+                lasting = held is None or held.value.intent is None
+                if not lasting:
+                    held = self._transactions.read_to_write(key, Pointer.load)
+                live = held is not None and held.value.live
+                known = (held.value.uuid, held.value.namespace, held.value.name) if held and live else ()
+                if lasting:
+                    self._core.cache.put(memo, (etag, known), MEMO_BYTES)
+            return ".".join((*known[1], known[2])) if known and known[0] == table_uuid else None
+
+        others = [found for found in self._core.store.list(POINTERS_PREFIX) if found.key != slot.key]
+        with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
+            for name in readers.map(lambda found: holds(found.key, found.etag), others):
+                if name is not None:
+                    raise AlreadyExistsError(
+                        f"Table already exists: {table_uuid} is {name}, and a table has one name; rename it, "
+                        "or drop it without purge and register it then",
+                        table=name,
+                        uuid=table_uuid,
+                    )
+
+    # -- drop with purge
+
+    def purge(self, slot: Slot, *, repeat: Repeat | None = None) -> None:
+        """Drop a table, and mark its files as to be deleted. Nothing is deleted here (invariant I7).
+
+        A table whose files may be others' too (`gc.enabled` is false) is dropped only.
+
+        Raises:
+            NoSuchTableError: it is not there.
+            ConflictError: others committed all the while.
+            OutcomeUnknownError: it may have been dropped.
+        """
+        with self._core.turn(slot.key):
+            for _ in range(ATTEMPTS_MAX):
+                held = self._transactions.read_to_write(slot.key, Pointer.load)
+                if held is not None and self._core.repeated(held.value.memory, repeat):
+                    return
+                held = self._tables.there(slot, held)
+                current = self._tables.current(held)
+                if current.parsed["properties"].get("gc.enabled", "true").lower() == "false":
+                    self._tables.drop(slot, repeat=repeat)
+                    return
+                table_uuid = held.value.uuid
+                claim = self._claim(table_uuid)
+                purge = {
+                    "namespace": slot.namespace,
+                    "name": slot.name,
+                    "location": current.parsed["location"],
+                    "metadata-location": current.location,
+                    "at-ms": self._core.now_ms(),
+                }
+                done = self._transactions.run(
+                    [
+                        self._claimed(claim, table_uuid, {"holder": None, "purge": purge}),
+                        Part(key=slot.key, held=held, base=held.value, then=gone(table_uuid)),
+                    ],
+                    repeat=repeat,
+                )
+                if done is not None:
+                    return
+        raise self._lost(f"drop {slot.text}", slot)
+
+    # -- parts
+
+    def _claim(self, table_uuid: str) -> Held[Claim] | None:
+        return self._transactions.read_to_write(claim_key(table_uuid), Claim.load)
+
+    def _hold(self, claim: Held[Claim] | None, table_uuid: str, slot: Slot) -> Part:
+        return self._claimed(claim, table_uuid, {"holder": slot.key, "purge": None})
+
+    def _claimed(self, claim: Held[Claim] | None, table_uuid: str, then: Json) -> Part:
+        fresh = Claim(uuid=table_uuid, nonce=self._core.new_uuid())
+        return Part(key=claim_key(table_uuid), held=claim, base=claim.value if claim else fresh, then=then)
+
+    def _name(self, held: Held[Pointer] | None, slot: Slot, then: Json) -> Part:
+        base = held.value if held is not None else blank(slot, self._core.new_uuid())
+        return Part(key=slot.key, held=held, base=base, then=then)
+
+    @staticmethod
+    def _lost(what: str, slot: Slot) -> ConflictError:
+        return ConflictError(
+            f"Cannot {what}: others made changes {ATTEMPTS_MAX} times meanwhile; try again", table=slot.text
+        )

@@ -1,0 +1,425 @@
+"""Tables: create, load, commit and drop, each decided by one conditional write of the pointer (I2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    NoSuchTableError,
+    OutcomeUnknownError,
+    TarnError,
+)
+from tarn.core.naming import check_path_properties, claim_key, pointer_key
+from tarn.core.outcome import Committed, Conflict, Unknown
+from tarn_catalog.metadata import table_metadata
+from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.operations.identifiers import (
+    NewTable,
+    Slot,
+    blank,
+    check_locations,
+    check_not_lost,
+    created_meanwhile,
+    is_create,
+    last_of,
+    placed,
+    staged,
+    taken,
+)
+from tarn_catalog.operations.namespaces import Namespaces
+from tarn_catalog.state.context import Core, Held, Metadata, Repeat
+from tarn_catalog.state.pointer import Pointer, PointerState
+from tarn_catalog.state.register import Superseded
+from tarn_catalog.state.transactions import Part, Transactions
+
+COMMIT_ATTEMPTS_MAX = 16
+CREATE_ATTEMPTS_MAX = 4
+MOVES_FOLLOWED_MAX = 8
+POINTER_BYTES = 40_000  # with 96 remembered commits that have keys
+
+
+class Tables:
+    """Operations on tables."""
+
+    def __init__(self, core: Core, namespaces: Namespaces, transactions: Transactions) -> None:
+        self._core = core
+        self._namespaces = namespaces
+        self._transactions = transactions
+
+    # -- reading
+
+    def pointer(self, slot: Slot) -> Held[Pointer]:
+        """The pointer of a table that is there.
+
+        Raises:
+            NoSuchTableError: it is not there.
+        """
+        return self.there(slot, self._transactions.read(slot.key, Pointer.load))
+
+    @staticmethod
+    def there(slot: Slot, held: Held[Pointer] | None) -> Held[Pointer]:
+        """The pointer itself, if it is that of a table that is there.
+
+        Raises:
+            NoSuchTableError: it is not.
+        """
+        if held is None or not held.value.live or held.value.kind != "table":
+            raise slot.missing()
+        return held
+
+    def exists(self, slot: Slot) -> bool:
+        """Whether it is there."""
+        try:
+            self.pointer(slot)
+        except NoSuchTableError:
+            return False
+        return True
+
+    def load(self, slot: Slot) -> Metadata:
+        """Its current metadata.
+
+        Raises:
+            NoSuchTableError: it is not there.
+        """
+        return self.current(self.pointer(slot))
+
+    def current(self, held: Held[Pointer]) -> Metadata:
+        """The metadata that a live pointer names."""
+        assert held.value.metadata is not None, held.value.name
+        return self._core.metadata(held.value.metadata)
+
+    # -- creating
+
+    def stage(self, slot: Slot, wanted: NewTable) -> Json:
+        """The metadata that the table would have, with a location that is its own. Nothing is stored.
+
+        Raises:
+            NoSuchNamespaceError: the namespace is not there.
+            AlreadyExistsError: the name is taken.
+            InvalidError: something of it cannot be used.
+        """
+        self._namespaces.load(slot.namespace)
+        if self.exists(slot):
+            raise taken(slot)
+        return self._new(slot, wanted)
+
+    def create(self, slot: Slot, wanted: NewTable, *, repeat: Repeat | None = None) -> Metadata:
+        """Make it. Arguments and errors as `stage`.
+
+        Raises:
+            OutcomeUnknownError: it may have been made.
+        """
+        self._namespaces.enter(slot.namespace)
+        held = self._transactions.read_to_write(slot.key, Pointer.load)
+        if held is not None:
+            if self._core.repeated(held.value.memory, repeat):
+                return self._again(slot, held)
+            if held.value.live:
+                raise taken(slot)
+        return self._create(slot, held, self._new(slot, wanted), repeat)
+
+    def _new(self, slot: Slot, wanted: NewTable) -> Json:
+        table_uuid = self._core.new_uuid()
+        location = self._core.roots.new_table(
+            slot.namespace, slot.name, table_uuid, requested=wanted.location
+        )
+        meta = table_metadata.new_table(
+            schema=wanted.schema,
+            spec=wanted.spec,
+            order=wanted.order,
+            properties=wanted.properties,
+            location=location,
+            table_uuid=table_uuid,
+            now_ms=self._core.now_ms(),
+        )
+        check_path_properties(meta["properties"], location)
+        return meta
+
+    def _again(self, slot: Slot, held: Held[Pointer]) -> Metadata:
+        """The answer to a request that was carried out before."""
+        if not held.value.live:
+            raise slot.missing()
+        return self.current(held)
+
+    def _create(self, slot: Slot, held: Held[Pointer] | None, meta: Json, repeat: Repeat | None) -> Metadata:
+        """Store the first metadata, then the pointer in a namespace that is there for sure."""
+        stored = self.write_first(slot, meta)
+        table_uuid = meta["table-uuid"]
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            part = Part(
+                key=slot.key,
+                held=held,
+                base=held.value if held is not None else blank(slot, self._core.new_uuid()),
+                then=placed(table_uuid, stored.location),
+            )
+            done = self._transactions.run(
+                [part], repeat=repeat, confirm=lambda: self.confirm_new(slot, table_uuid)
+            )
+            if done is not None:
+                self.remember(done)
+                return stored
+            held = self._transactions.read_to_write(slot.key, Pointer.load)
+            if held is not None and held.value.live:
+                if self._core.repeated(held.value.memory, repeat):
+                    return self.current(held)
+                raise taken(slot)
+        raise ConflictError(
+            f"Cannot create {slot.text}: others worked on that name {CREATE_ATTEMPTS_MAX} times meanwhile; "
+            "try again",
+            table=slot.text,
+        )
+
+    def write_first(self, slot: Slot, meta: Json) -> Metadata:
+        """Store the first metadata of a table.
+
+        Raises:
+            ConflictError: the location was used before.
+        """
+        # The first file's name is the same for all who use this location: only one can write it (I7).
+        location = f"{meta['location']}/metadata/00000-{meta['table-uuid']}.metadata.json"
+        try:
+            return self._core.write_metadata(location, meta)
+        except ConflictError as e:
+            raise ConflictError(
+                f"Cannot create {slot.text}: the location {meta['location']} was used before and locations "
+                "are never reused; begin the create again",
+                table=slot.text,
+            ) from e
+
+    def confirm_new(self, slot: Slot, table_uuid: str) -> None:
+        """Nothing, if a new table may get its name. Looked at once its pointer carries the intent.
+
+        Raises:
+            NoSuchNamespaceError: the namespace is gone.
+            ConflictError: the table has got a name meanwhile.
+        """
+        self._namespaces.enter(slot.namespace)
+        if self._core.register.read(claim_key(table_uuid)) is not None:
+            raise ConflictError(
+                f"Cannot create {slot.text}: the table {table_uuid} was registered meanwhile; begin the "
+                "create again",
+                table=slot.text,
+            )
+
+    # -- committing
+
+    def commit(
+        self,
+        slot: Slot,
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        *,
+        repeat: Repeat | None = None,
+    ) -> Metadata:
+        """Apply updates if the requirements hold, and return the table's metadata afterwards.
+
+        A lost race is tried again here as long as the requirements hold on the new base too.
+
+        Raises:
+            NoSuchTableError: the table is not there.
+            ConflictError: a requirement does not hold.
+            InvalidError: an update cannot be applied.
+            OutcomeUnknownError: the commit may have happened.
+            UnavailableError: it did not happen.
+        """
+        if is_create(requirements):
+            return self._commit_create(slot, requirements, updates, repeat)
+        with self._core.turn(slot.key):
+            held = self._core.cache.get(slot.key)
+            if isinstance(held, Held):
+                # A base from memory may be stale. A swap proves that it was not; any other end, a refusal or
+                # "nothing to do", is judged again on the stored one.
+                try:
+                    done = self._attempt(slot, held, requirements, updates, repeat, must_swap=True)
+                except OutcomeUnknownError:
+                    raise
+                except TarnError:
+                    done = None
+                if done is not None:
+                    return done
+            for _ in range(COMMIT_ATTEMPTS_MAX):
+                held = self._transactions.read_to_write(slot.key, Pointer.load)
+                moved = self._moved(held, updates, repeat)
+                if moved is not None:
+                    return moved
+                held = self.there(slot, held)
+                done = self._attempt(slot, held, requirements, updates, repeat)
+                if done is not None:
+                    return done
+        raise ConflictError(
+            f"Cannot commit to {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; refresh "
+            "and try again",
+            table=slot.text,
+        )
+
+    def _moved(
+        self, held: Held[Pointer] | None, updates: Sequence[Json], repeat: Repeat | None
+    ) -> Metadata | None:
+        """The table's metadata, if this very commit was carried out before the table was renamed.
+
+        Without this a client whose answer was lost would hear "no such table", take its commit for refused
+        and delete files that the table uses.
+        """
+        remembered = False
+        for _ in range(MOVES_FOLLOWED_MAX):
+            if held is None or held.value.live or held.value.moved is None:
+                return None
+            *levels, name = held.value.moved
+            remembered = remembered or self._core.repeated(held.value.memory, repeat)
+            after = self._transactions.read(pointer_key(levels, name), Pointer.load)
+            if after is None or after.value.uuid != held.value.uuid:
+                return None
+            if after.value.live:
+                found = self.current(after)
+                return found if remembered or table_metadata.already_applied(updates, found.parsed) else None
+            held = after
+        return None
+
+    def _attempt(
+        self,
+        slot: Slot,
+        held: Held[Pointer],
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        repeat: Repeat | None,
+        *,
+        must_swap: bool = False,
+    ) -> Metadata | None:
+        """The metadata after the commit; None if somebody else was first, or if `must_swap` was not met."""
+        if self._core.repeated(held.value.memory, repeat):
+            return None if must_swap else self.current(held)
+        base = self.current(held)
+        if table_metadata.already_applied(updates, base.parsed):
+            return None if must_swap else base
+        now_ms = self._core.now_ms()
+        try:
+            table_metadata.check_requirements(requirements, base.parsed)
+            meta = table_metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
+        except ConflictError as e:
+            if not must_swap and repeat is None:
+                check_not_lost(slot, updates, base.parsed, e)
+            raise
+        if meta is None:
+            if repeat is None:
+                return None if must_swap else base
+            stored = base
+        else:
+            check_locations(meta, base.parsed)
+            stored = self._core.write_metadata(self.next_location(base), meta)
+        nonce = self._core.new_uuid()
+        written, outcome = self._core.write(
+            slot.key,
+            held.value.next(
+                nonce=nonce,
+                now_ms=now_ms,
+                key=repeat.key if repeat else None,
+                what=repeat.what if repeat else None,
+                metadata=stored.location,
+            ),
+            over=held,
+        )
+        match outcome:
+            case Superseded():
+                self._core.cache.drop(slot.key)
+                return stored
+            case Committed(etag=etag):
+                self.remember({slot.key: Held(value=written, etag=etag)})
+                return stored
+            case Conflict():
+                self._core.cache.drop(slot.key)
+                return None
+            case Unknown(reason=reason):
+                self._core.cache.drop(slot.key)
+                raise OutcomeUnknownError(
+                    f"Cannot tell whether the commit to {slot.text} happened: {reason}; load the table and "
+                    "look for your snapshot, and delete nothing",
+                    table=slot.text,
+                )
+
+    def remember(self, done: Mapping[str, Held[Pointer]]) -> None:
+        """Keep pointers that were just written, for the next commit."""
+        # It builds on this value unread: its entity tag must be its own, never a later value's.
+        for key, held in done.items():
+            current = self._core.cache.get(key)
+            if not isinstance(current, Held) or current.value.version < held.value.version:
+                self._core.cache.put(key, held, POINTER_BYTES)
+
+    def next_location(self, base: Metadata) -> str:
+        """A fresh place for the metadata after this."""
+        folder, name = base.location.rsplit("/", 1)
+        # A registered file may be called otherwise; the uuid makes the next name unique anyway.
+        number = name.split("-", 1)[0]
+        version = int(number) + 1 if number.isascii() and number.isdigit() else 1
+        return f"{folder}/{version:05}-{self._core.new_uuid()}.metadata.json"
+
+    def _commit_create(
+        self,
+        slot: Slot,
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        repeat: Repeat | None,
+    ) -> Metadata:
+        """The end of a staged create."""
+        table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
+        self._namespaces.enter(slot.namespace)
+        held = self._transactions.read_to_write(slot.key, Pointer.load)
+        if held is not None:
+            if self._core.repeated(held.value.memory, repeat):
+                return self._again(slot, held)
+            if held.value.live:
+                current = self.current(held)
+                adds = any(update.get("action") == "add-snapshot" for update in updates)
+                if held.value.uuid == table_uuid and (
+                    not adds or table_metadata.already_applied(updates, current.parsed)
+                ):
+                    return current
+                raise created_meanwhile(slot)
+        meta = staged(requirements, updates, roots=self._core.roots, now_ms=self._core.now_ms())
+        try:
+            return self._create(slot, held, meta, repeat)
+        except AlreadyExistsError as e:
+            raise created_meanwhile(slot) from e
+
+    # -- dropping
+
+    def drop(self, slot: Slot, *, repeat: Repeat | None = None) -> None:
+        """Replace the pointer by a tombstone. The files stay until the reaper takes them (invariant I7).
+
+        Raises:
+            NoSuchTableError: it is not there.
+            OutcomeUnknownError: it may have been dropped.
+        """
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            held = self._transactions.read_to_write(slot.key, Pointer.load)
+            if held is not None and self._core.repeated(held.value.memory, repeat):
+                return
+            held = self.there(slot, held)
+            _, outcome = self._core.write(
+                slot.key,
+                held.value.next(
+                    nonce=self._core.new_uuid(),
+                    now_ms=self._core.now_ms(),
+                    key=repeat.key if repeat else None,
+                    what=repeat.what if repeat else None,
+                    metadata=None,
+                    state=PointerState.DROPPED,
+                ),
+                over=held,
+            )
+            self._core.cache.drop(slot.key)
+            match outcome:
+                case Committed():
+                    return
+                case Conflict():
+                    continue
+                case Unknown(reason=reason):
+                    raise OutcomeUnknownError(
+                        f"Cannot tell whether table {slot.text} was dropped: {reason}; load it and look",
+                        table=slot.text,
+                    )
+        raise ConflictError(
+            f"Cannot drop {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; try again",
+            table=slot.text,
+        )

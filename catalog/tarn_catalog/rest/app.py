@@ -1,0 +1,164 @@
+"""The ASGI application: reads a request within its limits, runs the route on a thread, writes the answer.
+
+Who may come in is decided by a request's head alone, before any of its body is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import anyio
+import anyio.to_thread
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.hosts import MISDIRECTED, Hosts
+from tarn_catalog.rest.bodies import Budget, TooLargeError, weight
+from tarn_catalog.rest.connections import WELCOME, Visitors
+from tarn_catalog.rest.request import Call, Side
+from tarn_catalog.rest.response import Answer, answer_error, error_body
+from tarn_catalog.rest.routes import Admitted, Routes
+
+log = structlog.get_logger()
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+BODY_WAIT_S_MAX = 30
+# Whoever shows no token has a form with a name and a secret to send, and nothing else.
+STRANGERS_BODY_BYTES_MAX = 16 * 1024
+STRANGERS_BODY_WAIT_S_MAX = 5
+READING_BYTES_MAX = 64 * 1024 * 1024
+WORKING_BYTES_MAX = 128 * 1024 * 1024
+ROOM_WAIT_S_MAX = 20
+THREADS_MAX = 64
+
+
+class Limits:
+    """What all listeners share: threads, connections, and the bytes of requests."""
+
+    def __init__(self) -> None:
+        self.visitors = Visitors()
+        self.reading = Budget(READING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX)
+        self.working = Budget(WORKING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX)
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    def limiter(self) -> anyio.CapacityLimiter:
+        """Made on first use, inside the event loop."""
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(THREADS_MAX)
+        return self._limiter
+
+
+def _declared(request: Request, bytes_max: int) -> int:
+    """How long the body is, or may become if the head does not say it.
+
+    Raises:
+        TooLargeError: over the limit.
+    """
+    declared = request.headers.get("content-length")
+    if declared is None:
+        return bytes_max if "transfer-encoding" in request.headers else 0
+    # Whatever is no number was refused by the protocol below.
+    if int(declared) > bytes_max:
+        raise TooLargeError(f"The request body has {declared} bytes, at most {bytes_max} are allowed")
+    return int(declared)
+
+
+async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(wait_s_max):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > bytes_max:
+                    raise TooLargeError(f"The request body has more than {bytes_max} bytes")
+                chunks.append(chunk)
+    except TimeoutError as e:
+        raise UnavailableError(f"The request body did not come within {wait_s_max} s; send it faster") from e
+    return b"".join(chunks)
+
+
+def _run(routes: Routes, call: Call, admitted: Admitted) -> Answer:
+    started = time.monotonic()
+    try:
+        answer = routes.answer(call, admitted)
+    except TarnError as e:
+        answer = answer_error(e)
+        if answer.status >= 500:
+            log.warning(
+                "request failed", method=call.method, path=call.path, status=answer.status, why=e.message
+            )
+    elapsed_ms = round((time.monotonic() - started) * 1000, 2)
+    log.debug(
+        "request",
+        method=call.method,
+        path=call.path,
+        status=answer.status,
+        ms=elapsed_ms,
+        side=call.side.name,
+    )
+    return answer
+
+
+def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIApp:
+    """The application of one listener.
+
+    Args:
+        routes: what it serves.
+        side: which listener it is; decides what clients are told, whatever their headers say.
+        limits: shared by all listeners.
+        hosts: the names that it answers under.
+    """
+
+    async def respond(request: Request) -> Answer:
+        refusal = hosts.refusal(request.method, request.headers)
+        if refusal is not None:
+            kind = "MisdirectedRequestException" if refusal.status == MISDIRECTED else "ForbiddenException"
+            return error_body(refusal.status, kind, refusal.message)
+        path = request.scope["raw_path"].decode("ascii", errors="replace")
+        admitted = routes.admit(request.method, path, request.headers.get("authorization"))
+        if admitted.public:
+            bytes_max, wait_s_max = STRANGERS_BODY_BYTES_MAX, STRANGERS_BODY_WAIT_S_MAX
+        else:
+            bytes_max, wait_s_max = BODY_BYTES_MAX, BODY_WAIT_S_MAX
+            request.scope.get("state", {}).get(WELCOME, lambda: None)()
+        body = b""
+        async with AsyncExitStack() as held:
+            declared = _declared(request, bytes_max)
+            if declared:
+                await held.enter_async_context(limits.reading.hold(declared))
+                body = await _body(request, bytes_max, wait_s_max)
+                await held.enter_async_context(limits.working.hold(weight(body)))
+            call = Call(
+                method=request.method,
+                path=path,
+                query=dict(request.query_params),
+                headers=dict(request.headers.items()),
+                body=body,
+                side=side,
+            )
+            if not admitted.waits:
+                return _run(routes, call, admitted)
+            return await anyio.to_thread.run_sync(_run, routes, call, admitted, limiter=limits.limiter())
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await respond(Request(scope, receive))
+        except TarnError as e:
+            answer = answer_error(e)
+        except ClientDisconnect:
+            answer = Answer(status=400)
+        except Exception as e:
+            log.exception("request broke", method=scope["method"], path=scope["path"])
+            answer = error_body(
+                500, "InternalServerException", f"Internal error: {type(e).__name__}; see the log"
+            )
+        response = Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
+        await response(scope, receive, send)
+
+    return app

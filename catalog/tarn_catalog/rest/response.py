@@ -1,0 +1,119 @@
+"""HTTP answers, and the one place where errors become status codes of the REST specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    InvalidLocationError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotEmptyError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TarnError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from tarn_catalog.operations.namespaces import UnprocessableError
+from tarn_catalog.rest.auth import OAuthError
+from tarn_catalog.rest.bodies import TooLargeError
+from tarn_catalog.state.context import KeyReusedError
+
+JSON_HEADERS = {"content-type": "application/json"}
+RETRY_AFTER_S = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What goes back.
+
+    Attributes:
+        status: the HTTP status.
+        body: the bytes.
+        headers: lower-case names.
+    """
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class NoSuchRouteError(NotFoundError):
+    """No route has this path."""
+
+
+class NotSupportedError(InvalidError):
+    """The specification has it, this version does not."""
+
+
+class MethodError(InvalidError):
+    """The path has no such method."""
+
+
+class NoSuchWarehouseError(NotFoundError):
+    """The catalog serves another warehouse."""
+
+
+def answer_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """JSON."""
+    return Answer(status=status, body=orjson.dumps(value), headers={**JSON_HEADERS, **(headers or {})})
+
+
+NO_CONTENT = Answer(status=204)
+NOT_MODIFIED = 304
+
+# The first type that fits decides.
+_STATUS: tuple[tuple[type[TarnError], int, str], ...] = (
+    (UnauthenticatedError, 401, "NotAuthorizedException"),
+    (ForbiddenError, 403, "ForbiddenException"),
+    (NoSuchTableError, 404, "NoSuchTableException"),
+    (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    (NoSuchWarehouseError, 404, "NoSuchWarehouseException"),
+    (NotFoundError, 404, "NotFoundException"),
+    (AlreadyExistsError, 409, "AlreadyExistsException"),
+    (NotEmptyError, 409, "NamespaceNotEmptyException"),
+    (ConflictError, 409, "CommitFailedException"),
+    (OutcomeUnknownError, 500, "CommitStateUnknownException"),
+    (UnavailableError, 503, "ServiceUnavailableException"),
+    (KeyReusedError, 422, "UnprocessableEntityException"),
+    (UnprocessableError, 422, "UnprocessableEntityException"),
+    (MethodError, 405, "MethodNotAllowedException"),
+    (NotSupportedError, 501, "UnsupportedOperationException"),
+    (TooLargeError, 413, "RequestTooLargeException"),
+    (InvalidLocationError, 400, "BadRequestException"),
+    (InvalidError, 400, "BadRequestException"),
+)
+
+
+def answer_error(error: TarnError) -> Answer:
+    """The answer to a request that ended in this error."""
+    if isinstance(error, OAuthError):
+        body = {"error": error.error, "error_description": error.message}
+        headers = {"www-authenticate": 'Basic realm="tarn"'} if error.status == 401 else {}
+        return answer_json(body, status=error.status, headers=headers)
+    status, kind = next(
+        ((status, kind) for type_, status, kind in _STATUS if isinstance(error, type_)),
+        (500, "InternalServerException"),
+    )
+    extra: dict[str, str] = {}
+    if status == 401:
+        extra["www-authenticate"] = 'Bearer realm="tarn"'
+    elif status == 503:
+        extra["retry-after"] = str(RETRY_AFTER_S)
+    return error_body(status, kind, error.message, extra)
+
+
+def error_body(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """An error as the REST specification words it."""
+    return answer_json(
+        {"error": {"message": message, "type": kind, "code": status}}, status=status, headers=headers
+    )

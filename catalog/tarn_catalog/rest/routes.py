@@ -1,0 +1,398 @@
+"""The routes of the Iceberg REST catalog, as functions from a call to an answer. No sockets here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, unquote_plus
+
+import orjson
+
+from tarn.core.errors import InvalidError, InvalidNameError, UnauthenticatedError
+from tarn_catalog.metadata.table_metadata import refs_only
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.rest.auth import Access
+from tarn_catalog.rest.request import Call, get, levels_of, objects, strings
+from tarn_catalog.rest.response import (
+    JSON_HEADERS,
+    NO_CONTENT,
+    NOT_MODIFIED,
+    Answer,
+    MethodError,
+    NoSuchRouteError,
+    NoSuchWarehouseError,
+    NotSupportedError,
+    answer_json,
+    error_body,
+)
+from tarn_catalog.state.context import Metadata
+from tarn_catalog.state.request_history import LIFETIME_MS
+
+IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
+
+
+class Routes:
+    """Every route over one catalog."""
+
+    def __init__(self, catalog: Catalog, access: Access) -> None:
+        self._catalog = catalog
+        self._access = access
+
+    def admit(self, method: str, path: str, authorization: str | None) -> Admitted:
+        """What a request may do, from its head alone: nothing of its body is read for who may not come in.
+
+        Args:
+            method: of the request.
+            path: still percent-encoded.
+            authorization: its Authorization header.
+
+        Raises:
+            UnauthenticatedError: the route wants a token, and there is no good one.
+            TarnError: there is no such route.
+        """
+        try:
+            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, and its server reads it so.
+            parts = [unquote_plus(segment, errors="strict") for segment in path.strip("/").split("/")]
+        except UnicodeDecodeError as e:
+            raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
+        route, arguments = _match(method, parts)
+        if not route.public:
+            self._access.principal(authorization, probe=route.probe)
+        return Admitted(public=route.public, waits=route.waits, function=route.function, arguments=arguments)
+
+    def answer(self, call: Call, admitted: Admitted) -> Answer:
+        """The answer to a call that was admitted.
+
+        Raises:
+            TarnError: of the request; `answers.answer_error` words it.
+        """
+        return admitted.function(self, call, admitted.arguments)
+
+    # -- service
+
+    def _health(self, call: Call, _: list[str]) -> Answer:
+        # Open to all; who shows a token, as the probe does, learns whether it is good.
+        header = call.headers.get("authorization")
+        if header is not None:
+            try:
+                self._access.principal(header, probe=True)
+            except UnauthenticatedError:
+                self._access.principal(header)
+        return self._healthy(self._catalog.health.shallow())
+
+    def _health_deep(self, _call: Call, _: list[str]) -> Answer:
+        return self._healthy(self._catalog.health.deep())
+
+    @staticmethod
+    def _healthy(problem: str | None) -> Answer:
+        if problem is not None:
+            return error_body(503, "ServiceUnavailableException", problem, {"retry-after": "1"})
+        return answer_json({"status": "ok"})
+
+    def _token(self, call: Call, _: list[str]) -> Answer:
+        try:
+            form = dict(parse_qsl(call.body.decode(), keep_blank_values=True, max_num_fields=20))
+        except ValueError as e:
+            raise InvalidError(f"Cannot parse the request body as a form: {e}") from e
+        answer = self._access.token(form, call.headers.get("authorization"))
+        return answer_json(answer, headers={"cache-control": "no-store"})
+
+    def _config(self, call: Call, _: list[str]) -> Answer:
+        wanted, known = call.query.get("warehouse"), call.side.warehouse
+        if wanted and wanted != known:
+            raise NoSuchWarehouseError(
+                f"Warehouse does not exist: {wanted}; this catalog has one warehouse, {known}",
+                warehouse=wanted,
+            )
+        return answer_json(
+            {
+                "defaults": call.side.defaults(),
+                "overrides": {},
+                "endpoints": ENDPOINTS,
+                "idempotency-key-lifetime": IDEMPOTENCY_KEY_LIFETIME,
+            }
+        )
+
+    # -- namespaces
+
+    def _list_namespaces(self, call: Call, _: list[str]) -> Answer:
+        token, size = call.page()
+        # Clients encode the parent twice; no name holds a percent escape, so this is harmless.
+        parent = unquote_plus(call.query.get("parent", ""))
+        page = self._catalog.namespaces.children(
+            levels_of(parent) if parent else (), token=token, page_size=size
+        )
+        return answer_json({"namespaces": page.names, "next-page-token": page.next_token})
+
+    def _create_namespace(self, call: Call, _: list[str]) -> Answer:
+        body = call.json()
+        levels = get(body, "namespace", list)
+        if not all(isinstance(level, str) for level in levels):
+            raise InvalidError("Cannot parse the request body: a level of namespace is no string")
+        properties = self._catalog.namespaces.create(
+            tuple(levels), strings(body, "properties"), repeat=call.repeat("create-namespace")
+        )
+        return answer_json({"namespace": levels, "properties": properties})
+
+    def _load_namespace(self, _call: Call, arguments: list[str]) -> Answer:
+        levels = levels_of(arguments[0])
+        return answer_json({"namespace": levels, "properties": self._catalog.namespaces.load(levels)})
+
+    def _namespace_exists(self, _call: Call, arguments: list[str]) -> Answer:
+        self._catalog.namespaces.load(levels_of(arguments[0]))
+        return NO_CONTENT
+
+    def _drop_namespace(self, call: Call, arguments: list[str]) -> Answer:
+        self._catalog.namespaces.drop(levels_of(arguments[0]), repeat=call.repeat("drop-namespace"))
+        return NO_CONTENT
+
+    def _update_namespace(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        removals = get(body, "removals", list, [])
+        if not all(isinstance(name, str) for name in removals):
+            raise InvalidError("Cannot parse the request body: removals holds something that is no string")
+        changed = self._catalog.namespaces.update(
+            levels_of(arguments[0]),
+            updates=strings(body, "updates"),
+            removals=removals,
+            repeat=call.repeat("update-namespace"),
+        )
+        return answer_json(
+            {"updated": changed.updated, "removed": changed.removed, "missing": changed.missing}
+        )
+
+    # -- tables
+
+    def _list_tables(self, call: Call, arguments: list[str]) -> Answer:
+        token, size = call.page()
+        page = self._catalog.namespaces.list_tables(
+            levels_of(arguments[0]), kind="table", token=token, page_size=size
+        )
+        identifiers = [{"namespace": found[:-1], "name": found[-1]} for found in page.names]
+        return answer_json({"identifiers": identifiers, "next-page-token": page.next_token})
+
+    def _create_table(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        slot = Slot.of(levels_of(arguments[0]), get(body, "name", str))
+        wanted = NewTable(
+            schema=get(body, "schema", dict),
+            spec=get(body, "partition-spec", dict, None),
+            order=get(body, "write-order", dict, None),
+            properties=strings(body, "properties"),
+            location=get(body, "location", str, None),
+        )
+        if get(body, "stage-create", bool, False):
+            staged = self._catalog.tables.stage(slot, wanted)
+            return answer_json({"metadata": staged, "config": {}})
+        stored = self._catalog.tables.create(slot, wanted, repeat=call.repeat("create-table"))
+        return self._table(call, stored)
+
+    def _load_table(self, call: Call, arguments: list[str]) -> Answer:
+        mode = call.query.get("snapshots", "all")
+        if mode not in ("all", "refs"):
+            raise InvalidError(f"Invalid snapshots {mode!r}: give all or refs")
+        stored = self._catalog.tables.load(Slot.of(levels_of(arguments[0]), arguments[1]))
+        return self._table(call, stored, mode=mode)
+
+    def _table(self, call: Call, stored: Metadata, *, mode: str = "all") -> Answer:
+        """The answer that holds a table; its entity tag covers all that may differ between clients."""
+        told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
+        etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
+        wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
+        if call.method == "GET" and etag in wanted:
+            return Answer(status=NOT_MODIFIED, headers={"etag": etag})
+        raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
+        head = orjson.dumps(stored.location)
+        body = b'{"metadata-location":' + head + b',"metadata":' + raw + b',"config":{}}'
+        return Answer(body=body, headers={**JSON_HEADERS, "etag": etag})
+
+    def _table_exists(self, _call: Call, arguments: list[str]) -> Answer:
+        self._catalog.tables.pointer(Slot.of(levels_of(arguments[0]), arguments[1]))
+        return NO_CONTENT
+
+    def _commit_table(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        slot = Slot.of(levels_of(arguments[0]), arguments[1])
+        named = get(body, "identifier", dict, None)
+        if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
+            slot.namespace,
+            slot.name,
+        ):
+            raise InvalidError(f"Cannot commit: the body names {named}, the path {slot.text}")
+        stored = self._catalog.tables.commit(
+            slot, objects(body, "requirements"), objects(body, "updates"), repeat=call.repeat("commit")
+        )
+        return self._table(call, stored)
+
+    def _drop_table(self, call: Call, arguments: list[str]) -> Answer:
+        slot = Slot.of(levels_of(arguments[0]), arguments[1])
+        purge = call.query.get("purgeRequested", "false").lower()
+        if purge not in ("true", "false"):
+            raise InvalidError(f"Invalid purgeRequested {purge[:64]!r}: give true or false")
+        drop = self._catalog.names.purge if purge == "true" else self._catalog.tables.drop
+        # The key is bound to the path and the body: whether files are to go is part of the request too.
+        drop(slot, repeat=call.repeat(f"drop-table-{purge}"))
+        return NO_CONTENT
+
+    def _rename_table(self, call: Call, _: list[str]) -> Answer:
+        body = call.json()
+        self._catalog.names.rename(
+            _named(body, "source"), _named(body, "destination"), repeat=call.repeat("rename-table")
+        )
+        return NO_CONTENT
+
+    def _commit_tables(self, call: Call, _: list[str]) -> Answer:
+        changes = [
+            Change(
+                slot=_named(change, "identifier"),
+                requirements=objects(change, "requirements"),
+                updates=objects(change, "updates"),
+            )
+            for change in objects(call.json(), "table-changes")
+        ]
+        self._catalog.together.commit(changes, repeat=call.repeat("commit-tables"))
+        return NO_CONTENT
+
+    def _register_table(self, call: Call, arguments: list[str]) -> Answer:
+        body = call.json()
+        stored = self._catalog.names.register(
+            Slot.of(levels_of(arguments[0]), get(body, "name", str)),
+            get(body, "metadata-location", str),
+            overwrite=get(body, "overwrite", bool, False),
+            repeat=call.repeat("register-table"),
+        )
+        return self._table(call, stored)
+
+    def _metrics(self, call: Call, arguments: list[str]) -> Answer:
+        Slot.of(levels_of(arguments[0]), arguments[1])
+        call.json()
+        return NO_CONTENT
+
+    def _not_supported(self, call: Call, _: list[str]) -> Answer:
+        raise NotSupportedError(
+            f"{call.method} {unquote(call.path)[:200]!r} is not supported by this version of the "
+            "catalog; /v1/config lists what is"
+        )
+
+
+def _named(body: dict[str, Any], field: str) -> Slot:
+    """The table that a field names."""
+    named = get(body, field, dict)
+    levels = get(named, "namespace", list)
+    if not levels or not all(isinstance(level, str) and level for level in levels):
+        raise InvalidError(f"Cannot parse the request body: {field}.namespace is no list of names")
+    return Slot.of(tuple(levels), get(named, "name", str))
+
+
+Function = Callable[[Routes, Call, list[str]], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request that may go on.
+
+    Attributes:
+        public: whether it was let in without a token.
+        waits: whether its answer may wait for the store; if not, a thread would cost more than it does.
+        function: what answers it.
+        arguments: of the path.
+    """
+
+    public: bool
+    waits: bool
+    function: Function
+    arguments: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    method: str
+    template: str
+    function: Function
+    public: bool = False
+    probe: bool = False
+    waits: bool = True
+    told: bool = True
+
+
+_NS = "v1/namespaces/{namespace}"
+_TABLE = f"{_NS}/tables/{{table}}"
+
+# The order matters only among routes of one method and length with a fixed part against a name.
+_ROUTES = tuple(
+    _Route(method=method, template=template, function=function, **options)
+    for method, template, function, options in (
+        ("GET", "health", Routes._health, {"public": True, "told": False}),
+        ("POST", "health/deep", Routes._health_deep, {"probe": True, "told": False}),
+        ("POST", "v1/oauth/tokens", Routes._token, {"public": True, "told": False}),
+        ("GET", "v1/config", Routes._config, {"waits": False, "told": False}),
+        ("GET", "v1/namespaces", Routes._list_namespaces, {}),
+        ("POST", "v1/namespaces", Routes._create_namespace, {}),
+        ("GET", _NS, Routes._load_namespace, {}),
+        ("HEAD", _NS, Routes._namespace_exists, {}),
+        ("DELETE", _NS, Routes._drop_namespace, {}),
+        ("POST", f"{_NS}/properties", Routes._update_namespace, {}),
+        ("GET", f"{_NS}/tables", Routes._list_tables, {}),
+        ("POST", f"{_NS}/tables", Routes._create_table, {}),
+        ("GET", _TABLE, Routes._load_table, {}),
+        ("HEAD", _TABLE, Routes._table_exists, {}),
+        ("POST", _TABLE, Routes._commit_table, {}),
+        ("DELETE", _TABLE, Routes._drop_table, {}),
+        ("POST", f"{_TABLE}/metrics", Routes._metrics, {}),
+        ("POST", f"{_NS}/register", Routes._register_table, {}),
+        ("POST", "v1/tables/rename", Routes._rename_table, {}),
+        ("POST", "v1/transactions/commit", Routes._commit_tables, {}),
+        # In the specification, not in this version.
+        ("POST", "v1/views/rename", Routes._not_supported, {"told": False}),
+        ("GET", f"{_TABLE}/credentials", Routes._not_supported, {"told": False}),
+        ("POST", f"{_TABLE}/plan", Routes._not_supported, {"told": False}),
+        ("POST", f"{_TABLE}/tasks", Routes._not_supported, {"told": False}),
+        ("GET", f"{_NS}/views", Routes._not_supported, {"told": False}),
+        ("POST", f"{_NS}/views", Routes._not_supported, {"told": False}),
+        ("GET", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("HEAD", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("POST", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("DELETE", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
+        ("POST", f"{_NS}/register-view", Routes._not_supported, {"told": False}),
+    )
+)
+
+ENDPOINTS = tuple(
+    f"{route.method} /v1/{{prefix}}/{route.template.removeprefix('v1/')}" for route in _ROUTES if route.told
+)
+
+
+def _fits(template: str, parts: list[str]) -> list[str] | None:
+    """The arguments, if the path is of this template."""
+    pieces = template.split("/")
+    if len(pieces) != len(parts):
+        return None
+    arguments: list[str] = []
+    for piece, part in zip(pieces, parts, strict=True):
+        if piece.startswith("{"):
+            arguments.append(part)
+        elif piece != part:
+            return None
+    return arguments
+
+
+def _match(method: str, parts: list[str]) -> tuple[_Route, list[str]]:
+    allowed: list[str] = []
+    for route in _ROUTES:
+        arguments = _fits(route.template, parts)
+        if arguments is None:
+            continue
+        if route.method == method:
+            return route, arguments
+        allowed.append(route.method)
+    if allowed:
+        raise MethodError(
+            f"Method {method} is not allowed here; use one of {', '.join(sorted(set(allowed)))}"
+        )
+    raise NoSuchRouteError(
+        f"No route for {method} /{'/'.join(parts)[:200]}; see /v1/config for what there is"
+    )

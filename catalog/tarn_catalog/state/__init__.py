@@ -1,0 +1,1 @@
+"""Register values in the object store: what the catalog knows, one conditional write per change."""

@@ -1,0 +1,56 @@
+"""What the store alone takes for a load and for a commit: the floor under the catalog's own times.
+
+`python -m tarn_catalog.testing.store_floor` in the catalog's container prints it as JSON, for
+scripts/bench catalog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import uuid
+
+from tarn.adapters.store import ObjectStore
+from tarn.core.naming import PROBE_PREFIX
+from tarn_catalog.settings import load_settings
+
+POINTER_BYTES = 12_000
+
+
+def measure(store: ObjectStore, *, calls: int, metadata_bytes: int) -> dict[str, list[float]]:
+    """Milliseconds of every call: `read` of a pointer, `write` of new metadata and then of the pointer."""
+    name = uuid.uuid4().hex
+    pointer = f"{PROBE_PREFIX}{name}/pointer"
+    times: dict[str, list[float]] = {"read": [], "write": []}
+    written = [pointer]
+    try:
+        etag = store.put(pointer, b"0" * POINTER_BYTES, if_absent=True)
+        for number in range(calls):
+            began = time.perf_counter()
+            store.get(pointer)
+            times["read"].append((time.perf_counter() - began) * 1000)
+            key, value = f"{PROBE_PREFIX}{name}/{number}", b"%0*d" % (POINTER_BYTES, number)
+            written.append(key)
+            began = time.perf_counter()
+            store.put(key, b"0" * metadata_bytes, if_absent=True)
+            etag = store.put(pointer, value, if_match=etag)
+            times["write"].append((time.perf_counter() - began) * 1000)
+    finally:
+        for key in written:
+            store.delete(key)
+    return times
+
+
+def main() -> None:
+    """Measures with the service's own key."""
+    parser = argparse.ArgumentParser(prog="python -m tarn_catalog.testing.store_floor", allow_abbrev=False)
+    parser.add_argument("--calls", type=int, required=True)
+    parser.add_argument("--metadata-bytes", type=int, required=True)
+    options = parser.parse_args()
+    found = measure(load_settings().store(), calls=options.calls, metadata_bytes=options.metadata_bytes)
+    print(json.dumps(found))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

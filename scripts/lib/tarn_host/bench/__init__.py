@@ -1,0 +1,1 @@
+"""scripts/bench: measurements and the page made from them."""

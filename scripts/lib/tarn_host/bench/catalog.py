@@ -1,0 +1,377 @@
+"""scripts/bench catalog: calls over HTTP to a catalog on a real store, on a small stack of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shlex
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tarn_host import shell
+from tarn_host.bench.ingest import Own, at_share, own_stack
+from tarn_host.bench.ingest_page import spread
+from tarn_host.bench.memory import MIB, sample
+from tarn_host.console import StopError, line
+
+TIMEOUT_S = 30
+WARM_UP_CALLS = 100
+NAMESPACE = "bench_http"
+HISTORIES = (10, 100)
+WRITERS = 4
+STRANGERS = 8
+STRANGERS_BODY_BYTES = 8 * MIB
+STRANGERS_PAUSE_S = 0.5
+MEMORY_LOOKS = 10
+FIX = "see .tarn/logs/bench-ingest.log, and run it again on a quiet machine"
+SCHEMA = {
+    "type": "struct",
+    "fields": [{"id": n, "name": f"column_{n}", "type": "string", "required": False} for n in range(1, 21)],
+}
+ABOUT = """A client on the host, the catalog's published port, MinIO behind it; the client is Python's
+`http.client`, whose own time is in the figures. *Kept*: one connection for all calls; *new*: one for each.
+A commit appends a snapshot and removes the oldest, so that the history stays as long as it was; it is two
+writes of the store, the metadata and the pointer, one after the other. A load is one read of it. *The store
+alone*: the same reads and writes from the catalog's container, without the catalog. In each round every kind
+of call takes its turn. Median of the rounds, then the smallest and the largest.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        calls: of each kind in each round.
+        rounds: how often every kind has its turn.
+        commits: while memory is watched; 0 leaves that out.
+    """
+
+    calls: int
+    rounds: int
+    commits: int
+
+
+@dataclass
+class Client:
+    """Calls to the catalog.
+
+    Attributes:
+        port: its published port on 127.0.0.1.
+        token: what it shows.
+    """
+
+    port: int
+    token: str = ""
+    _kept: http.client.HTTPConnection | None = field(default=None, repr=False)
+
+    def call(self, method: str, path: str, body: bytes | None = None, *, new: bool = False) -> bytes:
+        """The answer's body.
+
+        Raises:
+            StopError: it is no 200.
+        """
+        if new or self._kept is None:
+            self.close()
+            self._kept = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        self._kept.request(method, path, body, headers)
+        answer = self._kept.getresponse()
+        found = answer.read()
+        if answer.status != 200:
+            raise StopError(f"{method} {path} answered {answer.status}: {found[:300]!r}", FIX)
+        return found
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer's JSON."""
+        return json.loads(self.call(method, path, None if body is None else json.dumps(body).encode()))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+
+@dataclass
+class History:
+    """A table and the snapshots that it holds, which commits move along.
+
+    Attributes:
+        name: of the table.
+        uuid, location: of the table.
+        snapshots: the ids, oldest first.
+    """
+
+    name: str
+    uuid: str = ""
+    location: str = ""
+    snapshots: list[int] = field(default_factory=list)
+    sequence: int = 0
+
+    @property
+    def path(self) -> str:
+        """Of its routes."""
+        return f"/v1/namespaces/{NAMESPACE}/tables/{self.name}"
+
+    def create(self, client: Client, length: int) -> None:
+        """Make the table with so many snapshots."""
+        wanted = {"name": self.name, "schema": SCHEMA}
+        made = client.ask("POST", f"/v1/namespaces/{NAMESPACE}/tables", wanted)["metadata"]
+        self.uuid, self.location = made["table-uuid"], made["location"]
+        for _ in range(length):
+            client.call("POST", self.path, self.append(drop=False))
+
+    def append(self, *, drop: bool = True) -> bytes:
+        """The body of a commit that adds a snapshot, as a writer of one file sends it."""
+        self.sequence += 1
+        number, parent = uuid.uuid4().int >> 65, self.snapshots[-1] if self.snapshots else None
+        added: dict[str, Any] = {
+            "snapshot-id": number,
+            "sequence-number": self.sequence,
+            "timestamp-ms": time.time_ns() // 1_000_000,
+            "manifest-list": f"{self.location}/metadata/snap-{number}-{uuid.uuid4()}.avro",
+            "summary": {
+                "operation": "append",
+                "added-data-files": "1",
+                "added-records": "1000",
+                "added-files-size": "31415",
+                "total-data-files": str(self.sequence),
+                "total-records": str(1000 * self.sequence),
+                "tarn.commit-id": str(uuid.uuid4()),
+            },
+            "schema-id": 0,
+        }
+        if parent is not None:
+            added["parent-snapshot-id"] = parent
+        move = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": number}
+        updates = [{"action": "add-snapshot", "snapshot": added}, move]
+        self.snapshots.append(number)
+        if drop:
+            updates.append({"action": "remove-snapshots", "snapshot-ids": [self.snapshots.pop(0)]})
+        requirements = [
+            {"type": "assert-table-uuid", "uuid": self.uuid},
+            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent},
+        ]
+        return json.dumps({"requirements": requirements, "updates": updates}).encode()
+
+
+def measure(options: Options) -> list[dict[str, Any]]:
+    """All rounds; the last one also says how memory went.
+
+    Raises:
+        StopError: the stack does not start, or a call is not answered with 200.
+    """
+    with own_stack() as own:
+        own.compose("stop", "ingest", "kafka")
+        client = connected(own)
+        client.ask("POST", "/v1/namespaces", {"namespace": [NAMESPACE]})
+        tables = {length: History(f"history_{length}") for length in HISTORIES}
+        for length, table in tables.items():
+            table.create(client, length)
+        kinds = _kinds(client, tables)
+        for call in kinds.values():
+            _times_ms(call, WARM_UP_CALLS)
+        runs = []
+        for turn in range(1, options.rounds + 1):
+            run: dict[str, Any] = {"calls": options.calls}
+            for name, call in kinds.items():
+                times = _times_ms(call, options.calls)
+                run[name] = {"p50_ms": at_share(times, 0.5), "p99_ms": at_share(times, 0.99)}
+            for length, table in tables.items():
+                run[f"metadata_{length}_bytes"] = len(client.call("GET", table.path))
+            run |= store_alone(own, options.calls, run[f"metadata_{HISTORIES[-1]}_bytes"])
+            line(f"round {turn} of {options.rounds}: " + _words(run))
+            runs.append(run)
+        if options.commits:
+            runs[-1]["memory"] = memory(own, client.token, options.commits)
+        return runs
+
+
+def store_alone(own: Own, calls: int, metadata_bytes: int) -> dict[str, Any]:
+    """What the store takes for the reads and writes of these calls, asked from the catalog's container."""
+    words = ("--calls", str(calls), "--metadata-bytes", str(metadata_bytes))
+    said = own.compose(
+        "exec", "-T", "catalog", "python", "-m", "tarn_catalog.testing.store_floor", *words, timeout_s=600
+    )
+    times = {name: sorted(values) for name, values in json.loads(said).items()}
+    return {
+        f"store_{name}": {"p50_ms": at_share(values, 0.5), "p99_ms": at_share(values, 0.99)}
+        for name, values in times.items()
+    }
+
+
+def connected(own: Own) -> Client:
+    """A client with a token of the stack's own principal."""
+    said = own.compose("run", "--rm", "--no-deps", "-T", "cli", "env")
+    words = [shlex.split(row)[1] for row in said.splitlines() if row.startswith("export ")]
+    variables = dict(word.split("=", 1) for word in words)
+    name, _, secret = variables["TARN_CATALOG_CREDENTIAL"].partition(":")
+    client = Client(port=int(own.env["TARN_PORT_CATALOG"]))
+    form = f"grant_type=client_credentials&client_id={name}&client_secret={secret}".encode()
+    client.token = json.loads(client.call("POST", "/v1/oauth/tokens", form))["access_token"]
+    return client
+
+
+def _kinds(client: Client, tables: Mapping[int, History]) -> dict[str, Callable[[], Callable[[], object]]]:
+    """Name -> what prepares one call and gives what is to be timed."""
+
+    def get(path: str, new: bool) -> Callable[[], Callable[[], object]]:
+        return lambda: lambda: client.call("GET", path, new=new)
+
+    def commit(table: History, new: bool) -> Callable[[], Callable[[], object]]:
+        def prepare() -> Callable[[], object]:
+            body = table.append()
+            return lambda: client.call("POST", table.path, body, new=new)
+
+        return prepare
+
+    found = {}
+    for words, new in (("kept", False), ("new", True)):
+        found[f"config_{words}"] = get("/v1/config", new)
+        for length, table in tables.items():
+            found[f"load_{length}_{words}"] = get(table.path, new)
+            found[f"commit_{length}_{words}"] = commit(table, new)
+    return found
+
+
+def _times_ms(prepare: Callable[[], Callable[[], object]], calls: int) -> list[float]:
+    """How long each call took, in order of size."""
+    times = []
+    for _ in range(calls):
+        call = prepare()
+        began = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - began) * 1000)
+    return sorted(times)
+
+
+def memory(own: Own, token: str, commits: int) -> dict[str, Any]:
+    """The catalog's memory in MiB while several clients commit and strangers send bodies, at equal distances.
+
+    Raises:
+        StopError: a commit failed.
+    """
+    container = own.compose("ps", "-q", "catalog").strip()
+    port = int(own.env["TARN_PORT_CATALOG"])
+    writers = [(Client(port, token), History(f"memory_{writer}")) for writer in range(WRITERS)]
+    for client, table in writers:
+        table.create(client, HISTORIES[-1])
+    share = max(1, commits // MEMORY_LOOKS // WRITERS)
+    looks = [_memory_mib(container)]
+    began = time.monotonic()
+    with _strangers(port) as refused:
+        for look in range(1, MEMORY_LOOKS + 1):
+            failed: list[Exception] = []
+            threads = [threading.Thread(target=_write, args=(*writer, share, failed)) for writer in writers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            if failed:
+                raise failed[0]
+            looks.append(_memory_mib(container))
+            line(
+                f"    {look * share * WRITERS:,} commits, {refused[0]:,} bodies refused: {looks[-1]:.0f} MiB"
+            )
+    return {
+        "commits": share * WRITERS * MEMORY_LOOKS,
+        "seconds": time.monotonic() - began,
+        "refused": refused[0],
+        "mib": looks,
+    }
+
+
+def _write(client: Client, table: History, commits: int, failed: list[Exception]) -> None:
+    try:
+        for _ in range(commits):
+            client.call("POST", table.path, table.append())
+    except (OSError, http.client.HTTPException, StopError) as error:
+        failed.append(error)
+    finally:
+        client.close()
+
+
+@contextmanager
+def _strangers(port: int) -> Iterator[list[int]]:
+    """Clients without a token that send large bodies for the time of the block; counts those refused."""
+    stop, refused = threading.Event(), [0]
+    body = b"[" + b"{}," * (STRANGERS_BODY_BYTES // 3)
+
+    def send() -> None:
+        while not stop.wait(STRANGERS_PAUSE_S):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+            try:
+                connection.request("POST", "/v1/namespaces", body)
+                refused[0] += connection.getresponse().status == 401
+            except (OSError, http.client.HTTPException):
+                pass  # sent away before the body was sent
+            finally:
+                connection.close()
+
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(STRANGERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield refused
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=TIMEOUT_S)
+
+
+def _memory_mib(container: str) -> float:
+    """What the container holds without file cache that can be dropped."""
+    command = ["docker", "stats", "--no-stream", "--format", "{{.Name}}\t{{.MemUsage}}", container]
+    ((used, _),) = sample(shell.must(command, timeout_s=60, fix=FIX)).values()
+    return used / MIB
+
+
+def _words(run: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value['p50_ms']:.2f}" for name, value in run.items() if isinstance(value, dict)
+    )
+
+
+def section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The text about a set of runs. Pure."""
+    parts = [ABOUT, f"\n{runs[0]['calls']:,} calls of each kind per round, rounds: {len(runs)}.\n"]
+    parts.append(
+        "\n| call | p50, ms | p99, ms | new connection: p50, ms | p99, ms |\n|---|---|---|---|---|\n"
+    )
+    rows = [("config", "GET config")]
+    for length in HISTORIES:
+        size = runs[-1][f"metadata_{length}_bytes"]
+        rows.append((f"load_{length}", f"load a table of {length} snapshots ({size:,} bytes)"))
+        rows.append((f"commit_{length}", f"append to a table of {length} snapshots"))
+    for name, words in rows:
+        cells = [
+            spread([run[f"{name}_{kind}"][share] for run in runs], ".2f")
+            for kind in ("kept", "new")
+            for share in ("p50_ms", "p99_ms")
+        ]
+        parts.append(f"| {words} | {' | '.join(cells)} |\n")
+    size = runs[-1][f"metadata_{HISTORIES[-1]}_bytes"]
+    for name, words in (
+        ("read", "the store alone: a pointer read"),
+        ("write", f"the store alone: {size:,} bytes and a pointer written"),
+    ):
+        cells = [
+            spread([run[f"store_{name}"][share] for run in runs], ".2f") for share in ("p50_ms", "p99_ms")
+        ]
+        parts.append(f"| {words} | {' | '.join(cells)} | | |\n")
+    held = runs[-1].get("memory")
+    if held is not None:
+        looks = ", ".join(f"{mib:.0f}" for mib in held["mib"])
+        parts.append(
+            f"\nMemory of the catalog's container while {WRITERS} clients made {held['commits']:,} commits, "
+            f"each to a table of {HISTORIES[-1]} snapshots, in {held['seconds']:.0f} s and {STRANGERS} "
+            f"clients without a token sent bodies of {STRANGERS_BODY_BYTES // MIB} MiB "
+            f"({held['refused']:,} were refused), at the start and after each tenth, MiB: {looks}.\n"
+        )
+    return "".join(parts)

@@ -1,0 +1,383 @@
+"""scripts/bench: measure starts, memory, catalog, ingestion; keep raw numbers; write docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tarn_host import shell
+from tarn_host.arguments import Parser
+from tarn_host.bench import catalog, ingest, ingest_page, memory, soak, soak_page
+from tarn_host.console import StopError, agree, line, stopped
+from tarn_host.stack import engine, needs
+from tarn_host.stack.project import ROOT
+
+RAW = ROOT / "docs/benchmarks/raw"
+REPORT = ROOT / "docs/benchmarks.md"
+UP_TIMEOUT_S = 3600
+HELP = "Measure, keep the raw numbers in docs/benchmarks/raw, and write docs/benchmarks.md from them."
+HEAD = """# Benchmarks
+
+Made by `scripts/bench report` from the files in `docs/benchmarks/raw`; edit those tools, not this page.
+"""
+ABOUT = {
+    "up-cold": (
+        "`scripts/up` from nothing",
+        "A fresh clone, an engine with an empty data folder, a new home folder: no image, no build cache, "
+        "no Compose. The engine's own packages are installed already.",
+    ),
+    "up-warm": (
+        "`scripts/up` with everything built",
+        "Images and data are there, all containers were removed by `scripts/down`.",
+    ),
+    "up-small": (
+        "`scripts/up --small` with everything built",
+        "The same without Spark, Trino, the pipeline and notebooks.",
+    ),
+    "memory": (
+        "Memory",
+        "What the control group of each container holds without file cache that can be dropped "
+        "(`memory.current` less `inactive_file`, as `docker stats` shows it), every two seconds: idle, a "
+        "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
+    ),
+    "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
+    "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
+    "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run scripts/bench and give its exit code."""
+    found = Parser(prog="scripts/bench", description=HELP)
+    verbs = found.add_subparsers(dest="verb", required=True)
+    up = verbs.add_parser("up", help="time scripts/up")
+    kind = up.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        "--cold", action="store_true", help="fresh clone, empty engine, new HOME; root on Linux"
+    )
+    kind.add_argument("--warm", action="store_true", help="everything built, containers removed")
+    kind.add_argument("--small", action="store_true", help="the same, of the small profile")
+    up.add_argument("--rounds", type=int, default=3, help="how often to measure --warm (default 3)")
+    up.add_argument("--yes", action="store_true", help="do not ask")
+    ingest_verb = verbs.add_parser(
+        "ingest", help="rows and freshness of ingestion, on a small stack of its own"
+    )
+    ingest_verb.add_argument("--events", type=int, default=500_000, help="per measurement (default 500000)")
+    ingest_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
+    ingest_verb.add_argument(
+        "--rate", type=float, default=1_000, help="messages a second for freshness (1000)"
+    )
+    ingest_verb.add_argument("--seconds", type=float, default=60, help="how long to send at that rate (60)")
+    catalog_verb = verbs.add_parser(
+        "catalog", help="calls to the catalog over HTTP, on a small stack of its own"
+    )
+    catalog_verb.add_argument(
+        "--calls", type=int, default=300, help="of each kind in each round (default 300)"
+    )
+    catalog_verb.add_argument("--rounds", type=int, default=5, help="how often to measure (default 5)")
+    catalog_verb.add_argument(
+        "--commits", type=int, default=20_000, help="while memory is watched; 0 leaves it out (default 20000)"
+    )
+    soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
+    soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
+    soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
+    verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
+    verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
+    options = found.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if options.verb == "up" and options.cold:
+            _keep("up-cold", "scripts/bench up --cold", [cold(options.yes)])
+        elif options.verb == "up":
+            which = "small" if options.small else "warm"
+            runs = warm(options.rounds, small=options.small)
+            _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", runs)
+        elif options.verb == "memory":
+            _keep("memory", "scripts/bench memory", memory.measure())
+        elif options.verb == "catalog":
+            _catalog(options)
+        elif options.verb == "soak":
+            seconds = soak.seconds_of(options.hours, options.minutes)
+            runs = soak.measure(soak.Options(seconds=seconds))
+            _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
+        elif options.verb == "ingest":
+            _ingest(options)
+        REPORT.write_text(report(_raw_files()), encoding="utf-8")
+        line(f"wrote {REPORT.relative_to(ROOT)}")
+    except StopError as error:
+        return stopped(error)
+    except KeyboardInterrupt:
+        return stopped(StopError("stopped before the end; nothing was kept", "run it again", 130))
+    return 0
+
+
+def _catalog(options: argparse.Namespace) -> None:
+    """Measure the catalog and keep it.
+
+    Raises:
+        StopError: a number makes no sense, or the benchmark failed.
+    """
+    numbers = catalog.Options(calls=options.calls, rounds=options.rounds, commits=options.commits)
+    words = f"--calls {numbers.calls} --rounds {numbers.rounds} --commits {numbers.commits}"
+    if not (
+        1 <= numbers.calls <= 10_000 and 1 <= numbers.rounds <= 100 and 0 <= numbers.commits <= 1_000_000
+    ):
+        raise StopError(
+            f"{words}: no such benchmark",
+            "give 1 to 10,000 calls, 1 to 100 rounds and at most 1,000,000 commits",
+            2,
+        )
+    _keep("catalog", f"scripts/bench catalog {words}", catalog.measure(numbers))
+
+
+def _ingest(options: argparse.Namespace) -> None:
+    """Measure ingestion and keep it.
+
+    Raises:
+        StopError: a number makes no sense, or the benchmark failed.
+    """
+    numbers = ingest.Options(
+        events=options.events, rounds=options.rounds, rate=options.rate, seconds=options.seconds
+    )
+    if not (
+        1_000 <= numbers.events <= 1_000_000 and numbers.rounds > 0 and numbers.rate * numbers.seconds >= 1
+    ):
+        raise StopError(
+            f"--events {numbers.events} --rounds {numbers.rounds} --rate {numbers.rate:g} "
+            f"--seconds {numbers.seconds:g}: no such benchmark",
+            "give 1,000 to 1,000,000 events, at least one round, and a rate and time of at least one message",
+            2,
+        )
+    runs = ingest.measure(numbers)
+    command = f"scripts/bench ingest --events {numbers.events} --rounds {numbers.rounds}"
+    _keep("ingest", f"{command} --rate {numbers.rate:g} --seconds {numbers.seconds:g}", runs)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def warm(rounds: int, *, small: bool = False) -> list[dict[str, Any]]:
+    """Time `scripts/up` after `scripts/down`, a number of times.
+
+    Raises:
+        StopError: a script failed.
+    """
+    found = []
+    env = {"TARN_PROFILE": "small"} if small else {}
+    _script(ROOT, "up", ["--yes"], env)
+    for turn in range(1, rounds + 1):
+        _script(ROOT, "down", [], {})
+        line(f"round {turn} of {rounds}")
+        found.append(_timed_up(ROOT, env))
+    return found
+
+
+def cold(assume_yes: bool) -> dict[str, Any]:
+    """Time `scripts/up` in a fresh clone on an empty engine; everything is as before afterwards.
+
+    Raises:
+        StopError: containers run, the engine is not ours to stop, or `up` failed.
+    """
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        raise StopError("only root on Linux can start an empty engine", "use scripts/bench up --warm here")
+    now = engine.look()
+    if now.server:
+        running = shell.capture(["docker", "ps", "--format", "{{.Names}}"], timeout_s=20).out.split()
+        if running:
+            names = ", ".join(running[:5])
+            raise StopError(
+                f"{len(running)} containers run in the engine: {names}", "stop them first (scripts/down)"
+            )
+        if not engine.is_mine_alive():
+            raise StopError(
+                "the running engine was not started by scripts/up of this clone", "stop it yourself first"
+            )
+    if not agree(
+        "This stops the engine, works on an empty one, and starts the former one again. Go on?", assume_yes
+    ):
+        raise StopError("nothing was done", "answer y, or give --yes")
+    with _engine_away(now.server is not None, now.data_root), _scratch(now.data_root) as folder:
+        clone = folder / "clone"
+        fix = "commit your work: the measured clone is made of HEAD"
+        shell.must(["git", "clone", "--quiet", str(ROOT), str(clone)], timeout_s=120, fix=fix)
+        env = {
+            "HOME": str(folder / "home"),
+            "TARN_ENGINE_DATA_ROOT": str(folder / "engine"),
+            "DOCKER_CONFIG": "",
+        }
+        (folder / "home").mkdir()
+        try:
+            found = _timed_up(clone, env)
+            found["disk_mib"] = _size_mib(folder / "engine")
+        finally:
+            _script(clone, "down", ["--purge", "--engine", "--yes"], env, may_fail=True)
+    return found
+
+
+@contextmanager
+def _engine_away(running: bool, data_root: str) -> Iterator[None]:
+    """Stop this clone's engine for a block and start it on the same data again."""
+    if running:
+        line(engine.stop())
+    try:
+        yield
+    finally:
+        if running:
+            os.environ["TARN_ENGINE_DATA_ROOT"] = data_root
+            engine.start(engine.machine())
+            line(f"the former engine runs again, data in {data_root}")
+
+
+@contextmanager
+def _scratch(data_root: str) -> Iterator[Path]:
+    """A folder on the file system of the engine's data, removed afterwards."""
+    parent = Path(data_root).parent
+    folder = Path(tempfile.mkdtemp(prefix="tarn-cold-", dir=parent if parent.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            line(f"    {folder} could not be removed wholly; something in it is still mounted")
+
+
+def _timed_up(clone: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "timings.json"
+        _script(clone, "up", ["--yes", "--timings", str(file)], env)
+        found = json.loads(file.read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def _script(clone: Path, name: str, words: list[str], env: Mapping[str, str], may_fail: bool = False) -> None:
+    """Run one of a clone's scripts with its output shown.
+
+    Raises:
+        StopError: it failed and may not.
+    """
+    variables = shell.environment(env)
+    for unset in ("COMPOSE_PROJECT_NAME", "TARN_BASE", *(k for k, v in env.items() if not v)):
+        variables.pop(unset, None)
+    command = [str(clone / "scripts" / name), *words]
+    try:
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, env=variables, cwd=clone, timeout=UP_TIMEOUT_S, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = shell.TIMED_OUT
+    if code != 0 and not may_fail:
+        raise StopError(
+            f"`{' '.join(command)}` ended with exit code {code}", "its own words above say why", code
+        )
+
+
+def _size_mib(folder: Path) -> int:
+    """How much disk a folder takes on its own file system."""
+    out = shell.capture(["du", "-sxm", str(folder)], timeout_s=300).out.split()
+    return int(out[0]) if out and out[0].isdigit() else 0
+
+
+def _keep(kind: str, command: str, runs: list[dict[str, Any]]) -> None:
+    commit = shell.capture(["git", "rev-parse", "--short", "HEAD"], timeout_s=20, cwd=ROOT).out.strip()
+    facts = {
+        "bench": kind,
+        "command": command,
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
+        "engine": _engine_of(runs),
+        "load": round(os.getloadavg()[1], 1),
+        "runs": runs,
+    }
+    RAW.mkdir(parents=True, exist_ok=True)
+    (RAW / f"{kind}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    line(f"wrote {(RAW / kind).relative_to(ROOT)}.json")
+
+
+def _engine_of(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The engine that the runs themselves used; afterwards another one may run, or none."""
+    if "phases" not in runs[0]:
+        now = engine.look()
+        return f"{now.server}, Compose {now.compose}"
+    notes = [phase["note"] for phase in runs[0]["phases"] if phase["name"] == "engine"]
+    return notes[0].removeprefix("engine ") if notes and notes[0].startswith("engine ") else "not told"
+
+
+def _memory_gib() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
+
+
+def _raw_files() -> list[dict[str, Any]]:
+    return [
+        json.loads(file.read_text(encoding="utf-8")) for name in ABOUT for file in RAW.glob(f"{name}.json")
+    ]
+
+
+def _load(raw: Mapping[str, Any]) -> str:
+    """What else may have slowed it down: the load average of the last five minutes at its end."""
+    return f" Load average at the end: {raw['load']}." if "load" in raw else ""
+
+
+def report(raws: Sequence[Mapping[str, Any]]) -> str:
+    """The page about a set of raw results. Pure.
+
+    A time is the median over the runs, with the smallest and the largest where there are several.
+    """
+    parts = [HEAD]
+    for raw in raws:
+        title, about = ABOUT[raw["bench"]]
+        runs = raw["runs"]
+        parts.append(f"\n## {title}\n\n{about}\n")
+        parts.append(
+            f"\n`{raw['command']}` on {raw['date']}, commit {raw['commit']}: "
+            f"{raw['machine']}; engine {raw['engine']}.{_load(raw)}\n"
+        )
+        if raw["bench"] == "memory":
+            measured = {each["bench"]: each["runs"][0] for each in raws if each["bench"] in needs.MEASURED}
+            parts.append(f"\n{memory.section(runs)}\n{needs.words(measured)}")
+            continue
+        if raw["bench"] == "soak":
+            parts.append(f"\n{soak_page.section(runs)}")
+            continue
+        if raw["bench"] == "catalog":
+            parts.append(f"\n{catalog.section(runs)}")
+            continue
+        if raw["bench"] == "ingest":
+            parts.append(f"\n{ingest_page.section(runs)}")
+            continue
+        parts.append("\n| phase | seconds |\n|---|---|\n")
+        for place, phase in enumerate(runs[0]["phases"]):
+            parts.append(
+                f"| {phase['name']} | {_spread([run['phases'][place]['seconds'] for run in runs])} |\n"
+            )
+        parts.append(f"| **total** | **{_spread([run['total_s'] for run in runs])}** |\n")
+        if "disk_mib" in runs[0]:
+            parts.append(f"\nDisk afterwards, images and build cache together: {runs[0]['disk_mib']} MiB.\n")
+        notes = [phase for phase in runs[0]["phases"] if phase["name"] == "build" and " s" in phase["note"]]
+        if notes:
+            parts.append(f"\nImages, two at a time: {notes[0]['note']}.\n")
+    return "".join(parts)
+
+
+def _spread(values: list[float]) -> str:
+    ordered = sorted(values)
+    middle = ordered[len(ordered) // 2]
+    return f"{middle:.1f}" if len(ordered) == 1 else f"{middle:.1f} ({ordered[0]:.1f} to {ordered[-1]:.1f})"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,318 @@
+"""scripts/bench ingest: flights from Kafka into bronze, on a small stack of its own that ends with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from tarn_host import shell
+from tarn_host.console import StopError, line
+from tarn_host.stack import checks, images, project
+from tarn_host.stack.project import ROOT
+
+LOG = project.LOG_DIR / "bench-ingest.log"
+UP_TIMEOUT_S = 1800
+VERB_TIMEOUT_S = 600
+CATCH_UP_S_MAX = 300
+LOOK_S = 0.05
+WARM_UP_EVENTS = 20_000
+FIX = "see .tarn/logs/bench-ingest.log, which ends with what ingest and Kafka said"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        events: messages per measurement.
+        rounds: how often everything is measured.
+        rate: messages a second while freshness is measured.
+        seconds: how long that takes.
+    """
+
+    events: int
+    rounds: int
+    rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Own:
+    """The benchmark's stack."""
+
+    env: Mapping[str, str]
+
+    def compose(self, *words: str, timeout_s: float = 120) -> str:
+        """Run docker compose on it and give its output."""
+        command = ["docker", "compose", *words]
+        return shell.must(command, timeout_s=timeout_s, fix=FIX, env=self.env, cwd=ROOT)
+
+    def verb(self, name: str, **options: float) -> Any:
+        """Run one of tarn.cli.bench's verbs in the network and give its answer."""
+        words = [word for key, value in options.items() for word in (f"--{key}", f"{value:.12g}")]
+        run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", "tarn.cli.bench")
+        answer = self.compose(*run, name, *words, timeout_s=VERB_TIMEOUT_S)
+        return json.loads(answer.strip().splitlines()[-1])
+
+    def committed(self) -> dict[str, int]:
+        """The flights' offsets that are in the table, as ingest's page says; empty if it does not answer."""
+        port = self.env["TARN_PORT_INGEST"]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
+                found = json.loads(answer.read())["ingestors"].get("flights", {})
+        except (OSError, ValueError, urllib.error.URLError):
+            return {}
+        return {str(p): int(o) for p, o in found.get("committedOffsets", {}).items()}
+
+    def cpu_s(self) -> float:
+        """What ingest's container has used of the processors since it started, seconds."""
+        read = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
+        return parse_cpu(self.compose("exec", "-T", "ingest", "sh", "-c", read))
+
+    def memory_peak_mib(self) -> float:
+        """The most memory that ingest's container has held since it started, MiB."""
+        files = ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
+        read = " || ".join(f"cat /sys/fs/cgroup/{name} 2>/dev/null" for name in files)
+        return int(self.compose("exec", "-T", "ingest", "sh", "-c", read)) / (1 << 20)
+
+    def commits(self, since_unix: float) -> list[dict[str, Any]]:
+        """Ingest's own log lines about commits of flights since a time."""
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_unix - 1))
+        text = self.compose("logs", "--no-color", "--no-log-prefix", "--since", since, "ingest")
+        return parse_commits(text, since_unix)
+
+
+def measure(options: Options) -> list[dict[str, Any]]:
+    """All rounds.
+
+    Raises:
+        StopError: the stack does not start, or something was lost or doubled.
+    """
+    runs = []
+    with own_stack() as own:
+        line(f"warming up with {WARM_UP_EVENTS:,} events")
+        _await(own, own.verb("produce", events=WARM_UP_EVENTS)["ends"])
+        for turn in range(1, options.rounds + 1):
+            line(f"round {turn} of {options.rounds}")
+            run: dict[str, Any] = {"events": options.events}
+            for name, work in _MEASURES.items():
+                run[name] = work(own, options)
+                line(f"    {name.replace('_', ' ')}: {_words(run[name])}")
+            run["count"] = own.verb("count")
+            require_exact(run["count"])
+            runs.append(run)
+    return runs
+
+
+def require_exact(count: Mapping[str, int]) -> None:
+    """Returns if every offset is a row or a dead letter, once.
+
+    Raises:
+        StopError: it is not.
+    """
+    if count["rows"] + count["dead_letters"] != count["offsets"]:
+        raise StopError(
+            f"{count['rows']} rows and {count['dead_letters']} dead letters of {count['offsets']} offsets: "
+            "something was lost or doubled",
+            "keep the logs in .tarn/logs and report it: a benchmark that finds this is a bug report",
+        )
+
+
+def as_they_come(own: Own, options: Options) -> dict[str, Any]:
+    """Producer and ingest at once."""
+    cpu = own.cpu_s()
+    sent = own.verb("produce", events=options.events)
+    _await(own, sent["ends"])
+    return {
+        **_caught_up(own, options.events, sent["begun_unix"], cpu),
+        "produced_per_s": sent["messages"] / sent["seconds"],
+        "produced_per_cpu_s": sent["messages"] / sent["cpu_s"],
+    }
+
+
+def catching_up(own: Own, options: Options) -> dict[str, Any]:
+    """Ingest alone, on messages that wait for it."""
+    cpu = own.cpu_s()
+    with _frozen(own):
+        sent = own.verb("produce", events=options.events)
+        began = time.time()
+    _await(own, sent["ends"])
+    return _caught_up(own, options.events, began, cpu)
+
+
+def killed(own: Own, options: Options) -> dict[str, Any]:
+    """The same, and killed at half of the way."""
+    before = own.committed()
+    with _frozen(own):
+        sent = own.verb("produce", events=options.events)
+        began = time.time()
+    _await(own, {p: (before.get(p, 0) + end) // 2 for p, end in sent["ends"].items()})
+    at = time.time()
+    own.compose("kill", "--signal", "SIGKILL", "ingest")
+    own.compose("start", "ingest")
+    _await(own, sent["ends"])
+    seconds = own.commits(began)[-1]["at_unix"] - began
+    return {"seconds": seconds, "rows_per_s": options.events / seconds, "killed_after_s": at - began}
+
+
+def reading_only(own: Own, options: Options) -> dict[str, Any]:
+    """The client's ceiling."""
+    found = own.verb("read", events=options.events)
+    return {
+        "seconds": found["seconds"],
+        "rows_per_s": found["messages"] / found["seconds"],
+        "rows_per_cpu_s": found["messages"] / found["cpu_s"],
+    }
+
+
+def freshness(own: Own, options: Options) -> dict[str, Any]:
+    """How old a message is when it can be read."""
+    found = own.verb("fresh", rate=options.rate, seconds=options.seconds)
+    assert isinstance(found, dict)
+    return found
+
+
+_MEASURES: dict[str, Callable[[Own, Options], dict[str, Any]]] = {
+    "as_they_come": as_they_come,
+    "catching_up": catching_up,
+    "killed": killed,
+    "reading_only": reading_only,
+    "freshness": freshness,
+}
+
+
+@contextmanager
+def own_stack() -> Iterator[Own]:
+    """A small stack beside everything else, started by scripts/up and removed at the end.
+
+    Raises:
+        StopError: it does not start.
+    """
+    here = project.load()
+    name = f"{here.name}-bench"
+    names = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
+    ports = checks.free_block(names)
+    if not ports:
+        raise StopError("no block of free ports was found", "stop another copy of Tarn first")
+    env = {**ports, "COMPOSE_PROJECT_NAME": name, "TARN_LOG_LEVEL": "debug", "TARN_PROFILE": "small"}
+    line(f"starting the stack {name}; its log is {LOG.relative_to(ROOT)}")
+    up = [str(ROOT / "scripts/up"), "--yes", "--small", "--no-canary", "--no-demo"]
+    try:
+        shell.logged(
+            up, LOG, timeout_s=UP_TIMEOUT_S, what="scripts/up of the benchmark", fix=FIX, env=env, cwd=ROOT
+        )
+        own = Own(env={**here.env(), **env})
+        try:
+            yield own
+        except BaseException:
+            said = shell.capture(
+                ["docker", "compose", "logs", "--no-color", "--tail", "500", "ingest", "kafka"],
+                timeout_s=60,
+                env=own.env,
+                cwd=ROOT,
+            )
+            with LOG.open("a", encoding="utf-8") as sink:
+                sink.write(said.out + said.err)
+            raise
+    finally:
+        down = [str(ROOT / "scripts/down"), "--purge", "--yes"]
+        shell.capture(down, timeout_s=300, env=env, cwd=ROOT)
+        _untag(here.name, name)
+        line(f"the stack {name} is removed")
+
+
+def _untag(kept: str, gone: str) -> None:
+    """Takes away the names that the images got for this stack, where they have another one."""
+    for image in ("minio", "kafka", "catalog", "services"):
+        main, ours = f"tarn/{image}:{kept}", f"tarn/{image}:{gone}"
+        ids = images.image_ids([main, ours])
+        if len(ids) == 2 and ids[main] == ids[ours]:
+            shell.capture(["docker", "image", "rm", ours], timeout_s=60)
+
+
+@contextmanager
+def _frozen(own: Own) -> Iterator[None]:
+    """Ingest stands still for a block."""
+    own.compose("pause", "ingest")
+    try:
+        yield
+    finally:
+        own.compose("unpause", "ingest")
+
+
+def _await(own: Own, ends: Mapping[str, int]) -> None:
+    """Returns when the table holds everything before these offsets."""
+    until = time.monotonic() + CATCH_UP_S_MAX
+    while True:
+        held = own.committed()
+        if held and all(held.get(p, 0) >= end for p, end in ends.items()):
+            return
+        if time.monotonic() > until:
+            raise StopError(f"after {CATCH_UP_S_MAX} s ingest stands at {held}, wanted are {dict(ends)}", FIX)
+        time.sleep(LOOK_S)
+
+
+def _caught_up(own: Own, events: int, began_unix: float, cpu_before_s: float) -> dict[str, Any]:
+    """What the last stretch cost, from the processors' account and ingest's own log."""
+    cpu = own.cpu_s() - cpu_before_s
+    commits = own.commits(began_unix)
+    seconds = commits[-1]["at_unix"] - began_unix
+    found = {
+        "seconds": seconds,
+        "rows_per_s": events / seconds,
+        "cpu_s": cpu,
+        "rows_per_cpu_s": events / cpu,
+        "commits": len(commits),
+        "memory_peak_mib": own.memory_peak_mib(),
+    }
+    for kind in ("ms", "decode_ms", "write_ms"):
+        values = sorted(float(c[kind]) for c in commits)
+        found[f"batch_{kind}_p50"], found[f"batch_{kind}_p95"] = at_share(values, 0.5), at_share(values, 0.95)
+    return found
+
+
+def parse_cpu(text: str) -> float:
+    """Seconds from cpu.stat (cgroup 2, microseconds) or cpuacct.usage (cgroup 1, nanoseconds). Pure.
+
+    Raises:
+        StopError: it is neither.
+    """
+    for row in text.splitlines():
+        words = row.split()
+        if words[:1] == ["usage_usec"] and len(words) == 2:
+            return int(words[1]) / 1e6
+        if len(words) == 1 and words[0].isdigit():
+            return int(words[0]) / 1e9
+    raise StopError(f"the container's processor time cannot be read: {text[:80]!r}", "report this engine")
+
+
+def parse_commits(log: str, since_unix: float) -> list[dict[str, Any]]:
+    """The commits of flights that ingest told about from a time on, each with `at_unix`. Pure."""
+    found = []
+    for row in log.splitlines():
+        if '"batch committed"' not in row:
+            continue
+        entry = json.loads(row[row.index("{") :])
+        if entry.get("ingestor") != "flights":
+            continue
+        at = datetime.strptime(entry["timestamp"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        if at.timestamp() >= since_unix:
+            found.append({**entry, "at_unix": at.timestamp()})
+    return found
+
+
+def at_share(ordered: Sequence[float], share: float) -> float:
+    """The value that this share of the values does not exceed (nearest rank). Pure."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _words(measured: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value:,.0f}" for key, value in measured.items())

@@ -1,0 +1,1 @@
+"""scripts/doctor: look, judge, report."""

@@ -1,0 +1,1 @@
+"""scripts/sbom: the bill of materials of each image."""

@@ -1,0 +1,1 @@
+"""The engine, the images and the Compose project of this clone."""

@@ -1,0 +1,366 @@
+"""Starting and stopping the services through Compose, and saying which one hinders."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tarn_host import shell
+from tarn_host.console import StopError, line
+from tarn_host.stack import project
+from tarn_host.stack.project import ROOT, Project
+
+LOG = project.LOG_DIR / "start.log"
+WAIT_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 180
+POLL_S = 2
+LOG_LINES = 20
+PROFILES = ("--profile", "tools", "--profile", "demo")
+REPLAY = "replay"
+REPLAY_TIMEOUT_S = 60
+INIT_TIMEOUT_S = 120
+RECOVER_S = 120
+ENDS_WELL = (0, 130, 143)
+"""How a container ends that is done, or was asked to stop."""
+FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
+"""What the profile `small` leaves out: the engines, and what cannot work without them."""
+LAST = ("pipeline",)
+"""What starts after the canary: it only asks the others, and would take the cores from their start."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service's container as Compose sees it."""
+
+    name: str
+    container: str
+    state: str
+    health: str
+    exit_code: int
+
+    @property
+    def good(self) -> bool:
+        """Healthy, running where it has no health check, or ended with 0."""
+        if self.state == "running":
+            return self.health in ("healthy", "")
+        return self.state == "exited" and self.exit_code == 0
+
+    def words(self) -> str:
+        """Its state as one phrase."""
+        if self.state == "running" and self.health:
+            return self.health
+        if self.state == "exited":
+            return "done" if self.exit_code == 0 else f"ended with exit code {self.exit_code}"
+        return self.state
+
+
+def wait_timeout_s() -> int:
+    """How long the services may take until all are healthy: TARN_WAIT_S, else 300."""
+    text = os.environ.get("TARN_WAIT_S", "")
+    return int(text) if text.isdigit() and int(text) > 0 else WAIT_TIMEOUT_S
+
+
+def parse_ps(text: str) -> list[Service]:
+    """Compose's `ps --format json` (one object a line, or one array in older versions). Pure."""
+    text = text.strip()
+    rows: list[Mapping[str, Any]]
+    if text.startswith("["):
+        rows = json.loads(text)
+    else:
+        rows = [json.loads(raw) for raw in text.splitlines() if raw.startswith("{")]
+    found = [
+        Service(
+            name=row["Service"],
+            container=row.get("ID") or row["Name"],
+            state=row.get("State", ""),
+            health=row.get("Health", ""),
+            exit_code=int(row.get("ExitCode", 0)),
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda s: s.name)
+
+
+def services(here: Project) -> list[Service]:
+    """The services of this project that have a container, running or not."""
+    command = ["docker", "compose", "ps", "--all", "--format", "json"]
+    result = shell.capture(command, timeout_s=30, env=here.env(), cwd=ROOT)
+    return parse_ps(result.out) if result.ok else []
+
+
+def of_profile(config: Mapping[str, Any], profile: str) -> dict[str, Any]:
+    """The configuration with the services of a profile only. Pure."""
+    left_out = FULL_ONLY if profile == "small" else ()
+    kept = {name: service for name, service in config["services"].items() if name not in left_out}
+    return {**config, "services": kept}
+
+
+def to_start(config: Mapping[str, Any]) -> list[str]:
+    """The services that run all the time; what these wait for starts with them. Pure."""
+    services = config["services"]
+    ends = {
+        name
+        for service in services.values()
+        for name, how in (service.get("depends_on") or {}).items()
+        if how.get("condition") == "service_completed_successfully"
+    }
+    return sorted(n for n, s in services.items() if n not in ends and not s.get("profiles"))
+
+
+def start(here: Project, config: Mapping[str, Any]) -> str:
+    """Start everything but what comes last, and wait until all is healthy; give a sentence about it.
+
+    Raises:
+        StopError: a service does not become healthy; the message shows which, its health check and its log.
+    """
+    LOG.unlink(missing_ok=True)
+    running = {s.name for s in services(here) if s.state == "running"}
+    if running:
+        complete_secrets(here, running)
+    names = [name for name in to_start(of_profile(config, here.profile)) if name not in LAST]
+    _up(here, ["--remove-orphans", *names], hidden=(*LAST, *(FULL_ONLY if here.profile == "small" else ())))
+    if here.profile == "small":
+        extra = sorted(s.name for s in services(here) if s.name in FULL_ONLY)
+        if extra:
+            line(f"    the small profile stops {', '.join(extra)}")
+            _compose(here, ["rm", "--stop", "--force", *extra], STOP_TIMEOUT_S)
+    up = sum(1 for s in services(here) if s.state == "running")
+    return f"{up} services are up"
+
+
+def start_last(here: Project) -> str:
+    """Start what only needs the others, and wait until it is healthy; give a sentence about it.
+
+    Raises:
+        StopError: it does not become healthy; the message shows its health check and its log.
+    """
+    _up(here, ["--no-deps", *LAST], hidden=[s.name for s in services(here) if s.name not in LAST])
+    return f"{' and '.join(LAST)} healthy"
+
+
+def _up(here: Project, words: Sequence[str], *, hidden: Sequence[str]) -> None:
+    """Run `docker compose up` on images that are there, until what it starts is healthy.
+
+    Compose gives up at once on a service that is unhealthy now, also where it only misses what is being
+    started; such a one gets time to recover, and then Compose a second try.
+
+    Raises:
+        StopError: it does not become healthy.
+    """
+    ran_before = any(s.state == "running" for s in services(here))
+    code, said = _compose_up(here, words, hidden)
+    if code != 0 and ran_before and _recovers(here):
+        code, said = _compose_up(here, words, hidden)
+    if code != 0:
+        raise _failure(here, services(here), said)
+
+
+def _recovers(here: Project) -> bool:
+    """Wait until no service is unhealthy; False if one stays so, or has ended, or none was."""
+    until = time.monotonic() + RECOVER_S
+    told = False
+    while True:
+        found = services(here)
+        sick = sorted(s.name for s in found if s.state == "running" and s.health == "unhealthy")
+        if any(s.state in ("exited", "restarting", "dead") and s.exit_code not in ENDS_WELL for s in found):
+            return False
+        if not sick:
+            return True
+        if time.monotonic() > until:
+            return False
+        if not told:
+            line(f"    waiting for {', '.join(sick)} to recover, at most {RECOVER_S} s")
+            told = True
+        time.sleep(POLL_S)
+
+
+def _compose_up(here: Project, words: Sequence[str], hidden: Sequence[str]) -> tuple[int, list[str]]:
+    """The exit code and the last words of one `docker compose up --wait`."""
+    timeout_s = wait_timeout_s()
+    command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
+    command += ["--wait", "--wait-timeout", str(timeout_s), *words]
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with LOG.open("a", encoding="utf-8") as sink:
+        sink.write(f"$ {' '.join(command)}\n")
+
+        def write(text: str) -> None:
+            sink.write(text + "\n")
+            sink.flush()
+
+        compose = shell.Running(command, on_line=write, env=here.env(), cwd=ROOT)
+        try:
+            code = _watch(here, compose, timeout_s + 60, hidden)
+        finally:
+            compose.stop()
+    return code, list(compose.tail)
+
+
+def _compose(here: Project, words: list[str], timeout_s: float) -> shell.Result:
+    return shell.capture(["docker", "compose", *words], timeout_s=timeout_s, env=here.env(), cwd=ROOT)
+
+
+def complete_secrets(here: Project, running: Iterable[str]) -> None:
+    """Where secret files went missing under running services: make them, and stop who holds the former ones.
+
+    They start again with all the others. What init refuses, the start itself tells.
+    """
+    done = _compose(here, ["run", "--rm", "--no-deps", "-T", "init"], INIT_TIMEOUT_S)
+    written = secrets_written(done.out.splitlines()) if done.ok else {}
+    for consumer, files in sorted(written.items()):
+        line(f"    secrets were missing for {consumer}: {'; '.join(files)}")
+    affected = sorted(set(running) & set(written))
+    if affected:
+        line(f"    starting again with them: {', '.join(affected)}")
+        _compose(here, ["stop", *affected], STOP_TIMEOUT_S)
+
+
+def secrets_written(log: Iterable[str]) -> dict[str, list[str]]:
+    """Consumer -> which files init wrote and why, read from its log. Pure."""
+    found: dict[str, list[str]] = {}
+    for text in log:
+        try:
+            entry = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("event") == "secret written":
+            found.setdefault(entry["consumer"], []).append(f"{entry['file']} ({entry['why']})")
+    return found
+
+
+def _watch(here: Project, running: shell.Running, timeout_s: float, hidden: Sequence[str]) -> int:
+    """Tell each change of a service that is not hidden, until the program ends; give its exit code."""
+    begin = time.monotonic()
+    last: dict[str, str] = {}
+    while True:
+        code = running.poll()
+        for service in services(here):
+            if service.name in hidden:
+                continue
+            words = service.words()
+            if last.get(service.name) != words and (service.name in last or words != "created"):
+                line(f"    {service.name}: {words} ({time.monotonic() - begin:.0f} s)")
+            last[service.name] = words
+        if code is not None:
+            return code
+        if time.monotonic() - begin > timeout_s:
+            return shell.TIMED_OUT
+        time.sleep(POLL_S)
+
+
+def _failure(here: Project, found: list[Service], said: list[str]) -> StopError:
+    bad = [s for s in found if not s.good]
+    blamed = [s for s in bad if s.state != "created"] or bad
+    parts = []
+    for service in blamed:
+        parts.append(f"{service.name} is {service.words()}")
+        parts += [f"    {text}" for text in _details(service)]
+    waiting = [s.name for s in bad if s not in blamed]
+    if waiting:
+        parts.append(f"not started because of that: {', '.join(waiting)}")
+    if not blamed:
+        parts += [f"    {text}" for text in said[-8:]]
+    names = " ".join(s.name for s in blamed) or "<service>"
+    return StopError(
+        "the services did not all become healthy:\n" + "\n".join(parts),
+        f"scripts/doctor looks for causes; `docker compose logs {names}` shows more. When the cause is gone, "
+        "run scripts/up again: what runs stays as it is. A slow machine may need more than "
+        f"{wait_timeout_s()} s (TARN_WAIT_S)",
+    )
+
+
+def _details(service: Service) -> list[str]:
+    inspected = shell.capture(
+        ["docker", "inspect", "--format", "{{json .State}}", service.container], timeout_s=20
+    )
+    state: dict[str, Any] | None = json.loads(inspected.out) if inspected.ok else None
+    parts = []
+    if state and state.get("OOMKilled"):
+        parts.append(f"it ran out of memory: raise TARN_MEM_{service.name.upper()} in .env")
+    checks = ((state or {}).get("Health") or {}).get("Log") or []
+    for check in checks[-1:]:
+        text = " ".join(str(check.get("Output", "")).split())
+        parts.append(f"health check (exit code {check.get('ExitCode')}): {text[-400:]}")
+    logs = shell.capture(["docker", "logs", "--tail", str(LOG_LINES), service.container], timeout_s=20)
+    lines = (logs.out + logs.err).rstrip().splitlines()
+    parts.append(f"last {min(LOG_LINES, len(lines))} lines of its log:")
+    return parts + [f"  {text[:300]}" for text in lines[-LOG_LINES:]]
+
+
+def stop(here: Project, purge: bool) -> None:
+    """Remove the containers and networks; with purge the volumes too.
+
+    Raises:
+        StopError: Compose failed.
+    """
+    command = ["docker", "compose", *PROFILES, "down", "--remove-orphans"]
+    command += ["--volumes"] if purge else []
+    shell.logged(
+        command,
+        project.LOG_DIR / "stop.log",
+        timeout_s=STOP_TIMEOUT_S,
+        what="stopping the services",
+        fix="run this again; `docker ps` shows what is left",
+        env=here.env(),
+        cwd=ROOT,
+    )
+
+
+def start_replay(here: Project) -> None:
+    """Start the demo's replay, which goes on where the topic ends, or leave a running one alone.
+
+    Raises:
+        StopError: Compose failed.
+    """
+    command = ["docker", "compose", "--profile", "demo", "up", "--detach", "--no-deps", "--no-build"]
+    shell.logged(
+        [*command, "--pull", "never", REPLAY],
+        LOG,
+        timeout_s=REPLAY_TIMEOUT_S,
+        what="starting the demo's replay",
+        fix="the services themselves run: `scripts/up --no-demo` does without the replay",
+        env=here.env(),
+        cwd=ROOT,
+    )
+
+
+def replay_runs(here: Project) -> bool:
+    """Whether the demo's replay runs."""
+    labels = [f"label=com.docker.compose.{key}" for key in (f"project={here.name}", f"service={REPLAY}")]
+    listing = ["docker", "ps", "--quiet", *(word for label in labels for word in ("--filter", label))]
+    return bool(shell.capture(listing, timeout_s=20).out.strip())
+
+
+def stop_replay(here: Project) -> bool:
+    """Stop the demo's replay; whether it ran.
+
+    Raises:
+        StopError: Compose failed.
+    """
+    if not replay_runs(here):
+        return False
+    shell.logged(
+        ["docker", "compose", "--profile", "demo", "stop", REPLAY],
+        LOG,
+        timeout_s=REPLAY_TIMEOUT_S,
+        what="stopping the demo's replay",
+        fix=f"run `docker compose --profile demo stop {REPLAY}`, then this again",
+        env=here.env(),
+        cwd=ROOT,
+    )
+    return True
+
+
+def addresses(config: Mapping[str, Any]) -> list[str]:
+    """The published addresses, one line each. Pure."""
+    rows = []
+    for name, service in sorted(config["services"].items()):
+        for port in service.get("ports", []):
+            scheme = {"kafka": "", "spark": "sc://" if port["target"] == 15002 else "http://"}.get(
+                name, "http://"
+            )
+            rows.append(f"  {name:<8} {scheme}{port.get('host_ip', '127.0.0.1')}:{port['published']}")
+    return rows

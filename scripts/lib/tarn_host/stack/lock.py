@@ -1,0 +1,82 @@
+"""One script at a time changes a project: a lock that ends with the process that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tarn_host.console import StopError
+from tarn_host.stack import project
+from tarn_host.stack.project import Project
+
+GLANCE_S = 1.0
+"""How long a lock that is only looked at (scripts/doctor) may hold another one up."""
+POLL_S = 0.05
+
+
+def path_of(here: Project) -> Path:
+    """The lock's file. It stays; whether it is locked is what counts, so a killed holder leaves nothing."""
+    return project.STATE_DIR / f"{here.name}.lock"
+
+
+@contextlib.contextmanager
+def only_one(here: Project) -> Iterator[None]:
+    """Let one script at a time change a project.
+
+    Raises:
+        StopError: another one is at it; the message names its process.
+    """
+    project.STATE_DIR.mkdir(exist_ok=True)
+    with path_of(here).open("a+", encoding="utf-8") as handle:
+        until = time.monotonic() + GLANCE_S
+        while not _locked(handle):
+            if time.monotonic() > until:
+                raise StopError(
+                    f"{holder(handle) or 'another script'} is at work on {here.name}; nothing was changed",
+                    "wait until it has ended, or end it with Ctrl-C in its terminal, then run this again",
+                )
+            time.sleep(POLL_S)
+        handle.truncate(0)
+        words = " ".join([sys.argv[0] or "a script", *sys.argv[1:]])
+        handle.write(json.dumps({"pid": os.getpid(), "command": words, "since_unix": int(time.time())}))
+        handle.flush()
+        yield
+
+
+def is_busy(here: Project) -> bool:
+    """Whether a script changes this project now; looked at without leaving a lock file."""
+    path = path_of(here)
+    try:
+        with path.open("r", encoding="utf-8") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return path.exists()
+    return False
+
+
+def holder(handle: IO[str]) -> str:
+    """Who holds the lock, such as `scripts/up --small (pid 4711, for 12 s)`; empty if that is not known."""
+    handle.seek(0)
+    try:
+        said = json.loads(handle.read())
+        since_s = max(0, int(time.time()) - int(said["since_unix"]))
+        return f"{said['command']} (pid {int(said['pid'])}, for {since_s} s)"
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _locked(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""How much memory the lake needs: docs/benchmarks/raw, what was measured, is the one place that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tarn_host.stack.lifecycle import FULL_ONLY, REPLAY
+from tarn_host.stack.project import ROOT
+
+RAW = ROOT / "docs/benchmarks/raw"
+MEASURED = ("memory", "soak")
+MARGIN = 0.05
+STEP_MIB = 100
+
+
+def memory_mib(*, small: bool = False) -> int:
+    """The memory that a machine must have available for the lake, MiB; 0 where no figure is there."""
+    found: dict[str, Any] = {}
+    for name in MEASURED:
+        file = RAW / f"{name}.json"
+        if file.is_file():
+            found[name] = json.loads(file.read_text(encoding="utf-8"))["runs"][0]
+    return asked_mib(found, small=small)
+
+
+def asked_mib(found: Mapping[str, Any], *, small: bool = False) -> int:
+    """The same from runs of `memory` and `soak`, as far as there are any. Pure."""
+    return _rounded(peak_small_mib(found) if small else peak_mib(found))
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """What `scripts/up` asks for, for the page. Pure."""
+    full, small = asked_mib(found), asked_mib(found, small=True)
+    return (
+        f"`scripts/up` asks for {full:,} MiB of memory: the largest moment of this table and of the hours of "
+        f"use, and {MARGIN:.0%}. With `--small` it asks for {small:,} MiB: the largest numbers of the "
+        "services that are left, added up.\n"
+    )
+
+
+def peak_mib(found: Mapping[str, Any]) -> int:
+    """The most that all services held at one moment, at any stage or in hours of use. Pure.
+
+    Args:
+        found: `memory` and `soak`, as far as there is one -> its run.
+    """
+    stages = found.get("memory", {}).get("stages", {}).values()
+    records = found.get("soak", {}).get("records", [])
+    return max((each["all"]["max_mib"] for each in (*stages, *records)), default=0)
+
+
+def peak_small_mib(found: Mapping[str, Any]) -> int:
+    """The most that each service of the small profile held at any stage, added up. Pure."""
+    peaks: dict[str, int] = {}
+    for stage in found.get("memory", {}).get("stages", {}).values():
+        for service, entry in stage["services"].items():
+            if service not in (*FULL_ONLY, REPLAY):
+                peaks[service] = max(peaks.get(service, 0), entry["max_mib"])
+    return sum(peaks.values())
+
+
+def _rounded(mib: int) -> int:
+    """With the margin, up to whole steps."""
+    return -(-int(mib * (1 + MARGIN)) // STEP_MIB) * STEP_MIB

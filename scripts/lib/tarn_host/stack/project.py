@@ -1,0 +1,231 @@
+"""This clone: its folder, its Compose project, its pinned versions, its .env."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tarn_host.console import StopError
+
+ROOT = Path(__file__).resolve().parents[4]
+STATE_DIR = ROOT / ".tarn"
+LOG_DIR = STATE_DIR / "logs"
+ENV_FILE = ROOT / ".env"
+SPECS_DIR = ROOT / "services/specs"
+COMPOSE_FILE = ROOT / "docker-compose.yml"
+
+MANAGED_BEGIN = "# managed by scripts/up: begin (rewritten by every run; put your own settings outside)"
+MANAGED_END = "# managed by scripts/up: end"
+
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
+PROFILES = ("full", "small")
+PORT_ORDER = ("S3", "CATALOG", "KAFKA", "TRINO", "SPARK", "SPARK_UI", "INGEST", "JUPYTER", "GATEWAY")
+"""The order in which a block of ports is given out; a port that is not named here comes after these."""
+_REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
+_PORT = re.compile(r"\$\{(TARN_PORT_[A-Z0-9_]+):-(\d+)\}")
+
+
+@dataclass(frozen=True)
+class Project:
+    """What Compose needs to know of this clone.
+
+    Attributes:
+        name: the Compose project, which also tags our images.
+        base: the base image that every Dockerfile starts from.
+        own_base: whether `base` is the one that scripts/up makes (not one that the user named).
+        settings: what .env and the environment say; the environment wins, then the user's own lines.
+        fixed: the names of settings that the user gave himself, so that no script chooses them.
+        choices: what this run of scripts/up was told or chose, on top of .env: ports, the profile.
+    """
+
+    name: str
+    base: str
+    own_base: bool
+    settings: Mapping[str, str]
+    fixed: frozenset[str] = frozenset()
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> str:
+        """`full`, or `small`: without Spark, Trino and what needs them."""
+        return self.settings.get("TARN_PROFILE") or "full"
+
+    def env(self) -> dict[str, str]:
+        """The variables that every docker and docker compose call gets; the rest comes from .env itself."""
+        own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
+        return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
+
+
+def parse_env(text: str) -> dict[str, str]:
+    """The assignments of an env file; comments, blank lines and quotes around values are dropped."""
+    found: dict[str, str] = {}
+    for raw in text.splitlines():
+        if raw.lstrip().startswith("#"):
+            continue
+        match = _ASSIGNMENT.match(raw)
+        if not match:
+            continue
+        value = match.group(2)
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        else:
+            value = re.sub(r"\s+#.*$", "", value)
+        found[match.group(1)] = value
+    return found
+
+
+def without_managed(text: str) -> str:
+    """The text of .env without the block that scripts/up manages."""
+    kept: list[str] = []
+    inside = False
+    for raw in text.splitlines():
+        if raw.startswith("# managed by scripts/up: begin"):
+            inside = True
+        elif inside and raw.startswith(MANAGED_END):
+            inside = False
+        elif not inside:
+            kept.append(raw)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    return "".join(f"{raw}\n" for raw in kept)
+
+
+def merge_env(text: str, managed: Mapping[str, str]) -> str:
+    """The new text of .env: the user's lines, then our block without what the user sets himself."""
+    own = without_managed(text)
+    taken = parse_env(own)
+    block = [f"{name}={value}" for name, value in managed.items() if name not in taken]
+    return own + "".join(f"{raw}\n" for raw in [MANAGED_BEGIN, *block, MANAGED_END])
+
+
+def default_name(root: Path) -> str:
+    """`tarn-` and six hex digits of the SHA-256 of the clone's real path."""
+    return "tarn-" + hashlib.sha256(os.fsencode(str(root.resolve()))).hexdigest()[:6]
+
+
+def versions(root: Path = ROOT) -> dict[str, str]:
+    """The pinned versions of versions.env.
+
+    Raises:
+        StopError: the file is not there.
+    """
+    path = root / "versions.env"
+    if not path.is_file():
+        raise StopError(f"{path} is missing", "clone the repository again: this file belongs to it")
+    return parse_env(path.read_text(encoding="utf-8"))
+
+
+def version_of(name: str) -> str:
+    """One pinned version.
+
+    Raises:
+        StopError: versions.env does not have it.
+    """
+    found = versions().get(name)
+    if not found:
+        raise StopError(f"versions.env has no {name}", "clone the repository again: this line belongs to it")
+    return found
+
+
+def remembered(text: str) -> dict[str, str]:
+    """What scripts/up was told or chose and keeps in its block of .env: ports, the profile."""
+    own = without_managed(text).splitlines()
+    block = "\n".join(raw for raw in text.splitlines() if raw not in own)
+    return {k: v for k, v in parse_env(block).items() if _REMEMBERED.fullmatch(k)}
+
+
+def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | None = None) -> Project:
+    """This clone's project: the environment, then the user's lines of .env, `choices`, what is remembered.
+
+    Raises:
+        StopError: TARN_PROFILE is no profile.
+    """
+    environ = os.environ if environ is None else environ
+    text = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+    fixed = parse_env(without_managed(text))
+    fixed.update({k: v for k, v in environ.items() if k.startswith(("TARN_", "COMPOSE_"))})
+    told = {k: v for k, v in {**remembered(text), **(choices or {})}.items() if v}
+    settings = {**told, **fixed}
+    profile = settings.get("TARN_PROFILE") or "full"
+    if profile not in PROFILES:
+        raise StopError(f"TARN_PROFILE={profile} is no profile", f"choose one of: {' '.join(PROFILES)}", 2)
+    own_base = not settings.get("TARN_BASE")
+    base = settings.get("TARN_BASE") or f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}"
+    name = settings.get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
+    return Project(
+        name=name, base=base, own_base=own_base, settings=settings, fixed=frozenset(fixed), choices=told
+    )
+
+
+def write_env(project: Project) -> bool:
+    """Bring .env up to date; True if it changed.
+
+    A name or base that came from the environment is for that run alone and is not written; nor are the
+    choices of a run under such a name.
+    """
+    old = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+    named = parse_env(without_managed(old)).get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
+    kept = project.choices if project.name == named else remembered(old)
+    managed = {
+        "COMPOSE_PROJECT_NAME": default_name(ROOT),
+        "TARN_BASE": f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}",
+        "DOCKER_BUILDKIT": "1",
+        **dict(sorted(kept.items())),
+    }
+    new = merge_env(old, managed)
+    if new == old:
+        return False
+    part = ENV_FILE.with_name(".env.part")
+    part.write_text(new, encoding="utf-8")
+    part.replace(ENV_FILE)
+    return True
+
+
+def make_readable(folder: Path) -> list[str]:
+    """Let everybody read a folder that a container mounts; gives what had to be changed (umask 077, 027).
+
+    Raises:
+        StopError: it belongs to somebody else.
+    """
+    changed = []
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        wanted = mode | (0o555 if path.is_dir() else 0o444)
+        if path.is_symlink() or wanted == mode:
+            continue
+        try:
+            path.chmod(wanted)
+        except PermissionError:
+            raise StopError(
+                f"{path} (mode {mode:03o}) cannot be read by the user of a container",
+                f"let its owner run: chmod -R a+rX {folder}",
+            ) from None
+        changed.append(path.relative_to(folder.parent).as_posix())
+    return changed
+
+
+def ports(settings: Mapping[str, str], compose_text: str) -> dict[str, str]:
+    """Every TARN_PORT_* variable of the compose file with its value as set, or its default."""
+    found: dict[str, str] = {}
+    for name, default in _PORT.findall(compose_text):
+        found[name] = settings.get(name) or default
+    return found
+
+
+def port_block(first: int, names: Iterable[str]) -> dict[str, str]:
+    """Ports from `first` on for these variables, always in the same order."""
+    rank = {f"TARN_PORT_{name}": place for place, name in enumerate(PORT_ORDER)}
+    last = len(rank)
+    found = {}
+    for name in sorted(names, key=lambda n: (rank.get(n, last), n)):
+        if name in rank:
+            found[name] = str(first + rank[name])
+        else:
+            found[name] = str(first + last)
+            last += 1
+    return found

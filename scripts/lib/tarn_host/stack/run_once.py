@@ -1,0 +1,143 @@
+"""Running a service once, so that what ends the command ends its container too.
+
+Compose (2.26) is ended by Ctrl-C without its container: that would go on sending or writing, with nobody to
+see it. So the container has a name, Compose hears no signal, and what this process hears goes to it.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, Union
+
+from tarn_host import shell
+from tarn_host.stack.project import ROOT, Project
+
+SENT_AS = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGHUP: "TERM"}
+GRACE_S = 30.0
+START_S = 15.0
+ENGINE_TIMEOUT_S = 30.0
+
+Stream = Union[int, IO[Any], None]
+
+
+def command(
+    name: str, service: str, words: Sequence[str], *, options: Sequence[str] = (), terminal: bool = False
+) -> list[str]:
+    """The command that runs one service once in a container of this name. Pure."""
+    flags = [*([] if terminal else ["-T"]), "--name", name, *options]
+    return ["docker", "compose", "run", "--rm", "--no-deps", *flags, service, *words]
+
+
+def run(
+    here: Project,
+    service: str,
+    words: Sequence[str],
+    *,
+    options: Sequence[str] = (),
+    terminal: bool = False,
+    stdin: Stream = None,
+) -> int:
+    """Run a service once with this process's own streams; gives its exit code."""
+    with started(here, service, words, options=options, terminal=terminal, stdin=stdin) as process:
+        return process.wait()
+
+
+@contextmanager
+def started(
+    here: Project,
+    service: str,
+    words: Sequence[str],
+    *,
+    options: Sequence[str] = (),
+    terminal: bool = False,
+    stdin: Stream = None,
+    stdout: Stream = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A service that runs once; signals go to its container until the block ends, and it ends with the block.
+
+    Args:
+        here: the project.
+        service: of the compose file.
+        words: its command.
+        options: of `docker compose run`.
+        terminal: whether the container gets a terminal; it then reads Ctrl-C itself.
+        stdin: as subprocess takes it.
+        stdout: as subprocess takes it.
+    """
+    name = f"{here.name}-{service}-run-{secrets.token_hex(6)}"
+    env = shell.environment(here.env())
+    heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    with _hearing(heard):
+        process = subprocess.Popen(
+            command(name, service, words, options=options, terminal=terminal),
+            stdin=stdin,
+            stdout=stdout,
+            env=env,
+            cwd=ROOT,
+            start_new_session=not terminal,
+        )
+        passing = threading.Thread(target=_pass_on, args=(heard, process, name, env), daemon=True)
+        passing.start()
+        try:
+            yield process
+        except BaseException:
+            heard.put(signal.SIGTERM)
+            raise
+        finally:
+            process.wait()
+            heard.put(None)
+            passing.join()
+
+
+@contextmanager
+def _hearing(heard: queue.SimpleQueue[int | None]) -> Iterator[None]:
+    """Puts the signals that end this process into a queue instead; those it ignores stay ignored."""
+    before = {}
+    for number in SENT_AS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, lambda got, _: heard.put(got))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pass_on(
+    heard: queue.SimpleQueue[int | None],
+    process: subprocess.Popen[bytes],
+    name: str,
+    env: Mapping[str, str],
+) -> None:
+    """Hands each signal to the container; one that does not end within GRACE_S is killed."""
+    asked = False
+    while True:
+        try:
+            number = heard.get(timeout=GRACE_S if asked else None)
+        except queue.Empty:
+            shell.capture(["docker", "rm", "--force", name], timeout_s=ENGINE_TIMEOUT_S, env=env)
+            process.terminate()
+            return
+        if number is None:
+            break
+        asked = True
+        _send(SENT_AS[signal.Signals(number)], process, name, env)
+    if asked:  # Compose removes it, unless it was ended on its way
+        shell.capture(["docker", "rm", "--force", name], timeout_s=ENGINE_TIMEOUT_S, env=env)
+
+
+def _send(word: str, process: subprocess.Popen[bytes], name: str, env: Mapping[str, str]) -> None:
+    """Sends a signal to the container, which may not be there yet."""
+    deadline = time.monotonic() + START_S
+    kill = ["docker", "kill", "--signal", word, name]
+    while not shell.capture(kill, timeout_s=ENGINE_TIMEOUT_S, env=env).ok:
+        if process.poll() is not None or time.monotonic() > deadline:
+            return
+        time.sleep(0.1)

@@ -1,0 +1,1 @@
+"""scripts/test and .ci/run."""

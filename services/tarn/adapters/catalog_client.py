@@ -1,0 +1,413 @@
+"""The Iceberg REST catalog as a committer needs it: load, create, commit with three outcomes.
+
+Transport retries are off: whether a write is sent again is decided by who knows its commit id (invariant I3).
+Every error of the transport becomes one of ours here.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import orjson
+import requests
+from requests.adapters import HTTPAdapter
+
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ForbiddenError,
+    InvalidError,
+    NoSuchTableError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from tarn.core.table_state import CommitRequest, Json, TableState
+
+CONNECT_TIMEOUT_S = 3.0
+READ_TIMEOUT_S = 20.0
+TOKEN_MARGIN_S = 30.0
+ANSWER_CHARS_MAX = 300
+PAGES_MAX = 1_000
+LEVEL_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table's name."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, self.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitDone:
+    """The commit is in.
+
+    Attributes:
+        state: the table as the catalog answered it.
+    """
+
+    state: TableState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitConflict:
+    """The commit is not in and will not be: another one was first."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitUnknown:
+    """The commit may be in, or may still come in."""
+
+    reason: str
+
+
+CommitOutcome = CommitDone | CommitConflict | CommitUnknown
+
+
+class TableCatalog(Protocol):
+    """What ingestion asks of a catalog."""
+
+    def load(self, table: TableName) -> TableState:
+        """The table as it is now.
+
+        Raises:
+            NoSuchTableError: it does not exist.
+            UnavailableError: no usable answer; wait.
+            AccessError: the principal may not.
+        """
+
+    def create_namespace(self, namespace: tuple[str, ...]) -> None:
+        """Makes the namespace and its parents; existing ones are fine.
+
+        Raises:
+            UnavailableError: no usable answer; wait and ask again.
+            AccessError: the principal may not.
+        """
+
+    def create(self, table: TableName, request: Json) -> TableState:
+        """Makes the table.
+
+        Raises:
+            AlreadyExistsError: it exists, perhaps by an earlier request whose answer was lost: load it.
+            UnavailableError: no usable answer: load it before asking again.
+            InvalidError: the request cannot be used.
+            AccessError: the principal may not.
+        """
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        """Sends one commit, once.
+
+        Raises:
+            UnavailableError: nothing was sent; wait.
+            NoSuchTableError: the table does not exist.
+            InvalidError: the request cannot be used.
+            AccessError: the principal may not.
+        """
+
+
+class RestCatalog:
+    """A `TableCatalog` over HTTP. Safe for several threads.
+
+    Args:
+        uri: the catalog's address.
+        warehouse: its name there.
+        credential: `client_id:client_secret`; read again for each new token.
+        scope: the OAuth2 scope.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        warehouse: str,
+        credential: Callable[[], str],
+        scope: str = "PRINCIPAL_ROLE:ALL",
+        read_timeout_s: float = READ_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._uri = uri.rstrip("/")
+        self._warehouse = warehouse
+        self._credential = credential
+        self._scope = scope
+        self._timeout = (CONNECT_TIMEOUT_S, read_timeout_s)
+        self._clock = clock
+        self._session = requests.Session()
+        self._session.trust_env = False
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=0, pool_maxsize=16))
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._token_until_s = 0.0
+        self._prefix: str | None = None
+
+    def load(self, table: TableName) -> TableState:
+        """See `TableCatalog.load`."""
+        status, answer = self._ask("GET", self._table_path(table), what=f"load {table}")
+        if status == 404:
+            raise NoSuchTableError(f"table {table} does not exist: {_told(answer)}", table=str(table))
+        self._require(status, answer, f"load {table}")
+        return _state(answer)
+
+    def create_namespace(self, namespace: tuple[str, ...]) -> None:
+        """See `TableCatalog.create_namespace`."""
+        for depth in range(1, len(namespace) + 1):
+            levels = list(namespace[:depth])
+            what = f"create namespace {'.'.join(levels)}"
+            body = {"namespace": levels, "properties": {}}
+            status, answer = self._ask("POST", self._base() + "/namespaces", body=body, what=what)
+            if status != 409:
+                self._require(status, answer, what)
+
+    def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        """The namespaces right below another one, or the topmost.
+
+        Raises:
+            NotFoundError: there is no such parent.
+            UnavailableError: no answer.
+        """
+        query = f"parent={_levels(parent)}&" if parent else ""
+        what = f"list namespaces of {'.'.join(parent) or 'the catalog'}"
+        return [tuple(levels) for levels in self._pages("/namespaces", query, "namespaces", what)]
+
+    def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
+        """The tables of a namespace.
+
+        Raises:
+            NotFoundError: there is no such namespace.
+            UnavailableError: no answer.
+        """
+        path = f"/namespaces/{_levels(namespace)}/tables"
+        found = self._pages(path, "", "identifiers", f"list tables of {'.'.join(namespace)}")
+        return [TableName(tuple(each["namespace"]), each["name"]) for each in found]
+
+    def create(self, table: TableName, request: Json) -> TableState:
+        """See `TableCatalog.create`."""
+        what = f"create table {table}"
+        path = f"{self._base()}/namespaces/{_levels(table.namespace)}/tables"
+        status, answer = self._ask("POST", path, body={"name": table.name, **request}, what=what)
+        if status == 409:
+            raise AlreadyExistsError(f"table {table} exists", table=str(table))
+        self._require(status, answer, what)
+        return _state(answer)
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        """See `TableCatalog.commit`."""
+        what = f"commit to {table}"
+        path = self._table_path(table)
+        headers = {"Idempotency-Key": key}
+        try:
+            status, answer = self._ask("POST", path, body=request.body(), headers=headers, what=what)
+        except OutcomeUnknownError as e:
+            return CommitUnknown(reason=e.message)
+        if status == 200:
+            try:
+                return CommitDone(state=_state(answer))
+            except UnavailableError as e:
+                return CommitUnknown(reason=e.message)
+        if status == 409:
+            return CommitConflict(reason=_told(answer))
+        if status == 404:
+            raise NoSuchTableError(f"table {table} does not exist: {_told(answer)}", table=str(table))
+        if status >= 500 or status in (408, 425, 429):
+            return CommitUnknown(reason=f"{what}: status {status}: {_told(answer)}")
+        self._require(status, answer, what)
+        return CommitUnknown(reason=f"{what}: unexpected status {status}")
+
+    def _pages(self, path: str, query: str, key: str, what: str) -> list[Any]:
+        """All entries of a listing, page by page."""
+        found: list[Any] = []
+        token = ""
+        for _ in range(PAGES_MAX):
+            at = f"{self._base()}{path}?{query}pageToken={quote(token, safe='')}"
+            status, answer = self._ask("GET", at, what=what)
+            self._require(status, answer, what)
+            try:
+                page = orjson.loads(answer)
+                found += page[key]
+                token = page.get("next-page-token") or ""
+            except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as e:
+                raise UnavailableError(
+                    f"could not {what}: the answer cannot be read: {_first_line(e)}"
+                ) from e
+            if not token:
+                return found
+        raise UnavailableError(f"could not {what}: more than {PAGES_MAX} pages")
+
+    def _table_path(self, table: TableName) -> str:
+        name = quote(table.name, safe="")
+        return f"{self._base()}/namespaces/{_levels(table.namespace)}/tables/{name}"
+
+    def _base(self) -> str:
+        if self._prefix is None:
+            status, answer = self._ask(
+                "GET",
+                f"/v1/config?warehouse={quote(self._warehouse, safe='')}",
+                what="read the catalog's config",
+            )
+            self._require(status, answer, "read the catalog's config")
+            try:
+                config = orjson.loads(answer)
+                merged = {**(config.get("defaults") or {}), **(config.get("overrides") or {})}
+            except (orjson.JSONDecodeError, AttributeError, TypeError) as e:
+                raise UnavailableError(f"the catalog's config at {self._uri} cannot be read: {e}") from e
+            prefix = str(merged.get("prefix") or "").strip("/")
+            self._prefix = f"/v1/{quote(prefix, safe='/')}" if prefix else "/v1"
+        return self._prefix
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        body: Json | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """Status and body; a token that is no longer taken is replaced once.
+
+        Raises:
+            UnavailableError: nothing was sent or nothing can have changed.
+            OutcomeUnknownError: a write without an answer.
+        """
+        data = orjson.dumps(body) if body is not None else None
+        status, answer = self._send(method, path, data, headers, what, fresh_token=False)
+        if status in (401, 419):
+            status, answer = self._send(method, path, data, headers, what, fresh_token=True)
+        return status, answer
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str] | None,
+        what: str,
+        *,
+        fresh_token: bool,
+    ) -> tuple[int, bytes]:
+        token = self._bearer(fresh=fresh_token)
+        sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **(headers or {})}
+        try:
+            answer = self._session.request(
+                method,
+                self._uri + path,
+                data=data,
+                headers=sent,
+                timeout=self._timeout,
+                allow_redirects=False,
+            )
+        except requests.exceptions.ConnectTimeout as e:
+            raise self._away(what, e) from e
+        except requests.exceptions.RequestException as e:
+            if method == "GET":
+                raise self._away(what, e) from e
+            raise OutcomeUnknownError(f"{what}: no answer from {self._uri}: {_first_line(e)}") from e
+        return answer.status_code, answer.content
+
+    def _bearer(self, *, fresh: bool) -> str:
+        with self._lock:
+            if self._token is None or fresh or self._clock() >= self._token_until_s:
+                self._renew()
+            if self._token is None:
+                raise AssertionError("renewed without a token")
+            return self._token
+
+    def _renew(self) -> None:
+        client_id, _, client_secret = self._credential().partition(":")
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": client_id,
+            "client_secret": client_secret,
+            "scope": self._scope,
+        }
+        what = "get a token"
+        try:
+            answer = self._session.post(
+                self._uri + "/v1/oauth/tokens", data=form, timeout=self._timeout, allow_redirects=False
+            )
+        except requests.exceptions.RequestException as e:
+            raise self._away(what, e) from e
+        if answer.status_code in (400, 401, 403):
+            raise UnauthenticatedError(
+                f"the catalog at {self._uri} refuses client {client_id!r}: {_told(answer.content)}; "
+                "check the secret file catalog_credential",
+                client=client_id,
+            )
+        if answer.status_code != 200:
+            raise UnavailableError(
+                f"could not {what} from {self._uri}: status {answer.status_code}: {_told(answer.content)}"
+            )
+        try:
+            value = orjson.loads(answer.content)
+            self._token = str(value["access_token"])
+            lifetime_s = float(value.get("expires_in") or 3_600)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as e:
+            raise UnavailableError(f"could not {what} from {self._uri}: unreadable answer") from e
+        self._token_until_s = self._clock() + max(lifetime_s - TOKEN_MARGIN_S, lifetime_s / 2)
+
+    def _away(self, what: str, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            f"could not {what}: the catalog at {self._uri} does not answer: {_first_line(error)}; wait",
+            uri=self._uri,
+        )
+
+    def _require(self, status: int, answer: bytes, what: str) -> None:
+        """Returns for a 2xx, else raises what the status means for a request that is safe to ask again."""
+        if 200 <= status < 300:
+            return
+        told = _told(answer)
+        if status in (401, 419):
+            raise UnauthenticatedError(f"could not {what}: the catalog takes no token of ours: {told}")
+        if status == 403:
+            raise ForbiddenError(f"may not {what}: {told}; grant the right to this principal")
+        if status == 404:
+            raise NotFoundError(f"could not {what}: {told}")
+        if status in (408, 425, 429) or status >= 500:
+            raise UnavailableError(f"could not {what}: status {status} from {self._uri}: {told}; wait")
+        raise InvalidError(f"could not {what}: status {status} from {self._uri}: {told}", status=status)
+
+
+def backoff_s(attempt: int, *, base_s: float = 0.05, max_s: float = 5.0, chance: random.Random) -> float:
+    """A wait before attempt number `attempt` (from 1): doubling, bounded, between half and all of it."""
+    whole = min(max_s, base_s * 2.0 ** min(attempt - 1, 20))
+    return whole * (0.5 + chance.random() / 2)
+
+
+def _levels(namespace: tuple[str, ...]) -> str:
+    return quote(LEVEL_SEPARATOR.join(namespace), safe="")
+
+
+def _state(answer: bytes) -> TableState:
+    try:
+        value = orjson.loads(answer)
+        return TableState(value["metadata"], location=value.get("metadata-location"))
+    except (orjson.JSONDecodeError, KeyError, TypeError) as e:
+        raise UnavailableError(f"the catalog's answer cannot be read: {_first_line(e)}") from e
+
+
+def _told(answer: bytes) -> str:
+    """The message in an error answer."""
+    try:
+        error = orjson.loads(answer)["error"]
+        text = error if isinstance(error, str) else str(error.get("message") or error.get("type") or "")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        text = answer.decode("utf-8", "replace")
+    return (" ".join(text.split()) or "no message")[:ANSWER_CHARS_MAX]
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:ANSWER_CHARS_MAX]

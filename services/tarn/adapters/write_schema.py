@@ -1,0 +1,193 @@
+"""Table schemas: from a spec to a create request, and from a table to the layout of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, StructType
+
+from tarn.core.convert import target_type
+from tarn.core.decode import TRACE_TYPE
+from tarn.core.errors import InvalidSpecError
+from tarn.core.spec import TRACE_COLUMN, FieldSpec, PartitionRule
+from tarn.core.table_state import Json, TableState
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+PARTITION_ID_FIRST = 1_000
+TRACE_FIELDS = (
+    ("source", "string", "Where the record came from: the topic."),
+    ("partition", "int", "Its partition."),
+    ("offset", "long", "Its offset in the partition."),
+    ("time", "timestamptz", "The record's own time stamp in the log."),
+)
+PROPERTIES = {
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How files of a table are written, for one version of its schema and partitioning.
+
+    Attributes:
+        arrow: the file's columns, with field ids.
+        schema: the table's schema.
+        file_schema: the part of it that is written.
+        spec: the table's partitioning.
+        format_version: Iceberg's.
+    """
+
+    arrow: pa.Schema
+    schema: Schema
+    file_schema: Schema
+    spec: PartitionSpec
+    format_version: int
+
+
+def create_request(
+    fields: Sequence[FieldSpec],
+    *,
+    trace: bool,
+    partitioning: Sequence[PartitionRule] = (),
+    properties: dict[str, str] | None = None,
+    format_version: int = 2,
+) -> Json:
+    """The body of a create-table request, without the name."""
+    columns: list[Json] = []
+    ids: dict[str, int] = {}
+    for number, field in enumerate(fields, start=1):
+        ids[field.name] = number
+        columns.append({"id": number, "name": field.name, "type": field.type, "required": field.required})
+    if trace:
+        first = len(columns) + 1
+        inner = [
+            {"id": first + n, "name": name, "type": kind, "required": False, "doc": doc}
+            for n, (name, kind, doc) in enumerate(TRACE_FIELDS, start=1)
+        ]
+        columns.append(
+            {
+                "id": first,
+                "name": TRACE_COLUMN,
+                "type": {"type": "struct", "fields": inner},
+                "required": False,
+                "doc": "Where the row came from.",
+            }
+        )
+    return {
+        "schema": {"type": "struct", "schema-id": 0, "fields": columns},
+        "partition-spec": {
+            "spec-id": 0,
+            "fields": [
+                {
+                    "source-id": ids[rule.column],
+                    "field-id": PARTITION_ID_FIRST + n,
+                    "name": rule.name,
+                    "transform": rule.transform + (f"[{rule.width}]" if rule.width is not None else ""),
+                }
+                for n, rule in enumerate(partitioning)
+            ],
+        },
+        "write-order": {"order-id": 0, "fields": []},
+        "stage-create": False,
+        "properties": {**PROPERTIES, "format-version": str(format_version), **(properties or {})},
+    }
+
+
+def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, table: str) -> Layout:
+    """The layout for writing these columns to the table as it is now.
+
+    Raises:
+        InvalidSpecError: the table cannot take these columns; names every difference.
+    """
+    metadata = state.metadata
+    schema = _current(metadata, "schemas", "current-schema-id", "schema-id", Schema)
+    spec = _current(metadata, "partition-specs", "default-spec-id", "spec-id", PartitionSpec)
+    problems: list[str] = []
+    by_name = {f.name: f for f in schema.fields}
+    arrow: list[pa.Field] = []
+    written: list[Any] = []
+    for field in fields:
+        found = by_name.pop(field.name, None)
+        if found is None:
+            problems.append(f"column {field.name} ({field.type}) is missing in the table")
+        elif str(found.field_type) != field.type:
+            problems.append(
+                f"column {field.name} is {found.field_type} in the table, {field.type} in the spec"
+            )
+        elif found.required and not field.required:
+            problems.append(f"column {field.name} is required in the table and optional in the spec")
+        else:
+            arrow.append(_arrow_field(field.name, target_type(field), found.field_id, found.required))
+            written.append(found)
+    if trace:
+        found = by_name.pop(TRACE_COLUMN, None)
+        expected = [(name, kind) for name, kind, _ in TRACE_FIELDS]
+        if found is None:
+            problems.append(f"column {TRACE_COLUMN} is missing in the table (or set trace: false)")
+        elif _struct(found.field_type) != expected:
+            problems.append(
+                f"column {TRACE_COLUMN} is {found.field_type} in the table, not Tarn's own struct"
+            )
+        else:
+            inner = {f.name: f.field_id for f in found.field_type.fields}
+            struct = pa.struct(
+                [_arrow_field(f.name, f.type, inner[f.name], required=False) for f in TRACE_TYPE]
+            )
+            arrow.append(_arrow_field(TRACE_COLUMN, struct, found.field_id, found.required))
+            written.append(found)
+    problems += [
+        f"column {f.name} is required in the table and not in the spec"
+        for f in by_name.values()
+        if f.required
+    ]
+    if problems:
+        raise InvalidSpecError(
+            f"table {table} cannot take what the spec says: {'; '.join(problems)}; "
+            "alter the table or the spec",
+            table=table,
+            problems=problems,
+        )
+    return Layout(
+        arrow=pa.schema(arrow),
+        schema=schema,
+        file_schema=Schema(*written, schema_id=schema.schema_id),
+        spec=spec,
+        format_version=state.format_version,
+    )
+
+
+def is_current(layout: Layout, state: TableState) -> bool:
+    """Whether the layout was made for the table's present columns and partitioning."""
+    m = state.metadata
+    now = (m.get("current-schema-id", 0), m.get("default-spec-id", 0), state.format_version)
+    return now == (layout.schema.schema_id, layout.spec.spec_id, layout.format_version)
+
+
+def layout_version(state: TableState) -> tuple[object, ...]:
+    """Changes whenever a layout made before must be made again."""
+    m = state.metadata
+    return (state.uuid, m.get("current-schema-id"), m.get("default-spec-id"), state.format_version)
+
+
+def _current(metadata: Json, many: str, pointer: str, key: str, model: Any) -> Any:
+    wanted = metadata.get(pointer, 0)
+    for value in metadata.get(many) or ():
+        if value.get(key) == wanted:
+            return model.model_validate(value)
+    raise InvalidSpecError(f"the table's metadata names {pointer} {wanted} and does not hold it")
+
+
+def _struct(kind: IcebergType) -> list[tuple[str, str]] | None:
+    if not isinstance(kind, StructType):
+        return None
+    return [(f.name, str(f.field_type)) for f in kind.fields]
+
+
+def _arrow_field(name: str, kind: pa.DataType, field_id: int, required: bool) -> pa.Field:
+    return pa.field(name, kind, nullable=not required, metadata={FIELD_ID_KEY: str(field_id).encode()})

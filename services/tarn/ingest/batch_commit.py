@@ -1,0 +1,260 @@
+"""The two kinds of commit that ingestion makes: a batch of a stream, and the registering of dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tarn.adapters.files import WrittenFile
+from tarn.core import dead_letter
+from tarn.core.dead_letter import Marker, PendingFile
+from tarn.core.errors import CorruptStateError, OtherStreamError
+from tarn.core.offsets import (
+    SUMMARY_PREFIX,
+    TAG_PREFIX,
+    AlreadyDone,
+    OffsetMap,
+    OffsetRange,
+    Refused,
+    SourceId,
+    judge,
+)
+from tarn.core.source import Bounds
+from tarn.core.table_state import Json, TableState, marker_property
+from tarn.ingest.committer import Covered, Fit, Unfit
+
+
+def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
+    """Where the stream stands in this version of the table; None before its first commit.
+
+    Raises:
+        CorruptStateError: the map is unreadable, or was there and is lost.
+    """
+    text = state.newest(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream)
+    return None if text is None else OffsetMap.from_json(text)
+
+
+def streams_named(state: TableState) -> frozenset[str]:
+    """The streams that ever wrote the table, by its properties: cheap enough for every commit."""
+    suffix = marker_property("")
+    return frozenset(
+        key[len(SUMMARY_PREFIX) : -len(suffix)]
+        for key in state.properties
+        if key.startswith(SUMMARY_PREFIX) and key.endswith(suffix)
+    )
+
+
+def require_only_stream(
+    state: TableState, stream: str, source: SourceId, bounds: Mapping[int, Bounds], *, table: str
+) -> None:
+    """Returns if this stream may begin in the table: no other one has put records there that it would read.
+
+    A stream that was rolled back with its rows does not count, nor one of a topic of the same name that was
+    made anew: its offsets are others. Nor does one whose offsets all lie before the start of the log: then
+    nothing comes twice, and what is lost between them is what a new name accepts.
+
+    Raises:
+        OtherStreamError: another one has.
+    """
+    for other in sorted(_others(state, stream)):
+        found = _map_of(state, other)
+        if isinstance(found, OffsetMap) and (found.source.cluster, found.source.topic_id) != (
+            source.cluster,
+            source.topic_id,
+        ):
+            continue
+        if found is None:
+            continue
+        if isinstance(found, OffsetMap) and all(
+            p not in bounds or bounds[p].start >= offset for p, offset in found.next.items()
+        ):
+            continue
+        stands = f"offsets {dict(found.next)}" if isinstance(found, OffsetMap) else "offsets unknown"
+        raise OtherStreamError(
+            f"table {table} holds stream {other!r} of topic {source.topic} ({stands}), and stream {stream!r} "
+            "would put the same records in again. If this ingestor was renamed, say so in its spec: "
+            f"metadata.stream: {other}; else write to another table",
+            table=table,
+            stream=stream,
+            other=other,
+        )
+
+
+def _others(state: TableState, stream: str) -> frozenset[str]:
+    tagged = {name[len(TAG_PREFIX) :] for name in state.refs if name.startswith(TAG_PREFIX)}
+    return (streams_named(state) | tagged) - {stream}
+
+
+def _map_of(state: TableState, stream: str) -> OffsetMap | Literal["unknown"] | None:
+    """The newest map of another stream whose rows the head holds; None if it holds none."""
+    key = SUMMARY_PREFIX + stream
+    oldest: Json | None = None
+    for snapshot in state.ancestors():
+        text = (snapshot.get("summary") or {}).get(key)
+        if text is not None:
+            return _read(text)
+        oldest = snapshot
+    if oldest is None or oldest.get("parent-snapshot-id") is None:
+        return None
+    # The ancestry is cut: the rows may have come before. Not if the stream began after what is known of it.
+    began = state.properties.get(marker_property(key), "")
+    if began.isdecimal() and int(began) > int(oldest["timestamp-ms"]):
+        return None
+    texts = [t for s in state.metadata.get("snapshots") or [] if (t := (s.get("summary") or {}).get(key))]
+    return _read(texts[-1]) if texts else "unknown"
+
+
+def _read(text: str) -> OffsetMap | Literal["unknown"]:
+    try:
+        return OffsetMap.from_json(text)
+    except CorruptStateError:
+        return "unknown"
+
+
+def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
+    """Dead-letter files that this version of the table names.
+
+    Raises:
+        CorruptStateError: the list is unreadable.
+    """
+    key = dead_letter.PENDING_PREFIX + stream
+    # Each of our commits writes both entries: the newest map's snapshot is the one that counts.
+    for snapshot in state.ancestors():
+        summary = snapshot.get("summary", {})
+        if SUMMARY_PREFIX + stream in summary:
+            text = summary.get(key)
+            return dead_letter.pending_from_json(text) if text else ()
+    tagged = state.refs.get(TAG_PREFIX + stream)
+    if tagged is None:
+        return ()
+    text = state.snapshot(int(tagged["snapshot-id"])).get("summary", {}).get(key)
+    return dead_letter.pending_from_json(text) if text else ()
+
+
+def markers_in(state: TableState) -> dict[str, Marker]:
+    """Every stream's marker in this version of the dead-letter table.
+
+    Raises:
+        CorruptStateError: they are unreadable, or were there and are lost.
+    """
+    text = state.newest(dead_letter.MARKER_KEY, tag=dead_letter.MARKER_TAG)
+    return {} if text is None else dead_letter.markers_from_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChange:
+    """A batch: its files, its ranges and its dead letters are one fact (invariants I5, I12).
+
+    Attributes:
+        commit_id: one for all attempts.
+        table_uuid: the table that the plan was made for; one of the same name made anew is another.
+        stream: whose batch.
+        source: what was read.
+        ranges: what was read of it.
+        fresh: partitions that the table did not know when the plan was made.
+        files: the good records.
+        letters: the dead-letter file, if there are bad ones; its sequence is filled in per attempt.
+        registered: the marker last seen in the dead-letter table; files it covers are not carried on.
+        beside: other streams that the table named when the plan was made; one more means: plan again.
+    """
+
+    commit_id: str
+    table_uuid: str
+    stream: str
+    source: SourceId
+    ranges: tuple[OffsetRange, ...]
+    fresh: frozenset[int] = frozenset()
+    files: tuple[WrittenFile, ...] = ()
+    letters: tuple[WrittenFile, ...] = ()
+    registered: Marker | None = None
+    beside: frozenset[str] = frozenset()
+
+    @property
+    def tag(self) -> str:
+        """See `Change.tag`."""
+        return TAG_PREFIX + self.stream
+
+    @property
+    def since(self) -> str:
+        """See `Change.since`."""
+        return marker_property(SUMMARY_PREFIX + self.stream)
+
+    def on(self, state: TableState) -> Covered | Unfit | Fit:
+        """See `Change.on`.
+
+        Raises:
+            SourceChangedError: the table's offsets belong to another topic.
+        """
+        verdict = judge(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
+        if isinstance(verdict, AlreadyDone):
+            return Covered()
+        if isinstance(verdict, Refused):
+            return Unfit(reason=verdict.reason)
+        new = streams_named(state) - {self.stream} - self.beside
+        if new:
+            return Unfit(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
+        carried = dead_letter.unregistered(
+            pending_in(state, self.stream), self.registered, table_uuid=state.uuid
+        )
+        sequence = state.last_sequence + 1
+        fresh = tuple(
+            PendingFile(path=f.path, records=f.records, bytes=f.bytes, sequence=sequence)
+            for f in self.letters
+        )
+        waiting = carried + fresh
+        if len(waiting) > dead_letter.PENDING_FILES_MAX:
+            return Unfit(
+                reason=f"{len(carried)} dead-letter files wait to be registered, the limit is "
+                f"{dead_letter.PENDING_FILES_MAX}; see why the dead-letter table takes none"
+            )
+        summary = {SUMMARY_PREFIX + self.stream: verdict.after.to_json()}
+        if waiting:
+            summary[dead_letter.PENDING_PREFIX + self.stream] = dead_letter.pending_to_json(waiting)
+        return Fit(summary=summary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterChange:
+    """Puts dead-letter files into the dead-letter table; the marker moves with them, so each goes in once.
+
+    Attributes:
+        commit_id: one for all attempts.
+        table_uuid: the dead-letter table that the plan was made for.
+        stream: whose dead letters.
+        ingested_uuid: the ingested table that names them.
+        sequence: the newest of them.
+        files: what to register.
+        after: the marker that they were chosen against.
+    """
+
+    commit_id: str
+    table_uuid: str
+    stream: str
+    ingested_uuid: str
+    sequence: int
+    files: tuple[WrittenFile, ...]
+    after: Marker | None
+
+    @property
+    def tag(self) -> str:
+        """See `Change.tag`."""
+        return dead_letter.MARKER_TAG
+
+    @property
+    def since(self) -> str:
+        """See `Change.since`."""
+        return marker_property(dead_letter.MARKER_KEY)
+
+    def on(self, state: TableState) -> Covered | Unfit | Fit:
+        """See `Change.on`."""
+        markers = markers_in(state)
+        found = markers.get(self.stream)
+        if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
+            return Covered()
+        if found != self.after:
+            return Unfit(
+                reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
+            )
+        markers[self.stream] = Marker(table_uuid=self.ingested_uuid, sequence=self.sequence)
+        return Fit(summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)})

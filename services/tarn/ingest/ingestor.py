@@ -1,0 +1,340 @@
+"""One ingestor at work: plan, read, decode, write, commit, again. One thread; no state but the table's own.
+
+Whatever goes wrong, the next plan starts from the table: a batch that was not committed is read again from
+the log, one that was is found in the table's map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import structlog
+
+from tarn.adapters.catalog_client import TableName
+from tarn.adapters.files import put_files
+from tarn.adapters.manifests import Manifests
+from tarn.core.batch import BatchBuilder, RawBatch
+from tarn.core.decode import Decoder
+from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.offsets import OffsetMap, SourceId, next_or_start, require_same_source
+from tarn.core.source import Bounds, NoSuchTopicError, Source
+from tarn.core.spec import IngestorSpec
+from tarn.core.table_state import TableState
+from tarn.ingest.batch_commit import BatchChange, offsets_in, require_only_stream, streams_named
+from tarn.ingest.committer import Committer, NotDone
+from tarn.ingest.context import StoppedError, World
+from tarn.ingest.dead_letters import Letters
+from tarn.ingest.encode import decode, encode
+from tarn.ingest.plan import start_positions
+from tarn.ingest.reporter import Voice
+from tarn.ingest.status import State
+from tarn.ingest.target_table import Target, ensure, letters_request
+
+log = structlog.get_logger()
+
+
+class Ingestor:
+    """One spec at work.
+
+    Args:
+        spec: what to do.
+        world: what to do it with.
+    """
+
+    def __init__(self, spec: IngestorSpec, world: World) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self._stream = spec.stream
+        self._world = world
+        body = spec.spec
+        self._topic = body.source.kafka.topic
+        self.target = Target(spec)
+        self._voice = Voice(spec.name, world)
+        letters = body.dead_letters.table
+        self._letters_table = TableName(letters.levels, letters.name)
+        self._decoder = Decoder(
+            body.columns.fields,
+            source=self._topic,
+            trace=body.trace,
+            record_bytes_max=body.dead_letters.max_record_bytes,
+        )
+        self._committer = self._new_committer(self.target.name)
+        self._letters = Letters(
+            self._new_committer(self._letters_table),
+            world.objects,
+            stream=self._stream,
+            topic=self._topic,
+            table=str(self._letters_table),
+            new_id=world.new_id,
+        )
+        self._source: Source | None = None
+        self._beside: frozenset[str] = frozenset()
+        self._measured = False
+        world.board.update(self.name, table=str(self.target.name), topic=self._topic, stream=self._stream)
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Works until the process stops. What fails is told, waited for and tried again, for ever."""
+        waits = 0
+        while not self._world.stopping():
+            try:
+                self.cycle(lambda: self._world.stopping())
+                waits = 0
+            except StoppedError:
+                break
+            except (UnavailableError, NoSuchTopicError) as e:
+                waits += 1
+                self._voice.tell(State.WAITING, e)
+                limits = self._world.limits
+                if not self._rest(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8))):
+                    break
+            except TarnError as e:
+                self._voice.tell(State.STOPPED, e)
+                if not self._rest(self._world.limits.recheck_s):
+                    break
+            except Exception as e:  # noqa: BLE001 - a defect in one ingestor must not take the others along
+                self._voice.tell_defect(e)
+                if not self._rest(self._world.limits.recheck_s):
+                    break
+            finally:
+                self._close()
+        self._world.board.update(self.name, state=State.FINISHED, reason="", message="the process stops")
+
+    def cycle(self, until: Callable[[], bool]) -> None:
+        """Plans once and works until asked to stop, or until the plan does not hold any more.
+
+        Raises:
+            UnavailableError: a dependency is away.
+            DataError: going on would lose or double rows.
+            TarnError: anything else that a person must see.
+        """
+        source, identity, state, fresh = self._plan()
+        self._voice.tell(State.RUNNING)
+        limits = self._world.limits
+        builder = self._new_builder()
+        now = self._world.clock()
+        committed_s = looked_s = acknowledged_s = now
+        acknowledge: dict[int, int] = {}
+        while not until():
+            now = self._world.clock()
+            self._world.board.update(self.name, beat_s=now)
+            wait_s = builder.wait_s(now)
+            idle = wait_s is None and builder.ranges() and now - committed_s >= limits.watermark_s
+            if wait_s == 0.0 or idle:
+                result = self._commit(builder.cut(), source, identity, fresh, state.uuid)
+                if result is None:
+                    return
+                state, after = result
+                fresh -= after.keys()
+                committed_s = self._world.clock()
+                acknowledge.update(after)
+                builder = self._new_builder()
+                continue
+            if acknowledge and now - acknowledged_s >= limits.acknowledge_s:
+                source.acknowledge(acknowledge)
+                acknowledge, acknowledged_s = {}, now
+            if now - looked_s >= limits.look_s:
+                looked_s = now
+                if not self._measure(source) or (wait_s is None and not self._look(source, identity, state)):
+                    return
+            timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
+            for polled in source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
+                builder.add(polled, now_s=self._world.clock())
+        if acknowledge:
+            source.acknowledge(acknowledge)
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def _plan(self) -> tuple[Source, SourceId, TableState, frozenset[int]]:
+        """Opens the topic, makes what is missing, and seeks to where the table stands.
+
+        Returns:
+            The topic, who it is, the table, and the partitions that the table does not know yet.
+        """
+        kafka = self.spec.spec.source.kafka
+        self._measured = False
+        source = self._source = self._world.sources.open(self._topic, stream=self._stream)
+        try:
+            identity = source.identity()
+        except NoSuchTopicError:
+            if not kafka.create:
+                raise
+            self._world.sources.create(self._topic, partitions=kafka.partitions)
+            identity = source.identity()
+        self._letters.see(ensure(self._world.catalog, self._letters_table, letters_request()))
+        ensure(self._world.catalog, self.target.name, self.target.request())
+        state = self._committer.load()
+        bounds = source.bounds()
+        table = offsets_in(state, self._stream)
+        self._show(state, table, identity, bounds)
+        # From here on whatever stops the ingestor leaves a true lag, renewed by each plan.
+        self.target.see(state)
+        if table is None:
+            require_only_stream(state, self._stream, identity, bounds, table=str(self.target.name))
+        self._beside = streams_named(state) - {self._stream}
+        positions = start_positions(table, identity, bounds, stream=self._stream)
+        source.seek(positions)
+        self._letters.register(state)
+        head = state.head_id
+        self._world.board.update(self.name, progress_s=self._world.clock())
+        log.info(
+            "ingestor planned",
+            ingestor=self.name,
+            table=str(self.target.name),
+            topic=self._topic,
+            positions={str(p): o for p, o in positions.items()},
+            snapshot_id=head,
+        )
+        known = table.next if table is not None else {}
+        return source, identity, state, frozenset(p for p in positions if p not in known)
+
+    def _show(
+        self, state: TableState, table: OffsetMap | None, identity: SourceId, bounds: Mapping[int, Bounds]
+    ) -> None:
+        """Puts on the board how far table and topic are, if their offsets can be compared."""
+        if table is None or table.source == identity:
+            held = next_or_start(table, {p: b.start for p, b in bounds.items()})
+            ends = {p: b.end for p, b in bounds.items()}
+            self._world.board.update(
+                self.name, committed=held, ends=ends, snapshot_id=state.head_id, measured=True
+            )
+            self._measured = True
+
+    def _commit(
+        self, batch: RawBatch, source: Source, identity: SourceId, fresh: frozenset[int], table_uuid: str
+    ) -> tuple[TableState, dict[int, int]] | None:
+        """Makes a batch a fact; None if the plan does not hold any more.
+
+        Raises:
+            SourceChangedError: the topic was made anew while it was read.
+        """
+        world = self._world
+        started = world.clock()
+        decoded = decode(self._decoder, batch)
+        decoded_s = world.clock()
+        layout = self.target.layout
+        made = encode(decoded, layout, self.target.root, new_name=world.new_id)
+        files = put_files(world.objects, made.files)
+        at = datetime.fromtimestamp(world.ports.now_ms() / 1_000, tz=UTC)
+        letters = self._letters.write(batch, made.bad, at=at)
+        written_s = world.clock()
+        # Ids are never used twice: the same one before the first read and now means that all came from it.
+        require_same_source(identity, source.identity())
+        change = BatchChange(
+            commit_id=world.new_id(),
+            table_uuid=table_uuid,
+            stream=self._stream,
+            source=identity,
+            ranges=batch.ranges,
+            fresh=fresh,
+            files=files,
+            letters=letters,
+            registered=self._letters.marker,
+            beside=self._beside,
+        )
+        result = self._committer.commit(change, layout)
+        if isinstance(result, NotDone):
+            log.warning(
+                "batch does not fit the table; planning again", ingestor=self.name, reason=result.reason
+            )
+            return None
+        self._voice.tell(State.RUNNING)
+        took_ms = (world.clock() - started) * 1_000
+        after = {r.partition: r.end for r in batch.ranges}
+        held = offsets_in(result.state, self._stream)
+        if held is None or any(held.next.get(p, -1) != end for p, end in after.items()):
+            # In the table, and more besides: somebody else writes this stream too.
+            log.info("the table is ahead of this batch; planning again", ingestor=self.name)
+            return None
+        if not self.target.is_current(result.state):
+            self.target.see(result.state)
+        if result.by_us:
+            world.board.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
+        status = world.board.get(self.name)
+        world.board.update(
+            self.name,
+            committed={**status.committed, **after},
+            ends={p: max(end, after.get(p, end)) for p, end in status.ends.items()},
+            commit_ms=took_ms,
+            commit_at_ms=world.ports.now_ms(),
+            progress_s=world.clock(),
+            snapshot_id=result.state.head_id,
+        )
+        log.debug(
+            "batch committed",
+            ingestor=self.name,
+            rows=made.rows,
+            bad=len(made.bad),
+            attempts=result.attempts,
+            ms=round(took_ms, 1),
+            decode_ms=round((decoded_s - started) * 1_000, 1),
+            write_ms=round((written_s - decoded_s) * 1_000, 1),
+        )
+        if letters:
+            log.warning(
+                "bad records went to dead letters",
+                ingestor=self.name,
+                records=len(made.bad),
+                table=str(self._letters_table),
+                first=next(iter(made.bad.values())),
+            )
+            self._letters.register(result.state)
+        return result.state, after
+
+    def _measure(self, source: Source) -> bool:
+        """Asks how far the topic reaches, for the lag; False if a new plan is due."""
+        ends = {p: b.end for p, b in source.bounds().items()}
+        status = self._world.board.update(self.name, ends=ends, measured=True)
+        if status.lag == 0:
+            self._world.board.update(self.name, progress_s=self._world.clock())
+        if set(ends) - set(status.committed):
+            log.info("the topic has new partitions; planning again", ingestor=self.name)
+            return False
+        return True
+
+    def _look(self, source: Source, identity: SourceId, state: TableState) -> bool:
+        """Looks at topic and table while nothing comes; False if a new plan is due."""
+        require_same_source(identity, source.identity())
+        now = self._committer.load()
+        moved = now.uuid != state.uuid or offsets_in(now, self._stream) != offsets_in(state, self._stream)
+        if moved or not self.target.is_current(now):
+            log.info("the table moved under this ingestor; planning again", ingestor=self.name)
+            return False
+        self._letters.register(now)
+        return True
+
+    def _new_committer(self, table: TableName) -> Committer:
+        world = self._world
+        return Committer(
+            world.catalog,
+            table,
+            Manifests(world.objects, new_name=world.new_id),
+            ports=world.ports,
+            retention=world.retention,
+            on_wait=self._voice.tell_wait,
+        )
+
+    def _new_builder(self) -> BatchBuilder:
+        limits = self.spec.spec.batching
+        return BatchBuilder(
+            records_max=limits.max_records,
+            bytes_max=limits.max_bytes,
+            latency_s_max=limits.max_latency_seconds,
+        )
+
+    def _rest(self, seconds: float) -> bool:
+        """Waits; False if the process stops meanwhile. A lag that this turn could not ask for is no lag."""
+        if not self._measured:
+            self._world.board.update(self.name, measured=False)
+        try:
+            self._world.ports.sleep(seconds)
+        except StoppedError:
+            return False
+        return True
+
+    def _close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()

@@ -1,0 +1,107 @@
+"""What was done lately is remembered by time, however often things are done (invariant I4)."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarn_catalog.state.request_history import INLINE_MAX, PAGE_FAN_IN, REMEMBERED_MS, Done, Memory, spill
+
+
+class Pages:
+    def __init__(self) -> None:
+        self.written: dict[str, tuple[Done, ...]] = {}
+        self.numbers = itertools.count()
+
+    def new_key(self) -> str:
+        return f"page-{next(self.numbers)}"
+
+    def write(self, key: str, entries: tuple[Done, ...]) -> None:
+        assert key not in self.written
+        self.written[key] = entries
+
+    def read(self, key: str) -> tuple[Done, ...]:
+        return self.written[key]
+
+
+def remember(memory: Memory, pages: Pages, done: Done) -> Memory:
+    memory = memory.add(done)
+    if memory.overflow():
+        memory = spill(
+            memory,
+            now_ms=done.at_ms,
+            new_key=pages.new_key,
+            read_page=pages.read,
+            write_page=pages.write,
+        )
+    return Memory.from_json(memory.to_json())
+
+
+def test_every_key_within_the_window_is_found_and_the_value_stays_small() -> None:
+    memory, pages = Memory(), Pages()
+    for number in range(12_000):
+        done = Done(nonce=f"n{number}", version=number, at_ms=number, key=f"k{number}", what="commit:x")
+        memory = remember(memory, pages, done)
+        assert len(memory.inline) <= INLINE_MAX
+        assert len(memory.pages) < 4 * PAGE_FAN_IN
+    for number in (0, 1, 47, 48, 5_000, 11_951, 11_999):
+        assert memory.find(f"k{number}", pages.read).nonce == f"n{number}"
+    assert memory.find("k12000", pages.read) is None
+    written = sum(len(entries) for entries in pages.written.values())
+    assert written < 5 * 12_000, "each key is written again a few times only"
+
+
+def test_keys_are_forgotten_by_time_only() -> None:
+    memory, pages = Memory(), Pages()
+    step_ms = REMEMBERED_MS // 1_000
+    for number in range(3_000):
+        memory = remember(
+            memory,
+            pages,
+            Done(nonce=f"n{number}", version=number, at_ms=number * step_ms, key=f"k{number}", what="x"),
+        )
+    assert memory.find("k2001", pages.read) is not None
+    assert all(page.to_ms >= 2_998 * step_ms - REMEMBERED_MS - 100 * step_ms for page in memory.pages)
+    assert memory.find("k100", pages.read) is None
+
+
+def test_entries_without_a_key_leave_no_page() -> None:
+    memory, pages = Memory(), Pages()
+    for number in range(1_000):
+        memory = remember(memory, pages, Done(nonce=f"n{number}", version=number, at_ms=number))
+    assert pages.written == {}
+    assert len(memory.inline) <= INLINE_MAX
+
+
+def test_wrote_tells_yes_no_and_too_long_ago() -> None:
+    memory = Memory(inline=tuple(Done(nonce=f"n{v}", version=v, at_ms=v) for v in range(10, 20)))
+    assert memory.wrote("n12", 12) is True
+    assert memory.wrote("other", 12) is False
+    assert memory.wrote("other", 10) is False
+    assert memory.wrote("n9", 9) is None
+    assert Memory().wrote("n1", 1) is False
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.booleans()), min_size=1, max_size=400),
+    st.integers(0, 399),
+)
+def test_spilling_loses_nothing_at_any_rate(steps: list[tuple[int, bool]], probe: int) -> None:
+    memory, pages = Memory(), Pages()
+    expected: dict[str, int] = {}
+    now_ms = 0
+    for number, (gap, keyed) in enumerate(steps * 3):
+        now_ms += gap
+        key = f"k{number}" if keyed else None
+        if key is not None:
+            expected[key] = now_ms
+        memory = remember(
+            memory, pages, Done(nonce=f"n{number}", version=number, at_ms=now_ms, key=key, what="w")
+        )
+    wanted = f"k{probe}"
+    found = memory.find(wanted, pages.read)
+    assert (found is not None) == (wanted in expected)
+    assert found is None or found.at_ms == expected[wanted]

@@ -1,0 +1,94 @@
+"""Settings and the start: what cannot be used is named, with its variable."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tarn.core.errors import InvalidSettingError
+from tarn_catalog.rest.server import bound, sides
+from tarn_catalog.settings import Settings, load_settings
+from tarn_catalog.testing.server import write_secrets
+
+
+def test_defaults_fit_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TARN_S3_ENDPOINT", "TARN_BUCKET", "TARN_CATALOG_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    settings = load_settings()
+    assert settings.catalog_host == "127.0.0.1"
+    assert (settings.catalog_port_inside, settings.catalog_port_published) == (8181, 8182)
+    assert settings.roots.warehouse == "s3://tarn/warehouse"
+    inside, published = sides(settings)
+    assert (inside.s3_endpoint, published.s3_endpoint) == ("http://minio:9000", "http://127.0.0.1:9000")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TARN_S3_ENDPOINT", "minio:9000"),
+        ("TARN_S3_ENDPOINT_INSIDE", "http://"),
+        ("TARN_S3_ENDPOINT_PUBLISHED", "http://x/path"),
+        ("TARN_BUCKET", "A"),
+        ("TARN_REGION", "us east"),
+        ("TARN_WAREHOUSE", ""),
+        ("TARN_LOG_LEVEL", "loud"),
+        ("TARN_CATALOG_PORT_INSIDE", "99999"),
+        ("TARN_CATALOG_STORE_WAIT_S", "-1"),
+        ("TARN_HOSTS", "http://a.lan"),
+    ],
+)
+def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidSettingError, match=f"{name}: "):
+        load_settings()
+
+
+def test_a_missing_or_empty_secret_is_named(tmp_path: Path) -> None:
+    settings = Settings(secrets_dir=tmp_path)
+    with pytest.raises(InvalidSettingError, match="s3_access_key_id: No such file"):
+        settings.store()
+    (tmp_path / "s3_access_key_id").write_text("\n")
+    with pytest.raises(InvalidSettingError, match="s3_access_key_id is empty"):
+        settings.store()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        settings = Settings(catalog_port_inside=0, catalog_port_published=port)
+        with pytest.raises(InvalidSettingError, match=f"Cannot listen on 127.0.0.1:{port}: Address already"):
+            bound(settings)
+
+
+def test_the_command_ends_with_one_line_that_says_why(tmp_path: Path) -> None:
+    write_secrets(tmp_path)
+    for name in ("s3_access_key_id", "s3_secret_access_key"):
+        (tmp_path / name).write_text("x" * 20)
+    environment = {
+        "TARN_SECRETS_DIR": str(tmp_path),
+        "TARN_S3_ENDPOINT": "http://127.0.0.1:9",
+        "TARN_CATALOG_STORE_WAIT_S": "0",
+        "TARN_CATALOG_PORT_INSIDE": "0",
+        "TARN_CATALOG_PORT_PUBLISHED": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tarn_catalog.rest.server"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert line["level"] == "error"
+    assert line["service"] == "catalog"
+    assert "could not be used for 0 s" in line["reason"]
+    assert "Traceback" not in done.stdout + done.stderr

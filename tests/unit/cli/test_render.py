@@ -1,0 +1,110 @@
+"""What people see."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+
+from tarn.cli.canary import CanaryRow, Report, Stage
+from tarn.cli.layers import LayerState, Progress
+from tarn.cli.ports import TableFacts
+from tarn.cli.render import _age, print_report, print_status
+from tarn.cli.status import IngestorFacts, ServiceState, Status
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def consoles() -> tuple[Console, Console]:
+    return Console(file=io.StringIO(), width=160), Console(file=io.StringIO(), width=160, soft_wrap=True)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_status_shows_a_row_per_service_layer_ingestor_and_table_and_faults_apart():
+    services = (
+        ServiceState(service="minio", address="http://minio:9000", ok=True, detail="answers", milliseconds=4),
+        ServiceState(
+            service="kafka",
+            address="kafka:9092",
+            ok=False,
+            detail="[red]away[/red]",
+            milliseconds=5000,
+            container="unhealthy",
+        ),
+        ServiceState(service="pipeline", address="", ok=True, detail="", milliseconds=0, container="healthy"),
+    )
+    table = TableFacts(
+        name="ops.canary",
+        format_version=2,
+        rows=1234567,
+        data_files=None,
+        delete_files=0,
+        snapshots=3,
+        last_commit=AT - timedelta(minutes=10),
+    )
+    layers = (
+        layer("bronze", Progress.IDLE, behind=0, freshness_s=600.0),
+        layer("silver", Progress.UNKNOWN, behind=None, freshness_s=None),
+    )
+    entry = IngestorFacts(name="flights", state="?", topic="flights.events", table="bronze.x", lag=7)
+    out, err = consoles()
+    faults = {"a.b": "broken", "offsets": "[red]away[/red]"}
+    print_status(
+        Status(at=AT, services=services, layers=layers, ingestors=(entry,), tables=(table,), faults=faults),
+        out,
+        err,
+    )
+    shown = text(out)
+    for first, parts in (
+        ("minio", ("ok", "answers")),
+        ("kafka", ("DOWN", "see below", "unhealthy")),
+        ("pipeline", ("ok", "healthy")),
+        ("bronze ", ("1,200", "nothing new was produced", "10 min")),
+        ("silver", ("? ", "300 behind bronze")),
+        ("flights", ("flights.events", "bronze.x", "7", "?")),
+        ("ops.canary", ("1,234,567", "?", "3", "2026-03-01 11:50:00Z", "10 min")),
+    ):
+        (row,) = [line for line in shown.splitlines() if line.startswith(first)]
+        for part in parts:
+            assert part in row, (first, part)
+    assert text(err).splitlines() == ["kafka: [red]away[/red]", "a.b: broken"]
+
+
+def layer(name: str, progress: Progress, *, behind: int | None, freshness_s: float | None) -> LayerState:
+    return LayerState(
+        layer=name,
+        progress=progress,
+        rows=1200,
+        offsets=1300,
+        behind=behind,
+        behind_bronze=300,
+        newest=None,
+        freshness_s=freshness_s,
+    )
+
+
+def test_the_report_shows_a_row_per_part_and_what_went_wrong_apart():
+    stages = (
+        Stage(name="kafka", ok=True, rows=1, seconds=0.12, detail="partition 0, offset 3"),
+        Stage(name="trino", ok=False, rows=None, seconds=60.0, detail="trino is away: start it"),
+    )
+    out, err = consoles()
+    row = CanaryRow(id="x", sent_at=AT, note="")
+    print_report(Report(row=row, stages=stages, seconds=61.04), out, err)
+    assert any("kafka" in line and "0.1" in line and "offset 3" in line for line in text(out).splitlines())
+    assert "The canary did not make it in 61.0 s." in text(out)
+    assert text(err) == "trino: trino is away: start it\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_ages_are_told_in_the_unit_that_says_most(seconds, shown):
+    assert _age(seconds) == shown

@@ -1,0 +1,83 @@
+"""One script at a time: the second is refused with the pid of the first, and a killed one leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tarn_host.console import StopError
+from tarn_host.stack import lock, project
+from tarn_host.stack.project import Project
+
+from tests.support.stack import eventually
+
+HERE = Project(name="tarn-1", base="b", own_base=True, settings={})
+HOLD = """
+import sys, time
+sys.path.insert(0, sys.argv.pop(1))
+from pathlib import Path
+from tarn_host.stack import lock, project
+project.STATE_DIR = Path(sys.argv.pop(1))
+sys.argv = ["scripts/up", "--small"]
+with lock.only_one(project.Project(name="tarn-1", base="b", own_base=True, settings={})):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "STATE_DIR", tmp_path)
+    monkeypatch.setattr(lock, "GLANCE_S", 0.2)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another script that holds the lock."""
+    library = str(project.ROOT / "scripts/lib")
+    command = [sys.executable, "-I", "-c", HOLD, library, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_second_is_refused_with_the_first_ones_pid_and_words(other: subprocess.Popen[str]) -> None:
+    assert lock.is_busy(HERE)
+    with pytest.raises(StopError) as caught, lock.only_one(HERE):
+        pytest.fail("two at once")
+    assert f"scripts/up --small (pid {other.pid}, for " in caught.value.what
+    assert "nothing was changed" in caught.value.what
+    assert "Ctrl-C" in caught.value.fix
+
+
+def test_what_a_killed_one_left_is_taken_over(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    other.send_signal(signal.SIGKILL)
+    other.wait(timeout=10)
+    assert f'"pid": {other.pid}' in (tmp_path / "tarn-1.lock").read_text()
+    eventually(lambda: not lock.is_busy(HERE), timeout_s=10, what="the lock of a killed one is free")
+    with lock.only_one(HERE):
+        assert json.loads((tmp_path / "tarn-1.lock").read_text())["pid"] == os.getpid()
+
+
+def test_another_project_of_the_clone_is_not_in_the_way(other: subprocess.Popen[str]) -> None:
+    with lock.only_one(Project(name="tarn-1-test", base="b", own_base=True, settings={})):
+        assert lock.is_busy(HERE)
+
+
+def test_a_look_changes_and_leaves_nothing(tmp_path: Path) -> None:
+    assert not lock.is_busy(HERE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_without_words_is_refused_all_the_same(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    (tmp_path / "tarn-1.lock").write_text("")
+    with pytest.raises(StopError, match="another script is at work on tarn-1"), lock.only_one(HERE):
+        pytest.fail("two at once")
