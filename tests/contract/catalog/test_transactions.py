@@ -619,8 +619,8 @@ def test_actors_under_faults_and_kills_leave_everything_whole(
     record_property, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each seed is a play of its own; TARN_TEST_SEEDS asks for more of them."""
-    for module in ("names", "namespaces"):
-        monkeypatch.setattr(f"tarn_catalog.{module}.ThreadPoolExecutor", Alone)
+    for module in ("rename_register_purge", "namespaces"):
+        monkeypatch.setattr(f"tarn_catalog.operations.{module}.ThreadPoolExecutor", Alone)
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
         play = Play(seed)
