@@ -38,7 +38,7 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from tarn.adapters.store import FileStore, ObjectStore, S3Store
 from tarn.core import errors as ours
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
 from tarn_catalog.state.context import Metadata
@@ -88,7 +88,7 @@ _table_errors = _translated(theirs.TableAlreadyExistsError)
 _namespace_errors = _translated(theirs.NamespaceAlreadyExistsError)
 
 
-def open_store(properties: Properties) -> tuple[ObjectStore, Roots]:
+def open_store(properties: Properties) -> tuple[ObjectStore, WarehouseLayout]:
     """The store that `uri` names, and how its keys and locations meet.
 
     Raises:
@@ -98,7 +98,7 @@ def open_store(properties: Properties) -> tuple[ObjectStore, Roots]:
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.path:
         folder = FileStore(unquote(parts.path))
-        return folder, Roots(base=f"file://{folder.root}")
+        return folder, WarehouseLayout(base=f"file://{folder.root}")
     if parts.scheme == "s3" and parts.netloc and not parts.path.strip("/"):
         missing = [
             name
@@ -114,7 +114,7 @@ def open_store(properties: Properties) -> tuple[ObjectStore, Roots]:
             access_key_id=str(properties["s3.access-key-id"]),
             secret_access_key=str(properties["s3.secret-access-key"]),
         )
-        return store, Roots(base=f"s3://{parts.netloc}")
+        return store, WarehouseLayout(base=f"s3://{parts.netloc}")
     raise ours.InvalidSettingError(
         f"Cannot open the lake {uri!r}: set uri to s3://<bucket> or file:///<folder>", uri=uri
     )

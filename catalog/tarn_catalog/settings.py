@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tarn.adapters.store import S3Store
 from tarn.core.errors import InvalidSettingError
 from tarn.core.hosts import Hosts, parse_names
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 
 
 def _endpoint(value: str) -> str:
@@ -57,9 +57,9 @@ class Settings(BaseSettings):
         return Hosts.of("catalog", self.catalog_host, extra=parse_names(self.hosts))
 
     @property
-    def roots(self) -> Roots:
+    def roots(self) -> WarehouseLayout:
         """How keys and locations meet."""
-        return Roots(base=f"s3://{self.bucket}")
+        return WarehouseLayout(base=f"s3://{self.bucket}")
 
     def secret(self, name: str) -> str:
         """The content of one secret file.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tarn.core.history import Retention, may_be_thinned, removable, retention_of
+from tarn.core.history import Retention, may_be_thinned, retention_of, snapshots_to_expire
 from tarn_catalog.metadata.builder import Draft
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.snapshots import remove_snapshots
@@ -35,7 +35,7 @@ def trimmed(draft: Draft) -> Draft:
     rule = retention_of(draft.meta["properties"], DEFAULT)
     if rule is None or not draft.added:
         return draft
-    old = removable(draft.meta, rule, now_ms=draft.now_ms, keep=frozenset(draft.added))
+    old = snapshots_to_expire(draft.meta, rule, now_ms=draft.now_ms, keep=frozenset(draft.added))
     return remove_snapshots(draft, {"action": "remove-snapshots", "snapshot-ids": old}) if old else draft
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 
 from tarn.core.errors import InvalidError, InvalidLocationError
-from tarn.core.naming import Roots, check_path_properties
+from tarn.core.naming import WarehouseLayout, check_path_properties
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json, check_bound, check_schema
 
@@ -29,7 +29,7 @@ _FIELDS: tuple[tuple[str, type], ...] = (
 )
 
 
-def check_file(location: str, roots: Roots) -> str:
+def check_file(location: str, roots: WarehouseLayout) -> str:
     """The key of a metadata file, if it lies where one may lie.
 
     Raises:
@@ -47,7 +47,7 @@ def check_file(location: str, roots: Roots) -> str:
     return roots.key(location)
 
 
-def check_metadata(raw: bytes, location: str, roots: Roots) -> Json:
+def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> Json:
     """The metadata in a file, if the catalog can go on from it.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tarn.adapters.store import ObjectStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.health import Health
 from tarn_catalog.operations.multi_table_commit import Together
 from tarn_catalog.operations.namespaces import Namespaces
@@ -30,7 +30,7 @@ class Catalog:
     def __init__(
         self,
         store: ObjectStore,
-        roots: Roots,
+        roots: WarehouseLayout,
         *,
         patience: Patience | None = None,
         now_ms: Callable[[], int] | None = None,

@@ -12,9 +12,9 @@ import structlog
 
 from tarn.adapters.store import (
     ObjectStore,
-    StoreAmbiguousError,
     StoreBusyError,
     StoreDeniedError,
+    StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -159,7 +159,7 @@ def check_store(
         attempt += 1
         try:
             _Check(store=store, prefix=f"{PROBE_PREFIX}{name}-{attempt}").run()
-        except (StoreUnavailableError, StoreDeniedError, StoreAmbiguousError, StoreBusyError) as e:
+        except (StoreUnavailableError, StoreDeniedError, StoreOutcomeUnknownError, StoreBusyError) as e:
             waited_s = clock() - started
             if waited_s >= wait_s_max:
                 raise UnavailableError(

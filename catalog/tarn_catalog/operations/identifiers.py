@@ -13,7 +13,7 @@ from tarn.core.errors import (
     OutcomeUnknownError,
     TarnError,
 )
-from tarn.core.naming import Roots, check_path_properties, pointer_key
+from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
 from tarn_catalog.metadata import expiry, table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
@@ -146,7 +146,9 @@ def is_create(requirements: Sequence[Json]) -> bool:
     return any(requirement.get("type") == "assert-create" for requirement in requirements)
 
 
-def staged(requirements: Sequence[Json], updates: Sequence[Json], *, roots: Roots, now_ms: int) -> Json:
+def staged(
+    requirements: Sequence[Json], updates: Sequence[Json], *, roots: WarehouseLayout, now_ms: int
+) -> Json:
     """The first metadata of a table whose create was staged.
 
     Raises:

@@ -15,7 +15,7 @@ import orjson
 
 from tarn.adapters.store import ObjectStore
 from tarn.core.errors import CorruptStateError, InvalidError, OutcomeUnknownError
-from tarn.core.naming import KEY_PAGES_PREFIX, Roots
+from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
 from tarn.core.outcome import Outcome
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.state.pointer import Value
@@ -146,7 +146,7 @@ class Core:
     def __init__(
         self,
         store: ObjectStore,
-        roots: Roots,
+        roots: WarehouseLayout,
         *,
         patience: Patience | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),

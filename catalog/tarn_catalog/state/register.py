@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from tarn.adapters.store import (
     ObjectStore,
-    StoreAmbiguousError,
     StoreBusyError,
     Stored,
     StoreDeniedError,
+    StoreOutcomeUnknownError,
     StoreRefusedError,
 )
 from tarn.core.errors import ConflictError, UnavailableError
@@ -110,7 +110,7 @@ class Register:
                 # The answer of a store that refuses load says nothing certain about what it did.
                 ambiguous, reason = True, e.message
                 continue
-            except StoreAmbiguousError as e:
+            except StoreOutcomeUnknownError as e:
                 ambiguous, reason = True, e.message
             except StoreDeniedError as e:
                 if ambiguous:
@@ -195,7 +195,7 @@ def write_once(store: ObjectStore, key: str, data: bytes, *, patience: Patience)
             if found.data == data:
                 return
             raise ConflictError(f"{key} exists with another content; it is written once only", key=key) from e
-        except (StoreBusyError, StoreAmbiguousError) as e:
+        except (StoreBusyError, StoreOutcomeUnknownError) as e:
             reason = e.message
         else:
             return

@@ -21,10 +21,10 @@ from enum import Enum, auto
 from tarn.adapters.store import (
     Listed,
     ObjectStore,
-    StoreAmbiguousError,
     StoreBusyError,
     Stored,
     StoreDeniedError,
+    StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -162,12 +162,12 @@ class FaultyStore:
             raise StoreDeniedError(text)
         if fault in (Fault.LOST_REPLY, Fault.BUSY_DONE):
             self._arrive(write)
-            raise StoreBusyError(text) if fault is Fault.BUSY_DONE else StoreAmbiguousError(text)
+            raise StoreBusyError(text) if fault is Fault.BUSY_DONE else StoreOutcomeUnknownError(text)
         if fault is Fault.LATE:
             with self._lock:
                 at = len(self.seen) + self._late_ops if self._late_ops is not None else 1 << 62
                 self._late.append((at, write))
-        raise StoreAmbiguousError(text)
+        raise StoreOutcomeUnknownError(text)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
@@ -177,7 +177,7 @@ class FaultyStore:
         if fault in (Fault.CRASH, Fault.CRASH_DONE):
             raise Crash(f"delete {key}")
         if fault is not None:
-            raise StoreAmbiguousError(f"delete of {key}: a fault on purpose")
+            raise StoreOutcomeUnknownError(f"delete of {key}: a fault on purpose")
         self.inner.delete(key)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:

@@ -30,7 +30,7 @@ UPLOADS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class ObjectBody:
     """An object, whole if it is small.
 
     Attributes:
@@ -56,7 +56,7 @@ class BulkStore(Protocol):
     def get(self, key: str) -> Stored | None:
         """What the key holds, or None; errors as `list`."""
 
-    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> Opened | None:
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
         """The object, with its bytes if it has at most so many; None if there is none; errors as `list`."""
 
     def part(self, key: str, start: int, end: int) -> bytes:
@@ -106,17 +106,17 @@ class S3Bulk(S3Store):
                 endpoint=self.endpoint,
             ) from error
 
-    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> Opened | None:
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
         """See `BulkStore.open`."""
 
-        def once() -> Opened | None:
+        def once() -> ObjectBody | None:
             try:
                 result = obstore.get(self._store, key)
                 size = result.meta["size"]
                 data = bytes(result.bytes()) if size <= bytes_max else None
             except FileNotFoundError:
                 return None
-            return Opened(size_bytes=size, data=data)
+            return ObjectBody(size_bytes=size, data=data)
 
         return self._read(once, f"read {key}")
 
@@ -158,13 +158,13 @@ class PlainBulk:
         """See `BulkStore.get`."""
         return self._store.get(key)
 
-    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> Opened | None:
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
         """See `BulkStore.open`."""
         found = self._store.get(key)
         if found is None:
             return None
         size = len(found.data)
-        return Opened(size_bytes=size, data=found.data if size <= bytes_max else None)
+        return ObjectBody(size_bytes=size, data=found.data if size <= bytes_max else None)
 
     def part(self, key: str, start: int, end: int) -> bytes:
         """See `BulkStore.part`."""

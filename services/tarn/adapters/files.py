@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tarn.adapters.partitions import folder, split
 from tarn.adapters.statistics import statistics_of
 from tarn.adapters.store import ObjectStore
-from tarn.adapters.write_schema import Layout
+from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
 
 PUT_ATTEMPTS_MAX = 5
@@ -27,7 +27,7 @@ ZSTD_LEVEL = 3
 ROW_GROUP_ROWS_MAX = 1_000_000
 
 
-class Objects:
+class FileIO:
     """Objects by location (`s3://bucket/key`), over a store that knows keys.
 
     Args:
@@ -116,7 +116,7 @@ class EncodedFile:
 
 
 def encode_rows(
-    layout: Layout, root: str, rows: pa.Table, *, new_name: Callable[[], str]
+    layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
 ) -> tuple[EncodedFile, ...]:
     """The rows as files below `root`/data, one per partition; no rows, no file. Nothing is written.
 
@@ -147,7 +147,7 @@ def encode_rows(
     return tuple(made)
 
 
-def put_files(objects: Objects, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
+def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
     """Puts the files into the store.
 
     Raises:
@@ -159,7 +159,7 @@ def put_files(objects: Objects, encoded: Sequence[EncodedFile]) -> tuple[Written
 
 
 def write_rows(
-    objects: Objects, layout: Layout, root: str, rows: pa.Table, *, new_name: Callable[[], str]
+    objects: FileIO, layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
 ) -> tuple[WrittenFile, ...]:
     """Encodes the rows and puts the files into the store; errors as `encode_rows` and `put_files`."""
     return put_files(objects, encode_rows(layout, root, rows, new_name=new_name)) if rows.num_rows else ()
@@ -174,7 +174,7 @@ def _shape(rows: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=target)
 
 
-def _encode(rows: pa.Table, layout: Layout) -> tuple[bytes, dict[str, Any]]:
+def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]:
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,

@@ -30,8 +30,8 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from tarn.core.offsets import SourceId
-from tarn.core.source import Bounds, NoSuchTopicError, Source
+from tarn.core.offsets import TopicIdentity
+from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader
 
 log = structlog.get_logger()
 
@@ -47,7 +47,7 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 class KafkaSources:
-    """`Sources` of one Kafka cluster.
+    """`TopicClient` of one Kafka cluster.
 
     Args:
         bootstrap: host:port of a broker, several joined by commas.
@@ -58,12 +58,12 @@ class KafkaSources:
         self._bootstrap = bootstrap
         self._login = login
 
-    def open(self, topic: str, *, stream: str) -> Source:
-        """See `Sources.open`."""
+    def open(self, topic: str, *, stream: str) -> TopicReader:
+        """See `TopicClient.open`."""
         return KafkaSource(self._bootstrap, topic, stream=stream, login=self._login())
 
     def create(self, topic: str, *, partitions: int) -> None:
-        """See `Sources.create`."""
+        """See `TopicClient.create`."""
         with _told(f"create topic {topic}", self._bootstrap):
             admin = _admin(self._bootstrap, self._login())
             try:
@@ -76,7 +76,7 @@ class KafkaSources:
 
 
 class KafkaSource:
-    """A `Source` over kafka-python."""
+    """A `TopicReader` over kafka-python."""
 
     def __init__(self, bootstrap: str, topic: str, *, stream: str, login: Login) -> None:
         self._bootstrap = bootstrap
@@ -107,24 +107,24 @@ class KafkaSource:
                 self._admin.close()
                 raise
 
-    def identity(self) -> SourceId:
-        """See `Source.identity`."""
+    def identity(self) -> TopicIdentity:
+        """See `TopicReader.identity`."""
         found = self._describe()
         with _told(f"ask who topic {self._topic} is", self._bootstrap):
             cluster = self._admin.describe_cluster()["cluster_id"]
-        return SourceId(cluster=str(cluster), topic=self._topic, topic_id=str(found["topic_id"]))
+        return TopicIdentity(cluster=str(cluster), topic=self._topic, topic_id=str(found["topic_id"]))
 
-    def bounds(self) -> dict[int, Bounds]:
-        """See `Source.bounds`."""
+    def bounds(self) -> dict[int, OffsetBounds]:
+        """See `TopicReader.bounds`."""
         found = self._describe()
         partitions = [TopicPartition(self._topic, p["partition_index"]) for p in found["partitions"]]
         with _told(f"ask how far topic {self._topic} reaches", self._bootstrap):
             starts = self._consumer.beginning_offsets(partitions, timeout_ms=CALL_TIMEOUT_MS)
             ends = self._consumer.end_offsets(partitions, timeout_ms=CALL_TIMEOUT_MS)
-        return {tp.partition: Bounds(int(starts[tp]), int(ends[tp])) for tp in sorted(partitions)}
+        return {tp.partition: OffsetBounds(int(starts[tp]), int(ends[tp])) for tp in sorted(partitions)}
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """See `Source.seek`."""
+        """See `TopicReader.seek`."""
         wanted = {TopicPartition(self._topic, p): offset for p, offset in positions.items()}
         with _told(f"seek in topic {self._topic}", self._bootstrap):
             self._consumer.assign(list(wanted))
@@ -133,7 +133,7 @@ class KafkaSource:
         self._positions = dict(positions)
 
     def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
-        """See `Source.poll`."""
+        """See `TopicReader.poll`."""
         with _told(f"read topic {self._topic}", self._bootstrap):
             try:
                 polled = self._consumer.poll(
@@ -186,8 +186,8 @@ class KafkaSource:
                     self._positions[partition] = end
             return found
 
-    def acknowledge(self, positions: Mapping[int, int]) -> None:
-        """See `Source.acknowledge`."""
+    def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
+        """See `TopicReader.commit_group_offsets`."""
         offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in positions.items()}
         try:
             self._consumer.commit(offsets, timeout_ms=CALL_TIMEOUT_MS)
@@ -195,7 +195,7 @@ class KafkaSource:
             log.info("group offsets not written; only lag tools use them", topic=self._topic, reason=repr(e))
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `TopicReader.close`."""
         for client in (self._consumer, self._admin):
             try:
                 client.close()

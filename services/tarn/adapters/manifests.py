@@ -36,8 +36,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType
 
-from tarn.adapters.files import Objects, WrittenFile
-from tarn.adapters.write_schema import Layout
+from tarn.adapters.files import FileIO, WrittenFile
+from tarn.adapters.write_schema import WriteSchema
 from tarn.core.table_state import TableState
 
 MERGE_COUNT = 16
@@ -71,13 +71,13 @@ class Manifests:
         new_name: gives a name that was never used before.
     """
 
-    def __init__(self, objects: Objects, *, new_name: Callable[[], str]) -> None:
+    def __init__(self, objects: FileIO, *, new_name: Callable[[], str]) -> None:
         self._objects = objects
         self._new_name = new_name
         self._lists: OrderedDict[str, list[ManifestFile]] = OrderedDict()
 
     def write_manifest(
-        self, layout: Layout, root: str, files: Sequence[WrittenFile], *, snapshot_id: int
+        self, layout: WriteSchema, root: str, files: Sequence[WrittenFile], *, snapshot_id: int
     ) -> ManifestFile | None:
         """A manifest that adds the files, or None; it fits every base, as sequence numbers are inherited."""
         if not files:
@@ -90,7 +90,7 @@ class Manifests:
         ]
         return self._write(entries, layout.spec, layout.schema, root, snapshot_id, layout.format_version)
 
-    def write_list(
+    def write_manifest_list(
         self, state: TableState, added: ManifestFile | None, *, snapshot_id: int, schema: Schema
     ) -> WrittenList:
         """The manifest list of a snapshot on this base: the added manifest and everything the base has.
@@ -160,7 +160,7 @@ class Manifests:
     ) -> list[ManifestFile]:
         """The same live files in fewer manifests, if a group is due; at most one group per commit."""
         spec = _spec(state, int(state.metadata["default-spec-id"]))
-        due = due_group(manifests, spec_id=spec.spec_id) if _readable(spec, schema) else []
+        due = manifests_to_merge(manifests, spec_id=spec.spec_id) if _readable(spec, schema) else []
         if not due:
             return manifests
         group = [manifests[n] for n in due]
@@ -191,7 +191,7 @@ class Manifests:
         return writer.to_manifest_file()
 
 
-def due_group(manifests: Sequence[ManifestFile], *, spec_id: int) -> list[int]:
+def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> list[int]:
     """The positions of manifests to merge now: sixteen of this partitioning and about one size, or none.
 
     Those of another partitioning stay as they are: no commit adds to them, and their column may be gone.

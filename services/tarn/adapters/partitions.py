@@ -16,7 +16,7 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from tarn.adapters.write_schema import Layout
+from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidError, InvalidSpecError
 
 PARTITIONS_PER_BATCH_MAX = 500
@@ -24,7 +24,7 @@ FOLDER_BYTES_MAX = 200
 """Of one level; a longer name is cut and told apart by a digest. MinIO takes 255, S3 1,024 for all levels."""
 
 
-def split(rows: pa.Table, layout: Layout) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
     """The rows by partition, with the partition's values as Iceberg stores them.
 
     Raises:
@@ -51,7 +51,7 @@ def split(rows: pa.Table, layout: Layout) -> Iterator[tuple[tuple[Any, ...], pa.
         yield values, rows.take(pa.array(sorted(part["row_list"]), pa.int64()))
 
 
-def folder(values: tuple[Any, ...], layout: Layout) -> str:
+def folder(values: tuple[Any, ...], layout: WriteSchema) -> str:
     """Where files of a partition go below the data folder, with a slash at the end; "" without partitions."""
     if not values:
         return ""
@@ -66,7 +66,7 @@ def _short(level: str) -> str:
     return f"{level[: FOLDER_BYTES_MAX - len(digest) - 1]}~{digest}"
 
 
-def unfit(rows: pa.Table, layout: Layout) -> dict[int, str]:
+def unfit(rows: pa.Table, layout: WriteSchema) -> dict[int, str]:
     """Row to reason where a partition value does not fit the column's type: a number cut down below its end.
 
     Written as it wraps around, engines would look for the row in another partition and not find it.
@@ -98,7 +98,7 @@ def unfit(rows: pa.Table, layout: Layout) -> dict[int, str]:
     return found
 
 
-def _values(rows: pa.Table, layout: Layout, field: PartitionField) -> pa.Array:
+def _values(rows: pa.Table, layout: WriteSchema, field: PartitionField) -> pa.Array:
     """What the transform makes of the field's column: dates as days, times as microseconds."""
     column = _column(rows, layout, field.source_id)
     if column is None:
@@ -123,7 +123,7 @@ def _values(rows: pa.Table, layout: Layout, field: PartitionField) -> pa.Array:
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
-def _column(rows: pa.Table, layout: Layout, field_id: int) -> pa.Array | None:
+def _column(rows: pa.Table, layout: WriteSchema, field_id: int) -> pa.Array | None:
     """A column by its id, also inside a struct; None if ingest does not write it, so that it is all null."""
     path = layout.schema.find_column_name(field_id)
     names = [] if path is None else path.split(".")

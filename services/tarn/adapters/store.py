@@ -3,7 +3,7 @@
     StoreRefusedError    the condition did not hold (412, 409, already exists): read the key
     StoreBusyError       asked to slow down (503, 429): wait, try again
     StoreDeniedError     these credentials may not do this
-    StoreAmbiguousError  a write without an answer (time-out, reset, 5xx): it may have happened
+    StoreOutcomeUnknownError  a write without an answer (time-out, reset, 5xx): it may have happened
     StoreUnavailableError a read without an answer
 
 Nothing is retried here except reads: who writes decides (invariant I3).
@@ -54,7 +54,7 @@ class StoreDeniedError(ForbiddenError):
     """The credentials may not do this, or are not known."""
 
 
-class StoreAmbiguousError(OutcomeUnknownError):
+class StoreOutcomeUnknownError(OutcomeUnknownError):
     """A write without an answer: it may have happened, or may still happen."""
 
 
@@ -112,14 +112,14 @@ class ObjectStore(Protocol):
             StoreRefusedError: the condition did not hold; nothing was written by this call.
             StoreBusyError: the store asks to come back later.
             StoreDeniedError: not allowed; nothing was written.
-            StoreAmbiguousError: no answer; it may have been written, or may still be.
+            StoreOutcomeUnknownError: no answer; it may have been written, or may still be.
         """
 
     def delete(self, key: str) -> None:
         """Remove the key; absent is fine.
 
         Raises:
-            StoreAmbiguousError: no answer.
+            StoreOutcomeUnknownError: no answer.
             StoreDeniedError: not allowed.
         """
 
@@ -279,12 +279,12 @@ class S3Store:
             ) from error
         if status == 507 or any(word in str(error) for word in NO_ROOM):
             # Not a refusal: a disk that runs full while it writes proves nothing about what is on it.
-            raise StoreAmbiguousError(
+            raise StoreOutcomeUnknownError(
                 f"could not {what}: the disk of the store at {self.endpoint} is full; free some space and it "
                 "goes on by itself (scripts/doctor tells how much there is)",
                 endpoint=self.endpoint,
             ) from error
-        raise StoreAmbiguousError(
+        raise StoreOutcomeUnknownError(
             f"no answer to: {what} at {self.endpoint}: {_first_line(error)}; it may have happened",
             endpoint=self.endpoint,
         ) from error

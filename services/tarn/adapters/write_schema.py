@@ -32,7 +32,7 @@ PROPERTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WriteSchema:
     """How files of a table are written, for one version of its schema and partitioning.
 
     Attributes:
@@ -99,7 +99,7 @@ def create_request(
     }
 
 
-def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, table: str) -> Layout:
+def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, table: str) -> WriteSchema:
     """The layout for writing these columns to the table as it is now.
 
     Raises:
@@ -153,7 +153,7 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
             table=table,
             problems=problems,
         )
-    return Layout(
+    return WriteSchema(
         arrow=pa.schema(arrow),
         schema=schema,
         file_schema=Schema(*written, schema_id=schema.schema_id),
@@ -162,7 +162,7 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     )
 
 
-def is_current(layout: Layout, state: TableState) -> bool:
+def is_current(layout: WriteSchema, state: TableState) -> bool:
     """Whether the layout was made for the table's present columns and partitioning."""
     m = state.metadata
     now = (m.get("current-schema-id", 0), m.get("default-spec-id", 0), state.format_version)

@@ -21,7 +21,7 @@ from tarn.cli.settings import Settings, load_login, load_secrets, load_settings
 from tarn.core.errors import InvalidError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.exit_codes import OK, exit_code
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
-from tarn.core.source import Source
+from tarn.core.source import TopicReader
 from tarn.core.table_state import TableState
 from tarn.flights import dataset
 from tarn.flights.events import Shares, Stream
@@ -48,7 +48,7 @@ class World:
     sources: KafkaSources
     catalog: RestCatalog
 
-    def open(self) -> Source:
+    def open(self) -> TopicReader:
         """The topic as ingest reads it."""
         return self.sources.open(self.topic.name, stream="bench")
 
@@ -214,7 +214,7 @@ def _held(state: TableState) -> Mapping[int, int]:
     return {} if text is None else OffsetMap.from_json(text).next
 
 
-def _until(source: Source, goal: int) -> Any:
+def _until(source: TopicReader, goal: int) -> Any:
     """Polls until so many offsets are read."""
     moved_s, done = time.monotonic(), 0
     while done < goal:

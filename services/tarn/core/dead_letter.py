@@ -54,7 +54,7 @@ class PendingFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class DeadLetterWatermark:
     """How far one stream's files are registered: everything up to this sequence number of that very table."""
 
     table_uuid: str
@@ -111,12 +111,12 @@ def pending_from_json(text: str) -> tuple[PendingFile, ...]:
         ) from e
 
 
-def markers_to_json(markers: Mapping[str, Marker]) -> str:
+def markers_to_json(markers: Mapping[str, DeadLetterWatermark]) -> str:
     """The form in the dead-letter table's summary: every stream's marker, carried forward by each commit."""
     return orjson.dumps({s: [m.table_uuid, m.sequence] for s, m in sorted(markers.items())}).decode()
 
 
-def markers_from_json(text: str) -> dict[str, Marker]:
+def markers_from_json(text: str) -> dict[str, DeadLetterWatermark]:
     """Reads the form of `markers_to_json`.
 
     Raises:
@@ -124,7 +124,7 @@ def markers_from_json(text: str) -> dict[str, Marker]:
     """
     try:
         return {
-            stream: Marker(table_uuid=str(u), sequence=int(s))
+            stream: DeadLetterWatermark(table_uuid=str(u), sequence=int(s))
             for stream, (u, s) in orjson.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError) as e:
@@ -134,7 +134,7 @@ def markers_from_json(text: str) -> dict[str, Marker]:
 
 
 def unregistered(
-    pending: tuple[PendingFile, ...], marker: Marker | None, *, table_uuid: str
+    pending: tuple[PendingFile, ...], marker: DeadLetterWatermark | None, *, table_uuid: str
 ) -> tuple[PendingFile, ...]:
     """The files that the marker does not cover; a marker of another table covers nothing."""
     if marker is None or marker.table_uuid != table_uuid:

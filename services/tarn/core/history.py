@@ -127,7 +127,7 @@ def _ladder(text: str) -> Retention:
     return retention
 
 
-def removable(
+def snapshots_to_expire(
     metadata: Json, retention: Retention, *, now_ms: int, keep: frozenset[int] = frozenset(), coming: int = 0
 ) -> list[int]:
     """The snapshots that a commit removes, oldest first.

@@ -174,7 +174,7 @@ def claim_key(table_uuid: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
+class WarehouseLayout:
     """Where keys and locations meet: the location of key `k` is `<base>/<k>`.
 
     Attributes:

@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceId:
+class TopicIdentity:
     """What was read: offsets mean something only together with this.
 
     Attributes:
@@ -60,7 +60,7 @@ class OffsetMap:
         next: partition to next offset; a partition that was never committed is absent.
     """
 
-    source: SourceId
+    source: TopicIdentity
     next: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class OffsetMap:
             value = orjson.loads(text)
             if value["v"] != FORMAT:
                 raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
-            source = SourceId(cluster=value["cluster"], topic=value["topic"], topic_id=value["topic-id"])
+            source = TopicIdentity(cluster=value["cluster"], topic=value["topic"], topic_id=value["topic-id"])
             after = {int(p): int(o) for p, o in value["next"].items()}
             if any(p < 0 or o < 0 for p, o in after.items()):
                 raise ValueError("a negative partition or offset")
@@ -135,7 +135,7 @@ class AlreadyDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class OffsetMismatch:
     """The batch was cut from another view of the table: seek to the table's map and read again.
 
     Attributes:
@@ -160,12 +160,12 @@ class Refused:
         )
 
 
-Verdict = Ready | AlreadyDone | Refused
+Verdict = Ready | AlreadyDone | OffsetMismatch
 
 
-def judge(
+def check_offsets(
     table: OffsetMap | None,
-    source: SourceId,
+    source: TopicIdentity,
     ranges: tuple[OffsetRange, ...],
     *,
     fresh: frozenset[int] = frozenset(),
@@ -196,11 +196,11 @@ def judge(
         if found == r.start or (found is None and r.partition in fresh):
             continue
         kind: Literal["gap", "overlap"] = "overlap" if found is not None and found > r.start else "gap"
-        return Refused(partition=r.partition, expected=r.start, found=found, kind=kind, table=table)
+        return OffsetMismatch(partition=r.partition, expected=r.start, found=found, kind=kind, table=table)
     return Ready(after=(table or OffsetMap(source=source)).advance(ranges))
 
 
-def require_same_source(table: SourceId, seen: SourceId) -> None:
+def require_same_source(table: TopicIdentity, seen: TopicIdentity) -> None:
     """Returns if offsets of one can be compared with the other's.
 
     Raises:

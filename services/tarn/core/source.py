@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tarn.core.batch import RawRecords
 from tarn.core.errors import NotFoundError
-from tarn.core.offsets import SourceId
+from tarn.core.offsets import TopicIdentity
 
 
 class NoSuchTopicError(NotFoundError):
@@ -16,17 +16,17 @@ class NoSuchTopicError(NotFoundError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OffsetBounds:
     """What a partition's log holds: offsets in [start, end); `end` is the last stable offset."""
 
     start: int
     end: int
 
 
-class Source(Protocol):
+class TopicReader(Protocol):
     """One topic. Used by one thread."""
 
-    def identity(self) -> SourceId:
+    def identity(self) -> TopicIdentity:
         """Who the topic is right now, asked from the cluster.
 
         Raises:
@@ -34,7 +34,7 @@ class Source(Protocol):
             UnavailableError: no answer.
         """
 
-    def bounds(self) -> dict[int, Bounds]:
+    def bounds(self) -> dict[int, OffsetBounds]:
         """What every partition holds right now.
 
         Raises:
@@ -54,17 +54,17 @@ class Source(Protocol):
             UnavailableError: no answer.
         """
 
-    def acknowledge(self, positions: Mapping[int, int]) -> None:
+    def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
         """Writes group offsets for lag tools; a failure is told, and harms nothing."""
 
     def close(self) -> None:
         """Gives up all connections."""
 
 
-class Sources(Protocol):
+class TopicClient(Protocol):
     """Opens topics."""
 
-    def open(self, topic: str, *, stream: str) -> Source:
+    def open(self, topic: str, *, stream: str) -> TopicReader:
         """The topic, with nothing read yet.
 
         Raises:

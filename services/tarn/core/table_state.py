@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarn.core.errors import CorruptStateError
-from tarn.core.history import Retention, removable, retention_of
+from tarn.core.history import Retention, retention_of, snapshots_to_expire
 
 MAIN = "main"
 COMMIT_ID_KEY = "tarn.commit-id"
@@ -257,7 +257,7 @@ def build_commit(
     moved = state.refs.get(append.tag)
     keep = frozenset({int(moved["snapshot-id"])}) if moved is not None else frozenset()
     rule = retention_of(state.properties, retention)
-    old = [] if rule is None else removable(state.metadata, rule, now_ms=at_ms, keep=keep, coming=1)
+    old = [] if rule is None else snapshots_to_expire(state.metadata, rule, now_ms=at_ms, keep=keep, coming=1)
     if old:
         updates.append({"action": "remove-snapshots", "snapshot-ids": old})
     requirements: list[Json] = [

@@ -8,19 +8,19 @@ from typing import Literal
 
 from tarn.adapters.files import WrittenFile
 from tarn.core import dead_letter
-from tarn.core.dead_letter import Marker, PendingFile
+from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.errors import CorruptStateError, OtherStreamError
 from tarn.core.offsets import (
     SUMMARY_PREFIX,
     TAG_PREFIX,
     AlreadyDone,
     OffsetMap,
+    OffsetMismatch,
     OffsetRange,
-    Refused,
-    SourceId,
-    judge,
+    TopicIdentity,
+    check_offsets,
 )
-from tarn.core.source import Bounds
+from tarn.core.source import OffsetBounds
 from tarn.core.table_state import Json, TableState, marker_property
 from tarn.ingest.committer import Covered, Fit, Unfit
 
@@ -46,7 +46,7 @@ def streams_named(state: TableState) -> frozenset[str]:
 
 
 def require_only_stream(
-    state: TableState, stream: str, source: SourceId, bounds: Mapping[int, Bounds], *, table: str
+    state: TableState, stream: str, source: TopicIdentity, bounds: Mapping[int, OffsetBounds], *, table: str
 ) -> None:
     """Returns if this stream may begin in the table: no other one has put records there that it would read.
 
@@ -132,7 +132,7 @@ def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
     return dead_letter.pending_from_json(text) if text else ()
 
 
-def markers_in(state: TableState) -> dict[str, Marker]:
+def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
     """Every stream's marker in this version of the dead-letter table.
 
     Raises:
@@ -143,7 +143,7 @@ def markers_in(state: TableState) -> dict[str, Marker]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchChange:
+class BatchCommit:
     """A batch: its files, its ranges and its dead letters are one fact (invariants I5, I12).
 
     Attributes:
@@ -162,12 +162,12 @@ class BatchChange:
     commit_id: str
     table_uuid: str
     stream: str
-    source: SourceId
+    source: TopicIdentity
     ranges: tuple[OffsetRange, ...]
     fresh: frozenset[int] = frozenset()
     files: tuple[WrittenFile, ...] = ()
     letters: tuple[WrittenFile, ...] = ()
-    registered: Marker | None = None
+    registered: DeadLetterWatermark | None = None
     beside: frozenset[str] = frozenset()
 
     @property
@@ -186,10 +186,10 @@ class BatchChange:
         Raises:
             SourceChangedError: the table's offsets belong to another topic.
         """
-        verdict = judge(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
+        verdict = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
         if isinstance(verdict, AlreadyDone):
             return Covered()
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, OffsetMismatch):
             return Unfit(reason=verdict.reason)
         new = streams_named(state) - {self.stream} - self.beside
         if new:
@@ -234,7 +234,7 @@ class RegisterChange:
     ingested_uuid: str
     sequence: int
     files: tuple[WrittenFile, ...]
-    after: Marker | None
+    after: DeadLetterWatermark | None
 
     @property
     def tag(self) -> str:
@@ -256,5 +256,5 @@ class RegisterChange:
             return Unfit(
                 reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
             )
-        markers[self.stream] = Marker(table_uuid=self.ingested_uuid, sequence=self.sequence)
+        markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
         return Fit(summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)})

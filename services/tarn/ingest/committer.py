@@ -33,7 +33,7 @@ from tarn.adapters.catalog_client import (
 )
 from tarn.adapters.files import WrittenFile
 from tarn.adapters.manifests import Manifests
-from tarn.adapters.write_schema import Layout, is_current
+from tarn.adapters.write_schema import WriteSchema, is_current
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.table_state import COMMIT_ID_KEY, Append, CommitRequest, TableState, build_commit
@@ -60,14 +60,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotDone:
+class NeedsReplan:
     """The change does not fit the table and is not in it: plan again from the table's own state."""
 
     state: TableState
     reason: str
 
 
-CommitResult = Done | NotDone
+CommitResult = Done | NeedsReplan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What the loop needs of the world; time, ids and chance are arguments.
+    """What the commit loop calls; time, ids and the random number generator are arguments.
 
     Attributes:
         sleep: waits; raises to give up when the process is asked to stop.
@@ -179,7 +179,7 @@ class Committer:
         self._last = self._catalog.load(self._table)
         return self._last
 
-    def commit(self, change: Change, layout: Layout) -> CommitResult:
+    def commit(self, change: Change, layout: WriteSchema) -> CommitResult:
         """Puts the change into the table, once; returns only when that is certain, one way or the other.
 
         The first attempt may build on the version that the last answer showed: if that is not the head any
@@ -201,7 +201,7 @@ class Committer:
                     state = self.load()
                 if state.uuid != change.table_uuid:
                     reason = f"the table was made anew: {change.table_uuid} is {state.uuid} now"
-                    return NotDone(state=state, reason=reason)
+                    return NeedsReplan(state=state, reason=reason)
                 found = self._settled(change, state, attempts)
                 if found is not None:
                     return found
@@ -209,9 +209,11 @@ class Committer:
                 if isinstance(verdict, Covered):
                     return Done(state=state, by_us=False, attempts=attempts)
                 if isinstance(verdict, Unfit):
-                    return NotDone(state=state, reason=verdict.reason)
+                    return NeedsReplan(state=state, reason=verdict.reason)
                 if not is_current(layout, state):
-                    return NotDone(state=state, reason="the table's columns or partitions changed meanwhile")
+                    return NeedsReplan(
+                        state=state, reason="the table's columns or partitions changed meanwhile"
+                    )
                 if sent is None or sent[2] != state.head_id:
                     if manifest is None:
                         manifest = self._manifests.write_manifest(
@@ -255,9 +257,11 @@ class Committer:
         state: TableState,
         manifest: ManifestFile | None,
         snapshot_id: int,
-        layout: Layout,
+        layout: WriteSchema,
     ) -> CommitRequest:
-        written = self._manifests.write_list(state, manifest, snapshot_id=snapshot_id, schema=layout.schema)
+        written = self._manifests.write_manifest_list(
+            state, manifest, snapshot_id=snapshot_id, schema=layout.schema
+        )
         files = change.files
         append = Append(
             commit_id=change.commit_id,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tarn.adapters.catalog_client import TableCatalog
-from tarn.adapters.files import Objects
+from tarn.adapters.files import FileIO
 from tarn.core.history import Retention
-from tarn.core.source import Sources
+from tarn.core.source import TopicClient
 from tarn.ingest.committer import Ports
-from tarn.ingest.status import Board
+from tarn.ingest.status import StatusRegistry
 
 
 class StoppedError(Exception):
@@ -24,24 +24,24 @@ class Limits:
 
     Attributes:
         poll_s_max: the longest wait for records.
-        look_s: how often the topic is asked how far it reaches, and the table whether it moved.
+        check_interval_s: how often the topic is asked how far it reaches, and the table whether it moved.
         watermark_s: how long a position that moved without records may stay uncommitted (invariant I11).
-        acknowledge_s: how often group offsets are written.
+        group_commit_interval_s: how often group offsets are written.
         retry_s: the first wait after a dependency failed; doubles up to retry_s_max.
-        recheck_s: how often a stopped ingestor looks whether its reason is gone.
+        stopped_retry_s: how often a stopped ingestor looks whether its reason is gone.
     """
 
     poll_s_max: float = 0.25
-    look_s: float = 5.0
+    check_interval_s: float = 5.0
     watermark_s: float = 60.0
-    acknowledge_s: float = 5.0
+    group_commit_interval_s: float = 5.0
     retry_s: float = 0.5
     retry_s_max: float = 10.0
-    recheck_s: float = 15.0
+    stopped_retry_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class IngestContext:
     """What an ingestor needs: ports to the outside, shared by all ingestors of a process.
 
     Attributes:
@@ -51,19 +51,19 @@ class World:
         ports: what the commit loop needs; its `sleep` raises StoppedError when the process stops.
         new_id: a commit id or file name that was never used before.
         clock: monotonic seconds.
-        board: where to tell.
+        registry: where to tell.
         stopping: whether the process was asked to stop.
         limits: numbers.
         retention: which snapshots stay.
     """
 
-    sources: Sources
+    sources: TopicClient
     catalog: TableCatalog
-    objects: Objects
+    objects: FileIO
     ports: Ports
     new_id: Callable[[], str]
     clock: Callable[[], float] = time.monotonic
-    board: Board = field(default_factory=Board)
+    registry: StatusRegistry = field(default_factory=StatusRegistry)
     stopping: Callable[[], bool] = lambda: False
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)

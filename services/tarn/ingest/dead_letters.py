@@ -8,22 +8,22 @@ from datetime import datetime
 import pyarrow as pa
 import structlog
 
-from tarn.adapters.files import Objects, WrittenFile, write_rows
-from tarn.adapters.write_schema import Layout, layout_of, layout_version
+from tarn.adapters.files import FileIO, WrittenFile, write_rows
+from tarn.adapters.write_schema import WriteSchema, layout_of, layout_version
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
-from tarn.core.dead_letter import Marker
+from tarn.core.dead_letter import DeadLetterWatermark
 from tarn.core.errors import InvalidSpecError
 from tarn.core.table_state import TableState
 from tarn.ingest.batch_commit import RegisterChange, markers_in, pending_in
-from tarn.ingest.committer import Committer, NotDone
+from tarn.ingest.committer import Committer, NeedsReplan
 
 log = structlog.get_logger()
 
 REGISTER_ROUNDS_MAX = 20
 
 
-class Letters:
+class DeadLetterWriter:
     """The dead letters of one stream.
 
     Args:
@@ -38,7 +38,7 @@ class Letters:
     def __init__(
         self,
         committer: Committer,
-        objects: Objects,
+        objects: FileIO,
         *,
         stream: str,
         topic: str,
@@ -51,14 +51,14 @@ class Letters:
         self._topic = topic
         self._table = table
         self._new_id = new_id
-        self._layout: tuple[tuple[object, ...], Layout] | None = None
+        self._layout: tuple[tuple[object, ...], WriteSchema] | None = None
         self._root = ""
         self._uuid = ""
-        self._marker: Marker | None = None
+        self._marker: DeadLetterWatermark | None = None
         self._written: dict[str, WrittenFile] = {}
 
     @property
-    def marker(self) -> Marker | None:
+    def marker(self) -> DeadLetterWatermark | None:
         """How far the stream was registered when the dead-letter table was last seen."""
         return self._marker
 
@@ -122,7 +122,7 @@ class Letters:
             )
             result = self._committer.commit(change, layout)
             self.see(result.state)
-            if isinstance(result, NotDone):
+            if isinstance(result, NeedsReplan):
                 # Somebody else registered some of them: choose again.
                 self.see(self._committer.load())
                 continue
@@ -132,7 +132,7 @@ class Letters:
             log.info("dead letters registered", stream=self._stream, table=self._table, files=len(waiting))
         return count
 
-    def _seen(self) -> Layout:
+    def _seen(self) -> WriteSchema:
         if self._layout is None:
             self.see(self._committer.load())
         if self._layout is None:

@@ -17,7 +17,7 @@ from tarn.adapters.kafka import cluster_id
 from tarn.adapters.kafka_login import Login
 from tarn.adapters.store import ObjectStore
 from tarn.core.errors import NotFoundError, TarnError
-from tarn.ingest.status import Board
+from tarn.ingest.status import StatusRegistry
 
 log = structlog.get_logger()
 
@@ -27,18 +27,20 @@ PROBE_KEY = "warehouse/_health/ingest"
 PROBE_TABLE = TableName(("ops",), "canary")
 
 
-class Watch:
+class DependencyMonitor:
     """Looks on a thread per dependency, so that a frozen one hides no other.
 
     Args:
         looks: by name; a look raises if the dependency is not usable.
-        board: where to tell.
+        registry: where to tell.
         stop: ends the threads.
     """
 
-    def __init__(self, looks: Mapping[str, Callable[[], None]], board: Board, stop: threading.Event) -> None:
+    def __init__(
+        self, looks: Mapping[str, Callable[[], None]], registry: StatusRegistry, stop: threading.Event
+    ) -> None:
         self._looks = dict(looks)
-        self._board = board
+        self._registry = registry
         self._stop = stop
 
     def start(self) -> None:
@@ -56,14 +58,14 @@ class Watch:
                 ok, message = False, e.message
             except Exception as e:  # noqa: BLE001 - whatever a look raises means: not usable
                 ok, message = False, f"{type(e).__name__}: {e}"
-            self._board.saw(name, ok=ok, message=message, looked_s=time.monotonic())
+            self._registry.record_check(name, ok=ok, message=message, looked_s=time.monotonic())
             if ok is not before:
                 (log.info if ok else log.warning)("dependency", name=name, usable=ok, message=message)
                 before = ok
             self._stop.wait(LOOK_EVERY_S if ok else LOOK_AGAIN_S)
 
 
-def look_at_store(store: ObjectStore) -> Callable[[], None]:
+def check_store(store: ObjectStore) -> Callable[[], None]:
     """Reads a key with the service's own credentials; absent is fine."""
 
     def look() -> None:
@@ -86,7 +88,7 @@ def write_to_store(store: ObjectStore) -> list[str]:
     return []
 
 
-def look_at_catalog(catalog: RestCatalog) -> Callable[[], None]:
+def check_catalog(catalog: RestCatalog) -> Callable[[], None]:
     """Loads a table as the service's own principal; absent is fine."""
 
     def look() -> None:
@@ -98,7 +100,7 @@ def look_at_catalog(catalog: RestCatalog) -> Callable[[], None]:
     return look
 
 
-def look_at_kafka(bootstrap: str, login: Callable[[], Login]) -> Callable[[], None]:
+def check_kafka(bootstrap: str, login: Callable[[], Login]) -> Callable[[], None]:
     """Asks the cluster who it is, logged in as the service's own user with what its secret files say now."""
 
     def look() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tarn.adapters.files import EncodedFile, encode_rows
 from tarn.adapters.partitions import unfit
-from tarn.adapters.write_schema import Layout
+from tarn.adapters.write_schema import WriteSchema
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.isolate import isolate
@@ -49,7 +49,7 @@ def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
     return Decoded(rows=rows, index=index, bad=dict(sorted(bad.items())), joined=False)
 
 
-def encode(decoded: Decoded, layout: Layout, root: str, *, new_name: Callable[[], str]) -> Made:
+def encode(decoded: Decoded, layout: WriteSchema, root: str, *, new_name: Callable[[], str]) -> Made:
     """Encodes the rows of a batch as files below `root`; a row that cannot be encoded is a bad record.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The status page: /health, /status and /metrics. Reads the board; only the deep health check waits."""
+"""The status page: /health, /status and /metrics. Reads the registry; only the deep health check waits."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import orjson
 
 from tarn.core.hosts import Hosts
-from tarn.ingest.status import Board, faults, hanging, to_metrics
+from tarn.ingest.status import StatusRegistry, faults, hanging, to_metrics
 
 REQUEST_TIMEOUT_S = 5.0
 OWN_HOSTS = Hosts.of("ingest")
 
 
 class StatusServer:
-    """Serves the board on a thread of its own.
+    """Serves the registry on a thread of its own.
 
     Args:
-        board: what to show.
+        registry: what to show.
         listen: the address to listen on.
         port: 0 takes a free one.
-        clock: monotonic seconds, the same as the board's writers use.
-        deep: does what the deep health check asks for beyond the board; its faults.
+        clock: monotonic seconds, the same as the registry's writers use.
+        deep: does what the deep health check asks for beyond the registry; its faults.
         hosts: the names that it answers under.
     """
 
     def __init__(
         self,
-        board: Board,
+        registry: StatusRegistry,
         *,
         listen: str,
         port: int,
@@ -40,7 +40,7 @@ class StatusServer:
         class Handler(_Handler):
             pass
 
-        Handler.board = board
+        Handler.registry = registry
         Handler.clock = staticmethod(clock)
         Handler.deep = staticmethod(deep)
         Handler.hosts = hosts
@@ -64,7 +64,7 @@ class StatusServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    board: Board
+    registry: StatusRegistry
     clock: Callable[[], float]
     deep: Callable[[], list[str]]
     hosts: Hosts
@@ -83,17 +83,17 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal is not None:
             self._answer(refusal.status, orjson.dumps({"error": refusal.message}))
         elif path == "/health":
-            found = faults(self.board, now_s=self.clock(), deep=query in ("deep", "lag"))
+            found = faults(self.registry, now_s=self.clock(), deep=query in ("deep", "lag"))
             if deep and not found:
                 found = self.deep()
-            stuck = hanging(self.board, now_s=self.clock())
+            stuck = hanging(self.registry, now_s=self.clock())
             body = {"healthy": not found, "faults": found, "hanging": stuck}
             self._answer(503 if found else 200, orjson.dumps(body))
         elif path == "/status":
             self._answer(200, self._status())
         elif path == "/metrics":
             self._answer(
-                200, to_metrics(self.board).encode(), kind="text/plain; version=0.0.4; charset=utf-8"
+                200, to_metrics(self.registry).encode(), kind="text/plain; version=0.0.4; charset=utf-8"
             )
         else:
             self._answer(
@@ -108,12 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
         return orjson.dumps(
             {
                 "service": "ingest",
-                "ingestors": {n: s.to_json() for n, s in self.board.ingestors().items()},
+                "ingestors": {n: s.to_json() for n, s in self.registry.ingestors().items()},
                 "dependencies": {
                     n: {"ok": d.ok, "message": d.message, "ageSeconds": round(now - d.looked_s, 1)}
-                    for n, d in self.board.dependencies().items()
+                    for n, d in self.registry.dependencies().items()
                 },
-                "faults": faults(self.board, now_s=now),
+                "faults": faults(self.registry, now_s=now),
             },
             option=orjson.OPT_INDENT_2,
         )

@@ -17,19 +17,19 @@ from tarn.adapters.manifests import Manifests
 from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.offsets import OffsetMap, SourceId, next_or_start, require_same_source
-from tarn.core.source import Bounds, NoSuchTopicError, Source
+from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
+from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_state import TableState
-from tarn.ingest.batch_commit import BatchChange, offsets_in, require_only_stream, streams_named
-from tarn.ingest.committer import Committer, NotDone
-from tarn.ingest.context import StoppedError, World
-from tarn.ingest.dead_letters import Letters
+from tarn.ingest.batch_commit import BatchCommit, offsets_in, require_only_stream, streams_named
+from tarn.ingest.committer import Committer, NeedsReplan
+from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.dead_letters import DeadLetterWriter
 from tarn.ingest.encode import decode, encode
 from tarn.ingest.plan import start_positions
-from tarn.ingest.reporter import Voice
+from tarn.ingest.reporter import StatusReporter
 from tarn.ingest.status import State
-from tarn.ingest.target_table import Target, ensure, letters_request
+from tarn.ingest.target_table import TargetTable, dead_letter_request, ensure
 
 log = structlog.get_logger()
 
@@ -39,20 +39,20 @@ class Ingestor:
 
     Args:
         spec: what to do.
-        world: what to do it with.
+        context: what to do it with.
     """
 
-    def __init__(self, spec: IngestorSpec, world: World) -> None:
+    def __init__(self, spec: IngestorSpec, context: IngestContext) -> None:
         self.spec = spec
         self.name = spec.name
         self._stream = spec.stream
-        self._world = world
+        self._context = context
         body = spec.spec
         self._topic = body.source.kafka.topic
-        self.target = Target(spec)
-        self._voice = Voice(spec.name, world)
+        self.target = TargetTable(spec)
+        self._reporter = StatusReporter(spec.name, context)
         letters = body.dead_letters.table
-        self._letters_table = TableName(letters.levels, letters.name)
+        self._dead_letter_table = TableName(letters.levels, letters.name)
         self._decoder = Decoder(
             body.columns.fields,
             source=self._topic,
@@ -60,47 +60,49 @@ class Ingestor:
             record_bytes_max=body.dead_letters.max_record_bytes,
         )
         self._committer = self._new_committer(self.target.name)
-        self._letters = Letters(
-            self._new_committer(self._letters_table),
-            world.objects,
+        self._dead_letters = DeadLetterWriter(
+            self._new_committer(self._dead_letter_table),
+            context.objects,
             stream=self._stream,
             topic=self._topic,
-            table=str(self._letters_table),
-            new_id=world.new_id,
+            table=str(self._dead_letter_table),
+            new_id=context.new_id,
         )
-        self._source: Source | None = None
+        self._source: TopicReader | None = None
         self._beside: frozenset[str] = frozenset()
         self._measured = False
-        world.board.update(self.name, table=str(self.target.name), topic=self._topic, stream=self._stream)
+        context.registry.update(
+            self.name, table=str(self.target.name), topic=self._topic, stream=self._stream
+        )
 
     # -- life ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Works until the process stops. What fails is told, waited for and tried again, for ever."""
         waits = 0
-        while not self._world.stopping():
+        while not self._context.stopping():
             try:
-                self.cycle(lambda: self._world.stopping())
+                self.cycle(lambda: self._context.stopping())
                 waits = 0
             except StoppedError:
                 break
             except (UnavailableError, NoSuchTopicError) as e:
                 waits += 1
-                self._voice.tell(State.WAITING, e)
-                limits = self._world.limits
+                self._reporter.tell(State.WAITING, e)
+                limits = self._context.limits
                 if not self._rest(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8))):
                     break
             except TarnError as e:
-                self._voice.tell(State.STOPPED, e)
-                if not self._rest(self._world.limits.recheck_s):
+                self._reporter.tell(State.STOPPED, e)
+                if not self._rest(self._context.limits.stopped_retry_s):
                     break
             except Exception as e:  # noqa: BLE001 - a defect in one ingestor must not take the others along
-                self._voice.tell_defect(e)
-                if not self._rest(self._world.limits.recheck_s):
+                self._reporter.tell_defect(e)
+                if not self._rest(self._context.limits.stopped_retry_s):
                     break
             finally:
                 self._close()
-        self._world.board.update(self.name, state=State.FINISHED, reason="", message="the process stops")
+        self._context.registry.update(self.name, state=State.FINISHED, reason="", message="the process stops")
 
     def cycle(self, until: Callable[[], bool]) -> None:
         """Plans once and works until asked to stop, or until the plan does not hold any more.
@@ -111,15 +113,15 @@ class Ingestor:
             TarnError: anything else that a person must see.
         """
         source, identity, state, fresh = self._plan()
-        self._voice.tell(State.RUNNING)
-        limits = self._world.limits
+        self._reporter.tell(State.RUNNING)
+        limits = self._context.limits
         builder = self._new_builder()
-        now = self._world.clock()
-        committed_s = looked_s = acknowledged_s = now
-        acknowledge: dict[int, int] = {}
+        now = self._context.clock()
+        committed_s = looked_s = group_commit_s = now
+        uncommitted: dict[int, int] = {}
         while not until():
-            now = self._world.clock()
-            self._world.board.update(self.name, beat_s=now)
+            now = self._context.clock()
+            self._context.registry.update(self.name, beat_s=now)
             wait_s = builder.wait_s(now)
             idle = wait_s is None and builder.ranges() and now - committed_s >= limits.watermark_s
             if wait_s == 0.0 or idle:
@@ -128,26 +130,26 @@ class Ingestor:
                     return
                 state, after = result
                 fresh -= after.keys()
-                committed_s = self._world.clock()
-                acknowledge.update(after)
+                committed_s = self._context.clock()
+                uncommitted.update(after)
                 builder = self._new_builder()
                 continue
-            if acknowledge and now - acknowledged_s >= limits.acknowledge_s:
-                source.acknowledge(acknowledge)
-                acknowledge, acknowledged_s = {}, now
-            if now - looked_s >= limits.look_s:
+            if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
+                source.commit_group_offsets(uncommitted)
+                uncommitted, group_commit_s = {}, now
+            if now - looked_s >= limits.check_interval_s:
                 looked_s = now
                 if not self._measure(source) or (wait_s is None and not self._look(source, identity, state)):
                     return
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
             for polled in source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
-                builder.add(polled, now_s=self._world.clock())
-        if acknowledge:
-            source.acknowledge(acknowledge)
+                builder.add(polled, now_s=self._context.clock())
+        if uncommitted:
+            source.commit_group_offsets(uncommitted)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
-    def _plan(self) -> tuple[Source, SourceId, TableState, frozenset[int]]:
+    def _plan(self) -> tuple[TopicReader, TopicIdentity, TableState, frozenset[int]]:
         """Opens the topic, makes what is missing, and seeks to where the table stands.
 
         Returns:
@@ -155,16 +157,16 @@ class Ingestor:
         """
         kafka = self.spec.spec.source.kafka
         self._measured = False
-        source = self._source = self._world.sources.open(self._topic, stream=self._stream)
+        source = self._source = self._context.sources.open(self._topic, stream=self._stream)
         try:
             identity = source.identity()
         except NoSuchTopicError:
             if not kafka.create:
                 raise
-            self._world.sources.create(self._topic, partitions=kafka.partitions)
+            self._context.sources.create(self._topic, partitions=kafka.partitions)
             identity = source.identity()
-        self._letters.see(ensure(self._world.catalog, self._letters_table, letters_request()))
-        ensure(self._world.catalog, self.target.name, self.target.request())
+        self._dead_letters.see(ensure(self._context.catalog, self._dead_letter_table, dead_letter_request()))
+        ensure(self._context.catalog, self.target.name, self.target.request())
         state = self._committer.load()
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
@@ -176,9 +178,9 @@ class Ingestor:
         self._beside = streams_named(state) - {self._stream}
         positions = start_positions(table, identity, bounds, stream=self._stream)
         source.seek(positions)
-        self._letters.register(state)
+        self._dead_letters.register(state)
         head = state.head_id
-        self._world.board.update(self.name, progress_s=self._world.clock())
+        self._context.registry.update(self.name, progress_s=self._context.clock())
         log.info(
             "ingestor planned",
             ingestor=self.name,
@@ -191,39 +193,48 @@ class Ingestor:
         return source, identity, state, frozenset(p for p in positions if p not in known)
 
     def _show(
-        self, state: TableState, table: OffsetMap | None, identity: SourceId, bounds: Mapping[int, Bounds]
+        self,
+        state: TableState,
+        table: OffsetMap | None,
+        identity: TopicIdentity,
+        bounds: Mapping[int, OffsetBounds],
     ) -> None:
-        """Puts on the board how far table and topic are, if their offsets can be compared."""
+        """Record how far table and topic are, if their offsets can be compared."""
         if table is None or table.source == identity:
             held = next_or_start(table, {p: b.start for p, b in bounds.items()})
             ends = {p: b.end for p, b in bounds.items()}
-            self._world.board.update(
+            self._context.registry.update(
                 self.name, committed=held, ends=ends, snapshot_id=state.head_id, measured=True
             )
             self._measured = True
 
     def _commit(
-        self, batch: RawBatch, source: Source, identity: SourceId, fresh: frozenset[int], table_uuid: str
+        self,
+        batch: RawBatch,
+        source: TopicReader,
+        identity: TopicIdentity,
+        fresh: frozenset[int],
+        table_uuid: str,
     ) -> tuple[TableState, dict[int, int]] | None:
         """Makes a batch a fact; None if the plan does not hold any more.
 
         Raises:
             SourceChangedError: the topic was made anew while it was read.
         """
-        world = self._world
-        started = world.clock()
+        context = self._context
+        started = context.clock()
         decoded = decode(self._decoder, batch)
-        decoded_s = world.clock()
+        decoded_s = context.clock()
         layout = self.target.layout
-        made = encode(decoded, layout, self.target.root, new_name=world.new_id)
-        files = put_files(world.objects, made.files)
-        at = datetime.fromtimestamp(world.ports.now_ms() / 1_000, tz=UTC)
-        letters = self._letters.write(batch, made.bad, at=at)
-        written_s = world.clock()
+        made = encode(decoded, layout, self.target.root, new_name=context.new_id)
+        files = put_files(context.objects, made.files)
+        at = datetime.fromtimestamp(context.ports.now_ms() / 1_000, tz=UTC)
+        letters = self._dead_letters.write(batch, made.bad, at=at)
+        written_s = context.clock()
         # Ids are never used twice: the same one before the first read and now means that all came from it.
         require_same_source(identity, source.identity())
-        change = BatchChange(
-            commit_id=world.new_id(),
+        change = BatchCommit(
+            commit_id=context.new_id(),
             table_uuid=table_uuid,
             stream=self._stream,
             source=identity,
@@ -231,17 +242,17 @@ class Ingestor:
             fresh=fresh,
             files=files,
             letters=letters,
-            registered=self._letters.marker,
+            registered=self._dead_letters.marker,
             beside=self._beside,
         )
         result = self._committer.commit(change, layout)
-        if isinstance(result, NotDone):
+        if isinstance(result, NeedsReplan):
             log.warning(
                 "batch does not fit the table; planning again", ingestor=self.name, reason=result.reason
             )
             return None
-        self._voice.tell(State.RUNNING)
-        took_ms = (world.clock() - started) * 1_000
+        self._reporter.tell(State.RUNNING)
+        took_ms = (context.clock() - started) * 1_000
         after = {r.partition: r.end for r in batch.ranges}
         held = offsets_in(result.state, self._stream)
         if held is None or any(held.next.get(p, -1) != end for p, end in after.items()):
@@ -251,15 +262,15 @@ class Ingestor:
         if not self.target.is_current(result.state):
             self.target.see(result.state)
         if result.by_us:
-            world.board.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
-        status = world.board.get(self.name)
-        world.board.update(
+            context.registry.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
+        status = context.registry.get(self.name)
+        context.registry.update(
             self.name,
             committed={**status.committed, **after},
             ends={p: max(end, after.get(p, end)) for p, end in status.ends.items()},
             commit_ms=took_ms,
-            commit_at_ms=world.ports.now_ms(),
-            progress_s=world.clock(),
+            commit_at_ms=context.ports.now_ms(),
+            progress_s=context.clock(),
             snapshot_id=result.state.head_id,
         )
         log.debug(
@@ -277,24 +288,24 @@ class Ingestor:
                 "bad records went to dead letters",
                 ingestor=self.name,
                 records=len(made.bad),
-                table=str(self._letters_table),
+                table=str(self._dead_letter_table),
                 first=next(iter(made.bad.values())),
             )
-            self._letters.register(result.state)
+            self._dead_letters.register(result.state)
         return result.state, after
 
-    def _measure(self, source: Source) -> bool:
+    def _measure(self, source: TopicReader) -> bool:
         """Asks how far the topic reaches, for the lag; False if a new plan is due."""
         ends = {p: b.end for p, b in source.bounds().items()}
-        status = self._world.board.update(self.name, ends=ends, measured=True)
+        status = self._context.registry.update(self.name, ends=ends, measured=True)
         if status.lag == 0:
-            self._world.board.update(self.name, progress_s=self._world.clock())
+            self._context.registry.update(self.name, progress_s=self._context.clock())
         if set(ends) - set(status.committed):
             log.info("the topic has new partitions; planning again", ingestor=self.name)
             return False
         return True
 
-    def _look(self, source: Source, identity: SourceId, state: TableState) -> bool:
+    def _look(self, source: TopicReader, identity: TopicIdentity, state: TableState) -> bool:
         """Looks at topic and table while nothing comes; False if a new plan is due."""
         require_same_source(identity, source.identity())
         now = self._committer.load()
@@ -302,18 +313,18 @@ class Ingestor:
         if moved or not self.target.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return False
-        self._letters.register(now)
+        self._dead_letters.register(now)
         return True
 
     def _new_committer(self, table: TableName) -> Committer:
-        world = self._world
+        context = self._context
         return Committer(
-            world.catalog,
+            context.catalog,
             table,
-            Manifests(world.objects, new_name=world.new_id),
-            ports=world.ports,
-            retention=world.retention,
-            on_wait=self._voice.tell_wait,
+            Manifests(context.objects, new_name=context.new_id),
+            ports=context.ports,
+            retention=context.retention,
+            on_wait=self._reporter.tell_wait,
         )
 
     def _new_builder(self) -> BatchBuilder:
@@ -327,9 +338,9 @@ class Ingestor:
     def _rest(self, seconds: float) -> bool:
         """Waits; False if the process stops meanwhile. A lag that this turn could not ask for is no lag."""
         if not self._measured:
-            self._world.board.update(self.name, measured=False)
+            self._context.registry.update(self.name, measured=False)
         try:
-            self._world.ports.sleep(seconds)
+            self._context.ports.sleep(seconds)
         except StoppedError:
             return False
         return True

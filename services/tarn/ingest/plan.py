@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tarn.core.errors import OffsetGapError
-from tarn.core.offsets import OffsetMap, SourceId, next_or_start, require_same_source
-from tarn.core.source import Bounds
+from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
+from tarn.core.source import OffsetBounds
 
 
 def start_positions(
-    table: OffsetMap | None, source: SourceId, bounds: Mapping[int, Bounds], *, stream: str
+    table: OffsetMap | None, source: TopicIdentity, bounds: Mapping[int, OffsetBounds], *, stream: str
 ) -> dict[int, int]:
     """The position of every partition: the table's map, and the log's start where the table knows nothing.
 

@@ -1,49 +1,49 @@
-"""What an ingestor tells about itself: on the board always, in the log when it changes."""
+"""An ingestor's status: in the registry always, in the log when it changes."""
 
 from __future__ import annotations
 
 import structlog
 
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.ingest.context import World
+from tarn.ingest.context import IngestContext
 from tarn.ingest.status import State
 
 log = structlog.get_logger()
 
 
-class Voice:
+class StatusReporter:
     """Tells how one ingestor is.
 
     Args:
         name: of the ingestor.
-        world: its board and clocks.
+        context: its registry and clocks.
     """
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, context: IngestContext) -> None:
         self._name = name
-        self._world = world
+        self._context = context
         self._told: tuple[State, str, str] | None = None
 
     def tell(self, state: State, error: TarnError | None = None) -> None:
-        """Puts the state on the board, and into the log when it changes."""
+        """Record the state, and log it when it changes."""
         reason = type(error).__name__.removesuffix("Error") if error is not None else ""
         message = error.message if error is not None else ""
         changes: dict[str, object] = {"state": state, "reason": reason, "message": message}
-        changes["beat_s"] = self._world.clock()
+        changes["beat_s"] = self._context.clock()
         before, self._told = self._told, (state, reason, "" if state is State.WAITING else message)
         if before != self._told:
-            changes["since_ms"] = self._world.ports.now_ms()
+            changes["since_ms"] = self._context.ports.now_ms()
             if state is State.STOPPED:
                 log.error("ingestor stopped", ingestor=self._name, reason=reason, message=message)
             elif state is State.WAITING:
                 log.warning("ingestor waits", ingestor=self._name, reason=reason, message=message)
             else:
                 log.info("ingestor runs", ingestor=self._name)
-        self._world.board.update(self._name, **changes)
+        self._context.registry.update(self._name, **changes)
 
     def tell_wait(self, reason: str) -> None:
         """Tells that something is waited for; how far the topic reaches meanwhile is not asked."""
-        self._world.board.update(self._name, measured=False)
+        self._context.registry.update(self._name, measured=False)
         self.tell(State.WAITING, UnavailableError(reason))
 
     def tell_defect(self, error: Exception) -> None:
@@ -51,10 +51,10 @@ class Voice:
         message = f"{type(error).__name__}: {error}; a defect of Tarn, please report it"
         log.error("ingestor failed", ingestor=self._name, exc_info=error)
         self._told = (State.STOPPED, "Defect", message)
-        self._world.board.update(
+        self._context.registry.update(
             self._name,
             state=State.STOPPED,
             reason="Defect",
             message=message,
-            since_ms=self._world.ports.now_ms(),
+            since_ms=self._context.ports.now_ms(),
         )

@@ -12,13 +12,19 @@ from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, TarnError
 from tarn.core.spec import Clash, IngestorSpec, settle
 from tarn.ingest.batch_commit import offsets_in
-from tarn.ingest.context import StoppedError, World
-from tarn.ingest.dependencies import Watch, look_at_catalog, look_at_kafka, look_at_store, write_to_store
+from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.dependencies import (
+    DependencyMonitor,
+    check_catalog,
+    check_kafka,
+    check_store,
+    write_to_store,
+)
 from tarn.ingest.http import StatusServer
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded
-from tarn.ingest.status import Board, State
+from tarn.ingest.status import State, StatusRegistry
 from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_login, make_store, make_world
 
 log = structlog.get_logger()
@@ -31,18 +37,20 @@ class Service:
 
     Args:
         loaded: good specs, and errors by file.
-        world: what ingestors work with.
-        board: where they tell.
+        context: what ingestors work with.
+        registry: where they tell.
         stop: set to end.
     """
 
-    def __init__(self, loaded: Loaded, world: World, board: Board, stop: threading.Event) -> None:
-        self._world = world
-        self._board = board
+    def __init__(
+        self, loaded: Loaded, context: IngestContext, registry: StatusRegistry, stop: threading.Event
+    ) -> None:
+        self._context = context
+        self._registry = registry
         self._stop = stop
         self._loaded = loaded
         self._threads = [
-            threading.Thread(target=Ingestor(spec, world).run, name=spec.name, daemon=True)
+            threading.Thread(target=Ingestor(spec, context).run, name=spec.name, daemon=True)
             for file, spec in loaded.specs.items()
             if file not in loaded.contested
         ]
@@ -60,18 +68,18 @@ class Service:
 
     def _refuse(self, file: str, error: InvalidSpecError) -> None:
         log.error("spec refused", file=file, message=error.message)
-        self._board.update(
+        self._registry.update(
             file,
             state=State.INVALID,
             reason="InvalidSpec",
             message=error.message,
-            since_ms=self._world.ports.now_ms(),
+            since_ms=self._context.ports.now_ms(),
         )
 
     def _settle(self, clash: Clash) -> None:
         """Finds out which file of a clash works already, refuses the others, and is its ingestor's thread."""
         for file in clash.files:
-            self._board.update(file, message=f"{clash.about}: the tables are asked whose stream they hold")
+            self._registry.update(file, message=f"{clash.about}: the tables are asked whose stream they hold")
         waits = 0
         holders: frozenset[str] | None = None
         while holders is None:
@@ -81,24 +89,24 @@ class Service:
                 # Away, or damaged: who is right can be said only when it is known.
                 waits += 1
                 for file in clash.files:
-                    self._board.update(file, state=State.WAITING, message=f"{clash.about}: {e.message}")
+                    self._registry.update(file, state=State.WAITING, message=f"{clash.about}: {e.message}")
                 try:
-                    limits = self._world.limits
-                    self._world.ports.sleep(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8)))
+                    limits = self._context.limits
+                    self._context.ports.sleep(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8)))
                 except StoppedError:
                     return
         winner, errors = settle(clash, self._distinct(clash, holders))
         for file, error in errors.items():
             self._refuse(file, error)
         if winner is not None:
-            self._board.remove(winner)
-            Ingestor(self._loaded.specs[winner], self._world).run()
+            self._registry.remove(winner)
+            Ingestor(self._loaded.specs[winner], self._context).run()
 
     def _holds(self, spec: IngestorSpec) -> bool:
         """Whether the spec's table holds its stream."""
         table = spec.spec.table
         try:
-            state = self._world.catalog.load(TableName(table.levels, table.name))
+            state = self._context.catalog.load(TableName(table.levels, table.name))
         except NotFoundError:
             return False
         try:
@@ -130,12 +138,12 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    board = Board()
-    world = make_world(settings, board, stop)
-    service = Service(loaded, world, board, stop)
+    registry = StatusRegistry()
+    context = make_world(settings, registry, stop)
+    service = Service(loaded, context, registry, stop)
     looked_at = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
     page = StatusServer(
-        board,
+        registry,
         listen=settings.ingest_listen,
         port=settings.ingest_port,
         clock=time.monotonic,
@@ -143,13 +151,13 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         hosts=settings.own_hosts,
     )
     page.start()
-    Watch(
+    DependencyMonitor(
         {
-            "store": look_at_store(looked_at),
-            "catalog": look_at_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
-            "kafka": look_at_kafka(settings.kafka_bootstrap, lambda: make_login(settings)),
+            "store": check_store(looked_at),
+            "catalog": check_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
+            "kafka": check_kafka(settings.kafka_bootstrap, lambda: make_login(settings)),
         },
-        board,
+        registry,
         stop,
     ).start()
     service.start()

@@ -116,7 +116,7 @@ class Dependency:
     looked_s: float
 
 
-class Board:
+class StatusRegistry:
     """All statuses, safe for several threads."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Board:
         with self._lock:
             return dict(sorted(self._ingestors.items()))
 
-    def saw(self, dependency: str, *, ok: bool, message: str, looked_s: float) -> None:
+    def record_check(self, dependency: str, *, ok: bool, message: str, looked_s: float) -> None:
         """Notes a look at a dependency."""
         with self._lock:
             self._dependencies[dependency] = Dependency(ok=ok, message=message, looked_s=looked_s)
@@ -174,14 +174,14 @@ PROGRESS_AGE_S_MAX = 120.0
 HANGING_S_MIN = 300.0
 
 
-def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
+def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> list[str]:
     """Why the service cannot do its work now; empty if it can. The deep look also asks that lag shrinks.
 
     A stopped or invalid ingestor, and one whose topic nobody made, is told on the status page and in the
     metrics: it waits for a person, and restarting the service would not help.
     """
     found = []
-    seen = board.dependencies()
+    seen = registry.dependencies()
     if not seen:
         found.append("no dependency was looked at yet")
     for name, look in seen.items():
@@ -189,7 +189,7 @@ def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
             found.append(f"{name}: {look.message}")
         elif now_s - look.looked_s > LOOK_AGE_S_MAX:
             found.append(f"{name}: no answer for {now_s - look.looked_s:.0f} s")
-    for name, status in board.ingestors().items():
+    for name, status in registry.ingestors().items():
         if status.state is State.WAITING and status.reason in FOR_A_PERSON:
             continue
         if status.state in (State.STARTING, State.WAITING):
@@ -208,14 +208,14 @@ def faults(board: Board, *, now_s: float, deep: bool = False) -> list[str]:
     return found
 
 
-def hanging(board: Board, *, now_s: float) -> list[str]:
+def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
     """The ingestors that do nothing though nothing is in their way: only a restart helps."""
-    seen = board.dependencies()
+    seen = registry.dependencies()
     if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
         return []
     return [
         f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
-        for name, status in board.ingestors().items()
+        for name, status in registry.ingestors().items()
         if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN
     ]
 
@@ -240,10 +240,10 @@ _METRICS = (
 )
 
 
-def to_metrics(board: Board) -> str:
+def to_metrics(registry: StatusRegistry) -> str:
     """The metrics in Prometheus' text form."""
     lines = []
-    statuses = board.ingestors()
+    statuses = registry.ingestors()
     for name, kind, help_text, read in _METRICS:
         lines += [f"# HELP tarn_ingest_{name} {help_text}", f"# TYPE tarn_ingest_{name} {kind}"]
         for ingestor, status in statuses.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from tarn.adapters.catalog_client import TableCatalog, TableName
-from tarn.adapters.write_schema import Layout, create_request, layout_of, layout_version
+from tarn.adapters.write_schema import WriteSchema, create_request, layout_of, layout_version
 from tarn.core import dead_letter
 from tarn.core.errors import AlreadyExistsError, NoSuchTableError
 from tarn.core.spec import IngestorSpec
@@ -29,12 +29,12 @@ def ensure(catalog: TableCatalog, table: TableName, request: Json) -> TableState
     return state
 
 
-def letters_request() -> Json:
+def dead_letter_request() -> Json:
     """What makes the table of dead letters."""
     return create_request(dead_letter.FIELDS, trace=False)
 
 
-class Target:
+class TargetTable:
     """The table of one ingestor, and the layout that its files need.
 
     Args:
@@ -45,7 +45,7 @@ class Target:
         body = spec.spec
         self.name = TableName(body.table.levels, body.table.name)
         self._body = body
-        self._layout: Layout | None = None
+        self._layout: WriteSchema | None = None
         self._version: tuple[object, ...] = ()
         self._root = ""
 
@@ -83,7 +83,7 @@ class Target:
         return self._root
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WriteSchema:
         """How rows are laid out; known after `see`."""
         if self._layout is None:
             raise AssertionError("no layout before the first plan")

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from threading import Event
 
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.files import Objects
+from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.adapters.store import S3Store
 from tarn.core.credentials import KAFKA_PASSWORD_FILE, KAFKA_USER_FILE
 from tarn.ingest.committer import Ports
-from tarn.ingest.context import StoppedError, World
+from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import Board
+from tarn.ingest.status import StatusRegistry
 
 PUT_TIMEOUT_MS = 60_000
 LOOK_TIMEOUT_MS = 4_000
@@ -84,19 +84,19 @@ def make_login(settings: Settings) -> Login:
     )
 
 
-def make_world(settings: Settings, board: Board, stop: Event) -> World:
+def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> IngestContext:
     """Everything an ingestor needs.
 
     Raises:
         InvalidSettingError: a secret file cannot be read.
     """
     sleep = stoppable_sleep(stop)
-    return World(
+    return IngestContext(
         sources=KafkaSources(settings.kafka_bootstrap, lambda: make_login(settings)),
         catalog=make_catalog(settings),
-        objects=Objects(make_store(settings), bucket=settings.bucket, sleep=sleep),
+        objects=FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
         new_id=lambda: str(uuid.uuid4()),
-        board=board,
+        registry=registry,
         stopping=stop.is_set,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import IO, Any
 
-from tarn.adapters.bulk import PART_BYTES, BulkStore, Opened
+from tarn.adapters.bulk import PART_BYTES, BulkStore, ObjectBody
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import stands
@@ -141,7 +141,7 @@ class _Copy:
         self.missing: list[str] = []
 
     def objects(self, wanted: Iterable[str], places: Places) -> None:
-        def read(location: str) -> Opened | None:
+        def read(location: str) -> ObjectBody | None:
             key = places.key(location)
             return self._store.open(key) if key is not None else None
 

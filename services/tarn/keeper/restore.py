@@ -17,7 +17,7 @@ from typing import IO
 import orjson
 
 from tarn.adapters.bulk import PART_BYTES, BulkStore
-from tarn.adapters.store import StoreAmbiguousError, StoreBusyError, StoreRefusedError
+from tarn.adapters.store import StoreBusyError, StoreOutcomeUnknownError, StoreRefusedError
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.catalog_objects import CATALOG_PREFIX, RESTORE_MARKER
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
@@ -284,7 +284,7 @@ class _Run:
         for attempt in range(1, PUT_ATTEMPTS_MAX + 1):
             try:
                 self._store.put(key, data, if_absent=True)
-            except (StoreAmbiguousError, StoreBusyError) as error:
+            except (StoreOutcomeUnknownError, StoreBusyError) as error:
                 if attempt == PUT_ATTEMPTS_MAX:
                     raise UnavailableError(
                         f"could not write {key} in {attempt} attempts: {error.message}. No table shows yet; "

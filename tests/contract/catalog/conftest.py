@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
 
 from tarn.adapters.store import FileStore, MemoryStore, ObjectStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.embedded import EmbeddedCatalog
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.testing.server import Running, serving
@@ -33,7 +33,7 @@ class Lake:
 
     kind: str
     store: ObjectStore
-    roots: Roots
+    roots: WarehouseLayout
     core: Catalog
     open: Callable[[], PyIcebergCatalog]
     running: Running | None
@@ -50,7 +50,7 @@ def stores(kind: str, folder: Path) -> ObjectStore:
 def open_lake(kind: str, folder: Path, stack: ExitStack) -> Lake:
     store = stores(kind, folder)
     # Data files are written by pyiceberg itself, into the same folder even if the metadata is in memory.
-    roots = Roots(base=f"file://{folder.resolve()}")
+    roots = WarehouseLayout(base=f"file://{folder.resolve()}")
     core = Catalog(store, roots)
     running: Running | None = None
 

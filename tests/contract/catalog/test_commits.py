@@ -24,7 +24,7 @@ from tarn.core.errors import (
     TarnError,
     UnavailableError,
 )
-from tarn.core.naming import Roots, namespace_key
+from tarn.core.naming import WarehouseLayout, namespace_key
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
 from tarn_catalog.operations.multi_table_commit import Change
@@ -34,7 +34,7 @@ from tarn_catalog.state.register import Patience
 from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
 
-ROOTS = Roots(base="s3://tarn")
+ROOTS = WarehouseLayout(base="s3://tarn")
 SLOT = Slot.of(("ns",), "t")
 NOW_MS = 1_795_000_000_000
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}

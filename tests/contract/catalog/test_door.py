@@ -17,7 +17,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tarn.adapters.store import MemoryStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.namespaces import Namespaces, Page
 from tarn_catalog.rest import app, server
@@ -46,7 +46,7 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    catalog = Catalog(MemoryStore(), Roots(base="s3://tarn"))
+    catalog = Catalog(MemoryStore(), WarehouseLayout(base="s3://tarn"))
     with serving(catalog, tmp_path / "secrets") as running:
         yield running
 
@@ -133,7 +133,9 @@ def closed(connection: socket.socket) -> bool:
 )
 def test_only_known_hosts_are_answered(tmp_path: Path, host: str, status: int) -> None:
     settings = Settings(hosts="lake.example")
-    with serving(Catalog(MemoryStore(), Roots(base="s3://tarn")), tmp_path / "secrets", settings) as running:
+    with serving(
+        Catalog(MemoryStore(), WarehouseLayout(base="s3://tarn")), tmp_path / "secrets", settings
+    ) as running:
         for uri, path in ((running.inside, "/health"), (running.published, "/health")):
             with connect(uri) as connection:
                 connection.sendall(head("GET", path, host=host))
@@ -260,7 +262,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         def start(connections_max: int = 512, **waits: float) -> Running:
             monkeypatch.setattr(server, "door", functools.partial(door, **waits))
             monkeypatch.setattr(app, "Visitors", lambda: Visitors(connections_max))
-            catalog = Catalog(MemoryStore(), Roots(base="s3://tarn"))
+            catalog = Catalog(MemoryStore(), WarehouseLayout(base="s3://tarn"))
             return stack.enter_context(serving(catalog, tmp_path / "secrets"))
 
         yield start

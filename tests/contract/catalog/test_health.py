@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 from tarn.adapters.store import MemoryStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.state.register import Patience
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 
-ROOTS = Roots(base="s3://tarn")
+ROOTS = WarehouseLayout(base="s3://tarn")
 
 
 def replica(store: FaultyStore) -> Catalog:

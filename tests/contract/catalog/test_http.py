@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tarn.adapters.store import MemoryStore
-from tarn.core.naming import POINTERS_PREFIX, TRANSACTIONS_PREFIX, Roots, claim_key
+from tarn.core.naming import POINTERS_PREFIX, TRANSACTIONS_PREFIX, WarehouseLayout, claim_key
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.state.register import Patience
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
@@ -77,7 +77,9 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     store = FaultyStore(MemoryStore())
-    catalog = Catalog(store, Roots(base="s3://tarn"), patience=Patience(attempts_max=2, sleep=lambda _: None))
+    catalog = Catalog(
+        store, WarehouseLayout(base="s3://tarn"), patience=Patience(attempts_max=2, sleep=lambda _: None)
+    )
     with serving(catalog, tmp_path / "secrets") as running:
         world = World(store, running)
         yield world

@@ -10,9 +10,9 @@ import pytest
 
 from tarn.adapters.store import (
     S3Store,
-    StoreAmbiguousError,
     StoreBusyError,
     StoreDeniedError,
+    StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -76,15 +76,15 @@ def store(server: Answers) -> S3Store:
         (403, "", StoreDeniedError, "check the store user and its policy"),
         (400, "", StoreDeniedError, "check bucket and settings"),
         (400, FULL.format("InvalidRequest", "no RequestTimeout"), StoreDeniedError, "check bucket and"),
-        (400, FULL.format("RequestTimeout", "not read in time"), StoreAmbiguousError, "it may have"),
-        (400, FULL.format("IncompleteBody", "too short"), StoreAmbiguousError, "it may have happened"),
-        (408, "", StoreAmbiguousError, "it may have happened"),
-        (500, "", StoreAmbiguousError, "it may have happened"),
-        (507, FULL.format("XMinioStorageFull", "no room"), StoreAmbiguousError, "is full; free some"),
+        (400, FULL.format("RequestTimeout", "not read in time"), StoreOutcomeUnknownError, "it may have"),
+        (400, FULL.format("IncompleteBody", "too short"), StoreOutcomeUnknownError, "it may have happened"),
+        (408, "", StoreOutcomeUnknownError, "it may have happened"),
+        (500, "", StoreOutcomeUnknownError, "it may have happened"),
+        (507, FULL.format("XMinioStorageFull", "no room"), StoreOutcomeUnknownError, "is full; free some"),
         (
             500,
             FULL.format("InternalError", "drive path full"),
-            StoreAmbiguousError,
+            StoreOutcomeUnknownError,
             "is full; free some",
         ),
         (412, "", StoreRefusedError, "refused to write k"),

@@ -26,7 +26,7 @@ from tarn.core.naming import (
     NAMESPACES_PREFIX,
     POINTERS_PREFIX,
     TRANSACTIONS_PREFIX,
-    Roots,
+    WarehouseLayout,
 )
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
@@ -36,7 +36,7 @@ from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_
 from tests.contract.catalog.schedule import Schedule
 from tests.contract.catalog.test_commits import SLOT, World, append, repeat, staged
 
-ROOTS = Roots(base="s3://tarn")
+ROOTS = WarehouseLayout(base="s3://tarn")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 NEW = NewTable(schema=SCHEMA, properties={})
 A, B = Slot.of(("ns",), "a"), Slot.of(("two",), "b")

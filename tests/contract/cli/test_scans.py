@@ -41,7 +41,7 @@ from tarn.cli.clients.duck import Duck
 from tarn.cli.clients.scans import LakeScans
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import CorruptStateError, InvalidError, NoSuchTableError
-from tarn.core.offsets import OffsetMap, SourceId
+from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn_jobs.position import PROPERTY, Position
 from tests.contract.catalog.conftest import open_lake
 
@@ -244,10 +244,10 @@ def test_more_than_fits_is_refused_by_the_columns_that_are_read(
 
 
 def test_facts_tell_how_far_streams_and_jobs_are_whoever_committed_last(world: World) -> None:
-    source = SourceId(cluster="c", topic="t", topic_id="i")
+    source = TopicIdentity(cluster="c", topic="t", topic_id="i")
     first = OffsetMap(source=source, next={0: 3})
     second = OffsetMap(source=source, next={0: 5, 1: 2})
-    other = OffsetMap(source=SourceId(cluster="c", topic="u", topic_id="j"), next={0: 1})
+    other = OffsetMap(source=TopicIdentity(cluster="c", topic="u", topic_id="j"), next={0: 1})
     table = world.table("a.fed")
     for summary in (
         {"tarn.offsets.s": first.to_json()},

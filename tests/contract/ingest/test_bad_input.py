@@ -75,11 +75,11 @@ class Story:
         self._turns = turns
         self._at = 0
         self.ingestor = lake.ingestor(made)
-        ports = self.ingestor._world.ports
+        ports = self.ingestor._context.ports
         plain = ports.sleep
 
         def sleep(seconds: float) -> None:
-            status = lake.board.get("orders")
+            status = lake.registry.get("orders")
             self.seen.append((status.state, status.reason))
             self.messages.append(status.message)
             self.on_rest()
@@ -125,7 +125,7 @@ def test_a_topic_that_is_not_there_is_waited_for_and_read_when_it_is_made() -> N
     assert story.seen[:5] == [(State.WAITING, "NoSuchTopic")] * 5
     assert "orders" in story.messages[0]
     assert lake.offsets() == [(1, 0), (1, 1)]
-    assert lake.board.get("orders").lag == 0
+    assert lake.registry.get("orders").lag == 0
 
 
 def test_a_topic_is_made_where_the_spec_says_so_and_only_there() -> None:
@@ -181,10 +181,10 @@ def test_every_kind_of_bad_record_is_counted_and_the_log_is_covered() -> None:
     for (value, why), at in zip(bad.items(), sorted(letters), strict=True):
         assert letters[at][0] == value
         assert why in letters[at][1]
-    status = lake.board.get("orders")
+    status = lake.registry.get("orders")
     assert (status.rows, status.bad_records, status.lag, status.state) == (10, 10, 0, State.RUNNING)
     assert 'tarn_ingest_bad_records_total{ingestor="orders",table="bronze.orders"} 10' in to_metrics(
-        lake.board
+        lake.registry
     )
 
 

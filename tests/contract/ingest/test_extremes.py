@@ -22,7 +22,7 @@ from tarn.adapters import files as files_adapter
 from tarn.adapters.catalog_client import TableName
 from tarn.adapters.files import put_files
 from tarn.adapters.manifests import Manifests, _MemoryInput, _readable, read_entries
-from tarn.adapters.write_schema import Layout, create_request, layout_of
+from tarn.adapters.write_schema import WriteSchema, create_request, layout_of
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.spec import FieldSpec, IngestorSpec, PartitionRule
@@ -54,7 +54,7 @@ class Writer:
         rules = [PartitionRule.parse(rule)] if rule else []
         self.lake.local.create_namespace(TABLE.namespace)
         self.state = self.lake.local.create(TABLE, create_request([field], trace=True, partitioning=rules))
-        self.layout: Layout = layout_of(self.state, [field], trace=True, table=str(TABLE))
+        self.layout: WriteSchema = layout_of(self.state, [field], trace=True, table=str(TABLE))
         self.decoder = Decoder([field], source="t", trace=True, record_bytes_max=100_000)
         self.new_id = self.lake.world().new_id
 
@@ -235,7 +235,7 @@ def test_a_stream_goes_on_whatever_its_values_are(
     rows = {o for _, o in lake.offsets()}
     assert not letters & rows
     assert sorted(letters | rows) == list(range(len(kind.extremes) + 1))
-    status = lake.board.get("orders")
+    status = lake.registry.get("orders")
     assert (status.state, status.lag) == (State.RUNNING, 0)
 
     read = read_by_pyiceberg(lake, "bronze.orders", monkeypatch).scan().to_arrow()
@@ -277,7 +277,7 @@ def breaking_encoder(monkeypatch: pytest.MonkeyPatch, breaks: Any) -> list[int]:
     asked: list[int] = []
     plain = files_adapter._encode
 
-    def failing(rows: pa.Table, layout: Layout) -> Any:
+    def failing(rows: pa.Table, layout: WriteSchema) -> Any:
         asked.append(rows.num_rows)
         breaks(rows)
         return plain(rows, layout)
@@ -306,8 +306,8 @@ def test_a_row_that_breaks_the_writer_is_a_dead_letter_and_its_neighbours_are_ro
     assert letters.keys() == poison
     assert set(letters.values()) == {"could not write it: OverflowError: date value out of range \\ud800"}
     assert sorted(o for _, o in lake.offsets()) == [i for i in range(1_000) if i not in poison]
-    assert lake.board.get("orders").state is State.RUNNING
-    assert len(lake.files()) == lake.board.get("orders").commits, "one file a batch, not one for each gap"
+    assert lake.registry.get("orders").state is State.RUNNING
+    assert len(lake.files()) == lake.registry.get("orders").commits, "one file a batch, not one for each gap"
     assert sum(asked) < 20 * 1_000
 
 

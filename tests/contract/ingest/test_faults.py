@@ -13,17 +13,17 @@ import pytest
 
 from tarn.adapters.catalog_client import CommitOutcome, CommitUnknown, TableName
 from tarn.adapters.manifests import Manifests
-from tarn.adapters.write_schema import Layout, layout_of
+from tarn.adapters.write_schema import WriteSchema, layout_of
 from tarn.core.errors import ConflictError, UnavailableError
-from tarn.core.offsets import OffsetMap, OffsetRange, Ready, SourceId
+from tarn.core.offsets import OffsetMap, OffsetRange, Ready, TopicIdentity
 from tarn.core.table_state import CommitRequest
 from tarn.ingest import batch_commit
-from tarn.ingest.batch_commit import BatchChange, offsets_in
-from tarn.ingest.committer import Committer, Done, NotDone
+from tarn.ingest.batch_commit import BatchCommit, offsets_in
+from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tests.contract.ingest.world import Faults, FaultyCatalog, Lake, LocalCatalog, Topic, order, spec
 
 TABLE = TableName(("bronze",), "orders")
-SOURCE = SourceId(cluster="c-1", topic="orders", topic_id="id-1")
+SOURCE = TopicIdentity(cluster="c-1", topic="orders", topic_id="id-1")
 
 
 def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
@@ -159,11 +159,11 @@ class Pieces:
             ports=world.ports,
         )
         self.new_id = world.new_id
-        self.layout: Layout = layout_of(
+        self.layout: WriteSchema = layout_of(
             lake.table(), spec().spec.columns.fields, trace=True, table="bronze.orders"
         )
 
-    def batch(self, partition: int, start: int, end: int) -> BatchChange:
+    def batch(self, partition: int, start: int, end: int) -> BatchCommit:
         from tarn.adapters.files import write_rows
         from tarn.core.batch import RawBatch
         from tarn.core.decode import Decoder
@@ -181,7 +181,7 @@ class Pieces:
             )
         ).rows
         files = write_rows(self.lake.objects, self.layout, self.lake.table().root, rows, new_name=self.new_id)
-        return BatchChange(
+        return BatchCommit(
             commit_id=self.new_id(),
             table_uuid=self.lake.table().uuid,
             fresh=frozenset({0, 1}),
@@ -290,10 +290,10 @@ def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> Non
     assert isinstance(woken, Done)
     assert not woken.by_us, "covered: nothing was added"
     beyond = zombie.committer.commit(zombie.batch(0, 5, 12), zombie.layout)
-    assert isinstance(beyond, NotDone)
+    assert isinstance(beyond, NeedsReplan)
     assert "starts at 5, the table ends at 9 (overlap)" in beyond.reason
     ahead = zombie.committer.commit(zombie.batch(0, 11, 12), zombie.layout)
-    assert isinstance(ahead, NotDone)
+    assert isinstance(ahead, NeedsReplan)
     assert "(gap)" in ahead.reason
     assert lake.offsets() == [(0, n) for n in range(9)]
 
@@ -301,15 +301,19 @@ def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> Non
 def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: the same zombie, with a judge that lets every batch pass."""
+    """The control: the same zombie, with a check that lets every batch pass."""
 
     def gullible(
-        table: OffsetMap | None, source: SourceId, ranges: tuple[OffsetRange, ...], *, fresh: frozenset[int]
+        table: OffsetMap | None,
+        source: TopicIdentity,
+        ranges: tuple[OffsetRange, ...],
+        *,
+        fresh: frozenset[int],
     ) -> Ready:
         known = dict(table.next) if table is not None else {}
         return Ready(after=OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges}))
 
-    monkeypatch.setattr(batch_commit, "judge", gullible)
+    monkeypatch.setattr(batch_commit, "check_offsets", gullible)
     zombie, successor = Pieces(lake), Pieces(lake)
     batch = zombie.batch(0, 0, 5)
     successor.committer.commit(successor.batch(0, 0, 9), successor.layout)
@@ -376,7 +380,7 @@ def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: La
     lake.local.drop(TABLE)
     lake.local.create(TABLE, lake.ingestor().target.request())
     result = pieces.committer.commit(batch, pieces.layout)
-    assert isinstance(result, NotDone)
+    assert isinstance(result, NeedsReplan)
     assert "made anew" in result.reason
     assert lake.rows() == []
 
@@ -389,7 +393,7 @@ def test_a_table_rolled_back_behind_the_first_commit_takes_no_batch_from_the_mid
         lake.local._slot(TABLE), [], [{"action": "remove-snapshot-ref", "ref-name": "main"}]
     )
     result = pieces.committer.commit(batch, pieces.layout)
-    assert isinstance(result, NotDone)
+    assert isinstance(result, NeedsReplan)
     assert "does not know the partition (gap)" in result.reason
     assert lake.rows() == []
     lake.sources.topics["orders"].send(0, *(order(n) for n in range(7)))

@@ -41,9 +41,9 @@ def test_every_record_is_one_row_with_its_values_and_its_trace(format_version, p
     assert by_place[1, 5]["at"].isoformat() == "2026-11-21T08:00:00+00:00"
     assert by_place[1, 5]["_tarn"]["source"] == "orders"
     assert by_place[1, 5]["_tarn"]["time"].timestamp() * 1_000 == 1_700_000_000_005
-    assert lake.board.get("orders").rows == 46
-    assert lake.board.get("orders").lag == 0
-    assert lake.board.get("orders").state is State.RUNNING
+    assert lake.registry.get("orders").rows == 46
+    assert lake.registry.get("orders").lag == 0
+    assert lake.registry.get("orders").state is State.RUNNING
     lake.history_is_a_chain()
 
 
@@ -138,7 +138,7 @@ def test_bad_records_become_dead_letters_and_their_neighbours_rows():
     assert "expected a whole number" in letters[2]["reason"]
     assert "required" in letters[3]["reason"]
     assert {(r["ingestor"], r["source"]) for r in letters} == {("orders", "orders")}
-    status = lake.board.get("orders")
+    status = lake.registry.get("orders")
     assert (status.rows, status.bad_records, status.lag) == (2, 4, 0)
 
 
@@ -148,7 +148,7 @@ def test_dead_letters_named_by_a_commit_are_registered_by_the_next_process():
     topic.send(0, order(0), b"junk")
     lake = Lake(topic)
     first = lake.ingestor()
-    first._letters.register = lambda _state: 0  # type: ignore[method-assign]
+    first._dead_letters.register = lambda _state: 0  # type: ignore[method-assign]
     lake.work(first)
     assert lake.rows("ops.dead_letters") == []
     lake.work(lake.ingestor())
@@ -160,7 +160,7 @@ def test_unregistered_dead_letters_are_carried_forward_until_they_are_seen():
     topic = Topic("orders", 1)
     lake = Lake(topic, retention=Retention(newest=2, steps=(), total_min=0))
     first = lake.ingestor()
-    first._letters.register = lambda _state: 0  # type: ignore[method-assign]
+    first._dead_letters.register = lambda _state: 0  # type: ignore[method-assign]
     topic.send(0, b"junk-0")
     lake.work(first, turns=40)
     for n in range(6):
@@ -249,10 +249,10 @@ def test_a_stopped_ingestor_says_why_and_heals_when_the_reason_is_gone(logged):
     ingestor = lake.ingestor()
 
     def on_sleep_restore() -> None:
-        seen.append(lake.board.get("orders").state)
+        seen.append(lake.registry.get("orders").state)
         topic.logs[0] = [*kept, order(77)]
 
-    world = ingestor._world
+    world = ingestor._context
     plain = world.ports.sleep
 
     def sleep(seconds: float) -> None:
@@ -274,7 +274,7 @@ def test_a_stopped_ingestor_says_why_and_heals_when_the_reason_is_gone(logged):
     assert [(e["event"], e["reason"]) for e in errors] == [("ingestor stopped", "OffsetGap")]
     logged.clear()
     assert 77 in [r["id"] for r in lake.rows()]
-    assert lake.board.get("orders").state is State.FINISHED
+    assert lake.registry.get("orders").state is State.FINISHED
 
 
 def test_new_partitions_are_read_from_their_start():

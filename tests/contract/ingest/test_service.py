@@ -14,7 +14,7 @@ from tarn.ingest.__main__ import main
 from tarn.ingest.service import Service
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded, load_specs
-from tarn.ingest.status import Board, State
+from tarn.ingest.status import State, StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, stoppable_sleep, uuid7
 from tests.contract.ingest.world import SPEC, Lake, Topic, order
 
@@ -32,21 +32,24 @@ def test_a_bad_spec_is_told_and_the_others_run(tmp_path: Any, logged: list[Any])
     topic.send(0, order(1))
     lake = Lake(topic)
     stop = threading.Event()
-    board = Board()
+    registry = StatusRegistry()
 
     def halt() -> None:
-        if board.get("orders").rows:
+        if registry.get("orders").rows:
             lake.stop = True
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, good=GOOD, bad=GOOD.replace("kind", "knd")), lake.world(board=board), board, stop
+        loaded(tmp_path, good=GOOD, bad=GOOD.replace("kind", "knd")),
+        lake.world(registry=registry),
+        registry,
+        stop,
     )
     service.start()
     assert service.drain()
-    assert board.get("bad.yaml").state is State.INVALID
-    assert "knd: unknown field (did you mean kind?)" in board.get("bad.yaml").message
-    assert board.get("orders").rows == 1
+    assert registry.get("bad.yaml").state is State.INVALID
+    assert "knd: unknown field (did you mean kind?)" in registry.get("bad.yaml").message
+    assert registry.get("orders").rows == 1
     errors = [line for line in logged if line["log_level"] == "error"]
     assert [(e["event"], e["file"]) for e in errors] == [("spec refused", "bad.yaml")]
     logged.clear()
@@ -65,21 +68,24 @@ def test_a_new_spec_for_the_table_never_stops_the_one_that_works(
     lake = Lake(topic, others)
     lake.work(lake.ingestor(), turns=10)
     topic.send(0, order(2))
-    board = Board()
+    registry = StatusRegistry()
 
     def halt() -> None:
-        lake.stop = lake.stop or board.get("orders").rows == 1
+        lake.stop = lake.stop or registry.get("orders").rows == 1
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, **{good: GOOD, "m": OTHER}), lake.world(board=board), board, threading.Event()
+        loaded(tmp_path, **{good: GOOD, "m": OTHER}),
+        lake.world(registry=registry),
+        registry,
+        threading.Event(),
     )
     service.start()
     assert service.drain()
     assert lake.offsets() == [(0, 0), (0, 1)]
-    assert set(board.ingestors()) == {"orders", "m.yaml"}
-    assert board.get("m.yaml").state is State.INVALID
-    assert f"{good}.yaml goes on" in board.get("m.yaml").message
+    assert set(registry.ingestors()) == {"orders", "m.yaml"}
+    assert registry.get("m.yaml").state is State.INVALID
+    assert f"{good}.yaml goes on" in registry.get("m.yaml").message
     assert [line["file"] for line in logged if line["log_level"] == "error"] == ["m.yaml"]
     logged.clear()
 
@@ -88,16 +94,16 @@ def test_of_two_new_specs_for_one_table_none_begins_and_both_are_named(
     tmp_path: Any, logged: list[Any]
 ) -> None:
     lake = Lake(Topic("orders", 1), Topic("others", 1))
-    board = Board()
+    registry = StatusRegistry()
     files = loaded(tmp_path, a=GOOD, b=OTHER)
-    service = Service(files, lake.world(board=board), board, threading.Event())
+    service = Service(files, lake.world(registry=registry), registry, threading.Event())
     service.start()
     assert service.drain()
     for file, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
-        assert board.get(file).state is State.INVALID
+        assert registry.get(file).state is State.INVALID
         assert (
             f"neither has begun, so neither begins; change or remove one. The other: {other}"
-            in board.get(file).message
+            in registry.get(file).message
         )
     assert lake.store.list("warehouse/") is not None
     assert [*lake.store.list("warehouse/")] == []
@@ -108,17 +114,19 @@ def test_a_copy_of_a_spec_is_refused_and_the_ingestor_works(tmp_path: Any, logge
     topic = Topic("orders", 1)
     topic.send(0, order(1))
     lake = Lake(topic)
-    board = Board()
+    registry = StatusRegistry()
 
     def halt() -> None:
-        lake.stop = lake.stop or board.get("orders").rows == 1
+        lake.stop = lake.stop or registry.get("orders").rows == 1
 
     lake.sources.on_poll = halt
-    service = Service(loaded(tmp_path, a=GOOD, b=GOOD), lake.world(board=board), board, threading.Event())
+    service = Service(
+        loaded(tmp_path, a=GOOD, b=GOOD), lake.world(registry=registry), registry, threading.Event()
+    )
     service.start()
     assert service.drain()
     assert lake.offsets() == [(0, 0)]
-    assert board.get("b.yaml").state is State.INVALID
+    assert registry.get("b.yaml").state is State.INVALID
     logged.clear()
 
 
@@ -128,7 +136,7 @@ def test_who_is_right_is_asked_until_the_catalog_answers(tmp_path: Any, logged: 
     lake = Lake(topic, Topic("others", 1))
     lake.work(lake.ingestor(), turns=10)
     topic.send(0, order(2))
-    board = Board()
+    registry = StatusRegistry()
     load, away = lake.local.load, [3]
 
     def away_at_first(table: Any) -> Any:
@@ -140,10 +148,12 @@ def test_who_is_right_is_asked_until_the_catalog_answers(tmp_path: Any, logged: 
     lake.local.load = away_at_first  # type: ignore[method-assign]
 
     def halt() -> None:
-        lake.stop = lake.stop or board.get("orders").rows == 1
+        lake.stop = lake.stop or registry.get("orders").rows == 1
 
     lake.sources.on_poll = halt
-    service = Service(loaded(tmp_path, a=OTHER, b=GOOD), lake.world(board=board), board, threading.Event())
+    service = Service(
+        loaded(tmp_path, a=OTHER, b=GOOD), lake.world(registry=registry), registry, threading.Event()
+    )
     service.start()
     assert service.drain()
     assert lake.offsets() == [(0, 0), (0, 1)]
@@ -160,14 +170,14 @@ def test_a_dependency_that_is_away_at_the_start_is_waited_for() -> None:
     def open_late(name: str, *, stream: str) -> Any:
         if away[0]:
             away[0] -= 1
-            assert lake.board.get("orders").state in (State.STARTING, State.WAITING)
+            assert lake.registry.get("orders").state in (State.STARTING, State.WAITING)
             raise UnavailableError("no broker answers")
         return open_topic(name, stream=stream)
 
     lake.sources.open = open_late  # type: ignore[method-assign]
 
     def halt() -> None:
-        lake.stop = bool(lake.board.get("orders").rows)
+        lake.stop = bool(lake.registry.get("orders").rows)
 
     lake.sources.on_poll = halt
     lake.ingestor().run()
@@ -191,7 +201,7 @@ def test_a_defect_in_one_ingestor_is_told_and_does_not_end_it(logged: list[Any])
     lake.sources.open = open_broken  # type: ignore[method-assign]
 
     def halt() -> None:
-        lake.stop = bool(lake.board.get("orders").rows)
+        lake.stop = bool(lake.registry.get("orders").rows)
 
     lake.sources.on_poll = halt
     lake.ingestor().run()

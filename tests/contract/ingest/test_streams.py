@@ -51,7 +51,7 @@ def test_a_renamed_ingestor_is_refused_and_says_how_to_go_on() -> None:
     assert numbers(lake) == list(range(15))
     lake.work(lake.ingestor(named("renamed", stream="orders")))
     assert numbers(lake) == list(range(16)), "it went on where the stream stood"
-    assert lake.board.get("renamed").rows == 1
+    assert lake.registry.get("renamed").rows == 1
     held = offsets_in(lake.table(), "orders")
     assert held is not None
     assert dict(held.next) == {0: 16}
@@ -72,7 +72,7 @@ def test_it_is_stopped_with_a_reason_and_shows_what_it_does_not_read(logged: lis
     from tarn.ingest.ingestor import Ingestor
 
     seen: list[tuple[State, str, int | None]] = []
-    update = lake.board.update
+    update = lake.registry.update
 
     def noted(name: str, **changes: Any) -> Any:
         found = update(name, **changes)
@@ -80,7 +80,7 @@ def test_it_is_stopped_with_a_reason_and_shows_what_it_does_not_read(logged: lis
             seen.append((found.state, found.reason, found.lag))
         return found
 
-    lake.board.update = noted  # type: ignore[method-assign]
+    lake.registry.update = noted  # type: ignore[method-assign]
     Ingestor(named("renamed"), world).run()
     assert seen == [
         (State.STOPPED, "OtherStream", 17),
@@ -154,10 +154,10 @@ def test_a_stream_that_was_rolled_back_does_not_count() -> None:
     # A doubled table, as a release before this check left it.
     state = lake.table()
     doubled = lake.ingestor(named("second"))
-    import tarn.ingest.ingestor as stream
+    import tarn.ingest.ingestor as ingestor_module
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "require_only_stream", lambda *_a, **_k: None)
+        patch.setattr(ingestor_module, "require_only_stream", lambda *_a, **_k: None)
         lake.work(doubled, turns=40)
     assert len(lake.rows()) == 50
     assert {s["parent-snapshot-id"] for s in state.metadata["snapshots"]} != {None}
@@ -208,23 +208,23 @@ def test_a_stream_whose_snapshots_are_all_gone_but_the_tagged_one_still_counts()
 
 
 class Resting:
-    """What the board shows at each rest of an ingestor that cannot work."""
+    """What the registry shows at each rest of an ingestor that cannot work."""
 
     def __init__(self, lake: Lake, made: IngestorSpec | None = None, *, rests: int = 3) -> None:
         self.lake = lake
         self.seen: list[tuple[State, int | None, str]] = []
         self.on_rest = lambda: None
         ingestor = lake.ingestor(made)
-        plain = ingestor._world.ports.sleep
+        plain = ingestor._context.ports.sleep
 
         def sleep(seconds: float) -> None:
-            status = lake.board.get(ingestor.name)
+            status = lake.registry.get(ingestor.name)
             self.seen.append((status.state, status.lag, status.lag_reason))
             self.on_rest()
             lake.stop = len(self.seen) >= rests
             plain(seconds)
 
-        object.__setattr__(ingestor._world.ports, "sleep", sleep)
+        object.__setattr__(ingestor._context.ports, "sleep", sleep)
         self.ingestor = ingestor
 
 
@@ -235,7 +235,7 @@ def test_the_lag_of_a_stopped_ingestor_grows_with_the_topic(logged: list[Any]) -
     story.on_rest = lambda: topic.send(0, order(0))
     story.ingestor.run()
     assert [(state, lag) for state, lag, _ in story.seen] == [(State.STOPPED, lag) for lag in (4, 5, 6)]
-    assert 'tarn_ingest_lag_offsets{ingestor="orders",table="bronze.orders"} 6' in to_metrics(lake.board)
+    assert 'tarn_ingest_lag_offsets{ingestor="orders",table="bronze.orders"} 6' in to_metrics(lake.registry)
     logged.clear()
 
 
@@ -251,16 +251,16 @@ def test_a_lag_that_cannot_be_asked_for_is_not_there_and_says_why() -> None:
     story.ingestor.run()
     assert [lag for _, lag, _ in story.seen] == [None] * 3
     assert story.seen[0][2] == "the table or the topic could not be asked: no broker answers"
-    page = lake.board.get("orders").to_json()
+    page = lake.registry.get("orders").to_json()
     assert (page["lag"], "no broker answers" in story.seen[-1][2]) == (None, True)
-    assert "tarn_ingest_lag_offsets{" not in to_metrics(lake.board)
-    assert 'tarn_ingest_running{ingestor="orders",table="bronze.orders"} 0' in to_metrics(lake.board)
+    assert "tarn_ingest_lag_offsets{" not in to_metrics(lake.registry)
+    assert 'tarn_ingest_running{ingestor="orders",table="bronze.orders"} 0' in to_metrics(lake.registry)
 
 
 def test_there_is_no_lag_before_anything_was_asked() -> None:
     lake = Lake(Topic("orders", 1))
     lake.ingestor()
-    status = lake.board.get("orders")
+    status = lake.registry.get("orders")
     assert (status.lag, status.lag_reason) == (None, "the table or the topic could not be asked: not yet")
 
 

@@ -20,7 +20,7 @@ from tarn.adapters.catalog_client import (
     TableCatalog,
     TableName,
 )
-from tarn.adapters.files import Objects
+from tarn.adapters.files import FileIO
 from tarn.adapters.manifests import read_entries, read_list
 from tarn.adapters.store import MemoryStore
 from tarn.core.batch import RawRecords
@@ -31,15 +31,15 @@ from tarn.core.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from tarn.core.naming import Roots
-from tarn.core.offsets import SourceId
-from tarn.core.source import Bounds, NoSuchTopicError
+from tarn.core.naming import WarehouseLayout
+from tarn.core.offsets import TopicIdentity
+from tarn.core.source import NoSuchTopicError, OffsetBounds
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import CommitRequest, Json, Retention, TableState
 from tarn.ingest.committer import Ports
-from tarn.ingest.context import Limits, StoppedError, World
+from tarn.ingest.context import IngestContext, Limits, StoppedError
 from tarn.ingest.ingestor import Ingestor
-from tarn.ingest.status import Board
+from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import uuid7
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.tables import NewTable, Slot
@@ -72,7 +72,7 @@ class LocalCatalog:
     """The real catalog, without HTTP."""
 
     def __init__(self, store: MemoryStore) -> None:
-        self.catalog = Catalog(store, Roots(base=f"s3://{BUCKET}"))
+        self.catalog = Catalog(store, WarehouseLayout(base=f"s3://{BUCKET}"))
         self.commits = 0
 
     def load(self, table: TableName) -> TableState:
@@ -209,7 +209,7 @@ HOLE = Hole()
 
 
 class MemorySources:
-    """`Sources` over topics in memory."""
+    """`TopicClient` over topics in memory."""
 
     def __init__(self, *topics: Topic) -> None:
         self.topics = {t.name: t for t in topics}
@@ -224,7 +224,7 @@ class MemorySources:
 
 
 class MemorySource:
-    """`Source` over a topic in memory."""
+    """`TopicReader` over a topic in memory."""
 
     def __init__(self, sources: MemorySources, topic: str) -> None:
         self._sources = sources
@@ -238,11 +238,11 @@ class MemorySource:
             raise NoSuchTopicError(f"topic {self._name} does not exist")
         return found
 
-    def identity(self) -> SourceId:
-        return SourceId(cluster=self._topic.cluster, topic=self._name, topic_id=self._topic.topic_id)
+    def identity(self) -> TopicIdentity:
+        return TopicIdentity(cluster=self._topic.cluster, topic=self._name, topic_id=self._topic.topic_id)
 
-    def bounds(self) -> dict[int, Bounds]:
-        return {p: Bounds(self._topic.starts[p], len(log)) for p, log in self._topic.logs.items()}
+    def bounds(self) -> dict[int, OffsetBounds]:
+        return {p: OffsetBounds(self._topic.starts[p], len(log)) for p, log in self._topic.logs.items()}
 
     def seek(self, positions: Mapping[int, int]) -> None:
         self._positions = dict(positions)
@@ -276,7 +276,7 @@ class MemorySource:
                 self._positions[p] = end
         return found
 
-    def acknowledge(self, positions: Mapping[int, int]) -> None:
+    def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
         self._sources.acknowledged.update(positions)
 
     def close(self) -> None:
@@ -304,20 +304,20 @@ class Lake:
         self.local = LocalCatalog(self.store)
         self.catalog: TableCatalog = catalog or self.local
         self.sources = MemorySources(*topics)
-        self.objects = Objects(self.store, bucket=BUCKET, sleep=lambda _s: None)
+        self.objects = FileIO(self.store, bucket=BUCKET, sleep=lambda _s: None)
         self.retention = retention or Retention()
         self.clock = Clock()
-        self.board = Board()
+        self.registry = StatusRegistry()
         self.stop = False
         self.numbers = random.Random(7)
 
-    def world(self, *, board: Board | None = None, limits: Limits | None = None) -> World:
+    def world(self, *, registry: StatusRegistry | None = None, limits: Limits | None = None) -> IngestContext:
         def sleep(seconds: float) -> None:
             self.clock.now_s += seconds
             if self.stop:
                 raise StoppedError
 
-        return World(
+        return IngestContext(
             sources=self.sources,
             catalog=self.catalog,
             objects=self.objects,
@@ -330,9 +330,12 @@ class Lake:
             ),
             new_id=lambda: f"{self.numbers.getrandbits(128):032x}",
             clock=self.clock,
-            board=board or self.board,
+            registry=registry or self.registry,
             stopping=lambda: self.stop,
-            limits=limits or Limits(look_s=0.5, watermark_s=5.0, acknowledge_s=0.1, recheck_s=1.0),
+            limits=limits
+            or Limits(
+                check_interval_s=0.5, watermark_s=5.0, group_commit_interval_s=0.1, stopped_retry_s=1.0
+            ),
             retention=self.retention,
         )
 

@@ -11,7 +11,7 @@ import pytest
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.catalog_client import TableName
 from tarn.adapters.store import MemoryStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.tables import NewTable, Slot
@@ -32,7 +32,7 @@ class World:
 
     @property
     def catalog(self) -> Catalog:
-        return Catalog(self.store, Roots(base=f"s3://{BUCKET}"))
+        return Catalog(self.store, WarehouseLayout(base=f"s3://{BUCKET}"))
 
     def fsck(self) -> Report:
         return fsck(self.bulk, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)

@@ -27,7 +27,7 @@ from pyiceberg.types import LongType, NestedField
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
 from tarn.adapters.store import MemoryStore, ObjectStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
@@ -63,7 +63,7 @@ class Clocked:
 
     def __post_init__(self) -> None:
         self.store: ObjectStore = self.own or MemoryStore(now_ms=lambda: self.now_ms)
-        self.catalog = Catalog(self.store, Roots(base=f"s3://{BUCKET}"), now_ms=lambda: self.now_ms)
+        self.catalog = Catalog(self.store, WarehouseLayout(base=f"s3://{BUCKET}"), now_ms=lambda: self.now_ms)
         self.catalog.namespaces.create(("ns",), {})
 
     def wait(self, ms: int) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tarn.adapters.bulk import PART_BYTES, PlainBulk
-from tarn.adapters.store import MemoryStore, StoreAmbiguousError, Stored
+from tarn.adapters.store import MemoryStore, Stored, StoreOutcomeUnknownError
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
@@ -75,7 +75,7 @@ def test_what_comes_back_is_the_same_and_clean(world: World):
     assert restored.end.objects == len(contents(fresh)) == done.end.objects
     assert restored.end.streams[0]["next"] == {"0": 54, "1": 18}
     # It is a lake: the next commit goes on from it.
-    catalog = Catalog(fresh, Roots(base=f"s3://{BUCKET}"))
+    catalog = Catalog(fresh, WarehouseLayout(base=f"s3://{BUCKET}"))
     updates = [{"action": "set-properties", "updates": {"a": "b"}}]
     catalog.tables.commit(Slot.of(("bronze",), "orders"), [], updates)
     assert check(fresh).damage == []
@@ -238,7 +238,7 @@ class Full(PlainBulk):
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
         if self.room <= 0:
-            raise StoreAmbiguousError(f"no answer to: write {key}: status code: 507 storage full")
+            raise StoreOutcomeUnknownError(f"no answer to: write {key}: status code: 507 storage full")
         self.room -= 1
         return super().put(key, data, if_absent=if_absent)
 
@@ -342,7 +342,7 @@ def test_a_backup_is_whole_though_the_table_is_committed_to_and_reaped_meanwhile
 def test_a_store_that_takes_no_hold_is_backed_up_all_the_same(world: World):
     class Full(MemoryStore):
         def put(self, key: str, data: bytes, **conditions: Any) -> str:
-            raise StoreAmbiguousError("the disk is full")
+            raise StoreOutcomeUnknownError("the disk is full")
 
     store = Full()
     store._objects = world.store._objects

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tarn.adapters.store import StoreAmbiguousError
+from tarn.adapters.store import StoreOutcomeUnknownError
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
@@ -347,7 +347,7 @@ def test_commits_and_two_reapers_in_any_order_lose_nothing(seed: int) -> None:
         chance.choice(moves)()
         lake.wait(chance.choice([100, 900, 3_000]))
         if chance.random() < 0.4:
-            with suppress(StoreAmbiguousError):
+            with suppress(StoreOutcomeUnknownError):
                 chance.choice(reapers).run_once()
             assert lake.missing() == []
     last = lake.reaper(graces=graces)

@@ -19,7 +19,7 @@ from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import World
 from tarn.ingest.ingestor import Ingestor
-from tarn.ingest.status import Board
+from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, uuid7
 from tarn.keeper.fsck import Report, fsck
 from tests.contract.ingest.world import MemorySources, Topic
@@ -88,12 +88,12 @@ class Ingesting:
         topic = self._topics.setdefault(table, Topic(table, 1))
         topic.send(0, *(message(row) for row in step.rows))
         spec = _spec(table, before.columns)
-        world = self._world(topic)
+        world = self._context(topic)
         end_s = time.monotonic() + INGESTED_WITHIN_S
 
         def done() -> bool:
-            assert time.monotonic() < end_s, f"ingest was not done with {table}: {world.board.get(spec.name)}"
-            return world.board.get(spec.name).committed.get(0, 0) == len(topic.logs[0])
+            assert time.monotonic() < end_s, f"{table} not ingested: {world.registry.get(spec.name)}"
+            return world.registry.get(spec.name).committed.get(0, 0) == len(topic.logs[0])
 
         while not done():
             Ingestor(spec, world).cycle(done)
@@ -105,7 +105,7 @@ class Ingesting:
             objects=self._objects,
             ports=Ports(sleep=time.sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
             new_id=lambda: f"{random.getrandbits(128):032x}",
-            board=Board(),
+            registry=StatusRegistry(),
         )
 
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tarn.adapters.store import MemoryStore
-from tarn.core.naming import Roots
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
 from tarn_catalog.state.context import CACHE_BYTES_MAX, VERSIONS_MAX, Cache, held_bytes
@@ -57,7 +57,7 @@ def grow(catalog: Catalog, first: int, count: int) -> None:
 
 
 def lake() -> Catalog:
-    catalog = Catalog(MemoryStore(), Roots(base="s3://tarn"))
+    catalog = Catalog(MemoryStore(), WarehouseLayout(base="s3://tarn"))
     catalog.namespaces.create(("ns",), {})
     catalog.tables.create(SLOT, NewTable(schema=SCHEMA, spec=None, order=None, properties={}, location=None))
     return catalog

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tarn.core.errors import InvalidLocationError, InvalidNameError
 from tarn.core.naming import (
     ENCODED_BYTES_MAX,
-    Roots,
+    WarehouseLayout,
     check_path_properties,
     decode,
     decode_namespace,
@@ -22,7 +22,7 @@ from tarn.core.naming import (
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
 OTHER = "11111111-2222-4333-8444-555555555555"
-ROOTS = Roots(base="s3://tarn")
+ROOTS = WarehouseLayout(base="s3://tarn")
 
 
 @pytest.mark.parametrize(

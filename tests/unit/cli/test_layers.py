@@ -8,10 +8,10 @@ import pytest
 
 from tarn.cli.layers import Place, Progress, judged, lag, places, topic_of
 from tarn.cli.ports import TableFacts
-from tarn.core.offsets import OffsetMap, SourceId
+from tarn.core.offsets import OffsetMap, TopicIdentity
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SOURCE = SourceId(cluster="c", topic="flights.events", topic_id="t")
+SOURCE = TopicIdentity(cluster="c", topic="flights.events", topic_id="t")
 BOUNDS = {0: (0, 100), 1: (10, 50)}
 
 

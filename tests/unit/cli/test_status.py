@@ -12,7 +12,7 @@ from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
 from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
-from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, SourceId
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.table_state import TableState
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -81,7 +81,7 @@ def status(looks, lake, ingest=lambda: {"ingestors": {}}, log=None, containers=N
 
 
 def offsets(topic: str, **next_: int) -> OffsetMap:
-    source = SourceId(cluster="c", topic=topic, topic_id="t")
+    source = TopicIdentity(cluster="c", topic=topic, topic_id="t")
     return OffsetMap(source=source, next={int(p[1:]): o for p, o in next_.items()})
 
 

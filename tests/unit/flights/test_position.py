@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarn.core.offsets import OffsetMap, SourceId
+from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn_jobs.pipeline import changed_since
 from tarn_jobs.position import Position, PositionError, Snapshot, newest, next_range
 
@@ -29,7 +29,7 @@ def test_a_position_is_read_as_it_was_written(next_: dict[int, int]) -> None:
 
 @given(offsets)
 def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
-    source = SourceId(cluster="c", topic="flight-events", topic_id="t")
+    source = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
     text = OffsetMap(source=source, next=next_).to_json()
     assert Position.from_offsets(text, location="s3://tarn/x") == _of(next_)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tarn.core.history import Retention, Step, may_be_thinned, removable, step
+from tarn.core.history import Retention, Step, may_be_thinned, snapshots_to_expire, step
 
 START_MS = 1_795_000_000_000
 DAY_MS = 86_400_000
@@ -40,7 +40,7 @@ def grown(
     for number in [*range(1, first, 10), *range(first, count + 1)]:
         now_ms = START_MS + number * every_ms
         kept = [*kept, snapshot(number, clock(now_ms) if clock else now_ms)]
-        gone = set(removable(meta(kept), rule, now_ms=now_ms, keep=frozenset({number})))
+        gone = set(snapshots_to_expire(meta(kept), rule, now_ms=now_ms, keep=frozenset({number})))
         kept = [s for s in kept if s["snapshot-id"] not in gone]
         most = max(most, len(kept))
     return kept, most
@@ -96,7 +96,7 @@ def test_what_refs_branches_and_audits_need_stays() -> None:
         audit={"snapshot-id": 4, "type": "branch"},
     )
     rule = Retention(newest=2, steps=(), total_min=0)
-    gone = removable(given, rule, now_ms=START_MS + DAY_MS, keep=frozenset({6}))
+    gone = snapshots_to_expire(given, rule, now_ms=START_MS + DAY_MS, keep=frozenset({6}))
     assert gone == [5, 8, 9, 10], "tag, branch with its ancestors, staged, kept, and the two newest stay"
 
 
@@ -107,21 +107,21 @@ def test_beyond_a_gap_snapshots_still_age() -> None:
         *(snapshot(n, START_MS + n) for n in range(90, 95)),
     ]
     rule = Retention(newest=3, steps=(step(1_000, 10_000),), total_min=0)
-    assert removable(meta(kept), rule, now_ms=START_MS + 5_000) == [50, 90, 91]
-    assert removable(meta(kept), rule, now_ms=START_MS + 50_000) == [1, 50, 90, 91]
+    assert snapshots_to_expire(meta(kept), rule, now_ms=START_MS + 5_000) == [50, 90, 91]
+    assert snapshots_to_expire(meta(kept), rule, now_ms=START_MS + 50_000) == [1, 50, 90, 91]
 
 
 def test_one_commit_removes_a_bounded_number_and_leaves_the_least() -> None:
     many = [snapshot(n, START_MS + n) for n in range(1, 51)]
     rule = Retention(newest=5, steps=(), total_min=45, removed_max=7)
-    assert removable(meta(many), rule, now_ms=START_MS) == [1, 2, 3, 4, 5]
-    assert removable(meta(many), rule, now_ms=START_MS, coming=9) == [1, 2, 3, 4, 5, 6, 7]
+    assert snapshots_to_expire(meta(many), rule, now_ms=START_MS) == [1, 2, 3, 4, 5]
+    assert snapshots_to_expire(meta(many), rule, now_ms=START_MS, coming=9) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_step_without_spans_keeps_all_up_to_its_count() -> None:
     many = [snapshot(n, START_MS + n) for n in range(1, 31)]
     rule = Retention(newest=5, steps=(Step(every_ms=1, until_ms=DAY_MS, count_max=15),), total_min=5)
-    assert removable(meta(many), rule, now_ms=START_MS + 40) == list(range(1, 11))
+    assert snapshots_to_expire(meta(many), rule, now_ms=START_MS + 40) == list(range(1, 11))
 
 
 def test_a_commit_that_may_have_been_thinned_is_told_from_one_that_was_not() -> None:

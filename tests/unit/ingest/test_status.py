@@ -1,4 +1,4 @@
-"""The board, its verdict on health, and its pages."""
+"""The registry, its verdict on health, and its pages."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tarn.core.hosts import parse_names
 from tarn.ingest import http
 from tarn.ingest.http import StatusServer
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import Board, State, faults, hanging, to_metrics
+from tarn.ingest.status import State, StatusRegistry, faults, hanging, to_metrics
 
 NOW = 1_000.0
 
 
-def board(**changes: object) -> Board:
-    found = Board()
+def registry(**changes: object) -> StatusRegistry:
+    found = StatusRegistry()
     for name in ("store", "catalog", "kafka"):
-        found.saw(name, ok=True, message="answers", looked_s=NOW - 1)
+        found.record_check(name, ok=True, message="answers", looked_s=NOW - 1)
     status = {"state": State.RUNNING, "beat_s": NOW - 1, "progress_s": NOW - 1, "table": "a.b"} | changes
     found.update("orders", **status)
     return found
 
 
 def test_it_is_healthy_when_everything_answers_and_every_loop_turns():
-    assert faults(board(), now_s=NOW) == []
+    assert faults(registry(), now_s=NOW) == []
 
 
 @pytest.mark.parametrize("state", [State.STOPPED, State.INVALID, State.FINISHED])
 def test_what_waits_for_a_person_is_no_fault_of_the_service(state):
-    assert faults(board(state=state, beat_s=0.0), now_s=NOW) == []
+    assert faults(registry(state=state, beat_s=0.0), now_s=NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_waits_for_a_person_is_no_fault_of_the_service(state):
     ],
 )
 def test_an_ingestor_that_cannot_work_is_a_fault(changes, told):
-    (fault,) = faults(board(**changes), now_s=NOW)
+    (fault,) = faults(registry(**changes), now_s=NOW)
     assert fault == f"ingestor orders: {told}"
 
 
@@ -61,46 +61,46 @@ def test_an_ingestor_that_cannot_work_is_a_fault(changes, told):
     ],
 )
 def test_what_waits_for_a_person_is_told_and_is_no_fault_of_the_service(changes):
-    found = board(**changes)
+    found = registry(**changes)
     assert faults(found, now_s=NOW, deep=True) == []
     assert found.get("orders").to_json()["conditions"][0]["status"] is False
     assert 'tarn_ingest_running{ingestor="orders",table="a.b"} 0' in to_metrics(found)
 
 
 def test_a_dependency_that_fails_or_does_not_answer_is_a_fault():
-    found = board()
-    found.saw("store", ok=False, message="may not read", looked_s=NOW)
-    found.saw("kafka", ok=True, message="answers", looked_s=NOW - 30)
+    found = registry()
+    found.record_check("store", ok=False, message="may not read", looked_s=NOW)
+    found.record_check("kafka", ok=True, message="answers", looked_s=NOW - 30)
     assert faults(found, now_s=NOW) == ["kafka: no answer for 30 s", "store: may not read"]
 
 
 def test_without_a_look_nothing_is_proven():
-    assert faults(Board(), now_s=NOW) == ["no dependency was looked at yet"]
+    assert faults(StatusRegistry(), now_s=NOW) == ["no dependency was looked at yet"]
 
 
 def test_the_deep_look_asks_that_lag_is_worked_off():
-    stuck = board(committed={0: 5}, ends={0: 9}, measured=True, progress_s=NOW - 121)
+    stuck = registry(committed={0: 5}, ends={0: 9}, measured=True, progress_s=NOW - 121)
     assert faults(stuck, now_s=NOW) == []
     assert faults(stuck, now_s=NOW, deep=True) == ["ingestor orders: 4 behind, no commit for 121 s"]
     assert (
-        faults(board(committed={0: 9}, ends={0: 9}, measured=True, progress_s=0.0), now_s=NOW, deep=True)
+        faults(registry(committed={0: 9}, ends={0: 9}, measured=True, progress_s=0.0), now_s=NOW, deep=True)
         == []
     )
 
 
 def test_an_ingestor_hangs_only_where_nothing_is_in_its_way():
-    found = board(beat_s=NOW - 301)
+    found = registry(beat_s=NOW - 301)
     assert hanging(found, now_s=NOW) == ["ingestor orders hangs: no sign of life for 301 s"]
-    assert hanging(board(beat_s=NOW - 299), now_s=NOW) == []
-    assert hanging(board(beat_s=NOW - 301, state=State.WAITING), now_s=NOW) == []
-    found.saw("catalog", ok=False, message="no answer", looked_s=NOW)
+    assert hanging(registry(beat_s=NOW - 299), now_s=NOW) == []
+    assert hanging(registry(beat_s=NOW - 301, state=State.WAITING), now_s=NOW) == []
+    found.record_check("catalog", ok=False, message="no answer", looked_s=NOW)
     assert hanging(found, now_s=NOW) == []
-    found.saw("catalog", ok=True, message="answers", looked_s=NOW - 30)
+    found.record_check("catalog", ok=True, message="answers", looked_s=NOW - 30)
     assert hanging(found, now_s=NOW) == [], "the last look at the catalog has not come back"
 
 
 def test_metrics_are_in_the_text_form_of_prometheus():
-    found = board(committed={0: 5, 1: 2}, ends={0: 9, 1: 2}, measured=True)
+    found = registry(committed={0: 5, 1: 2}, ends={0: 9, 1: 2}, measured=True)
     found.add("orders", rows=7, bad_records=1, commits=2)
     text = to_metrics(found)
     assert "# TYPE tarn_ingest_rows_total counter" in text
@@ -120,7 +120,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def test_the_pages():
-    found = board()
+    found = registry()
     deep: list[str] = []
     server = StatusServer(found, listen="127.0.0.1", port=0, clock=lambda: NOW, deep=lambda: deep)
     server.start()
@@ -158,7 +158,7 @@ def test_answers_do_not_wait_for_an_acknowledgement(monkeypatch: pytest.MonkeyPa
         do_get(self)
 
     monkeypatch.setattr(http._Handler, "do_GET", look)
-    server = StatusServer(board(), listen="127.0.0.1", port=0, clock=lambda: NOW)
+    server = StatusServer(registry(), listen="127.0.0.1", port=0, clock=lambda: NOW)
     server.start()
     try:
         times_ms = []
@@ -191,7 +191,7 @@ def test_only_known_hosts_are_answered_and_another_sites_page_makes_nothing_happ
         return []
 
     hosts = Settings(hosts="lake.example", ingest_listen="ingest.own").own_hosts
-    server = StatusServer(board(), listen="127.0.0.1", port=0, clock=lambda: NOW, deep=deep, hosts=hosts)
+    server = StatusServer(registry(), listen="127.0.0.1", port=0, clock=lambda: NOW, deep=deep, hosts=hosts)
     server.start()
     try:
         for host in ("localhost:8091", "127.0.0.1", "[::1]:1", "ingest:8091", "ingest.own:1", "lake.example"):

@@ -9,7 +9,7 @@ from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table, letters
 from tarn.core.dead_letter import (
     MARKER_KEY,
     PENDING_PREFIX,
-    Marker,
+    DeadLetterWatermark,
     markers_from_json,
     pending_from_json,
 )
@@ -206,14 +206,14 @@ class LetterFacts:
     uuid: str
     root: str
     named: tuple[tuple[str, str, int], ...]
-    markers: Mapping[str, Marker]
+    markers: Mapping[str, DeadLetterWatermark]
     live: frozenset[str]
 
 
 def letter_facts(table: Table) -> LetterFacts:
     """What a table says about dead letters; empty for most."""
     chain = table.chain()
-    markers: Mapping[str, Marker] = {}
+    markers: Mapping[str, DeadLetterWatermark] = {}
     live: frozenset[str] = frozenset()
     for snapshot in reversed(chain):
         text = (snapshot.get("summary") or {}).get(MARKER_KEY)
