@@ -81,17 +81,33 @@ class Lake:
                 "tables that the pipeline makes (silver, gold, ref) and let it make them anew"
             )
 
-    def snapshots(self, table: str, entry: str) -> list[Snapshot]:
-        """All snapshots of a table with one entry of their summaries."""
+    def snapshots(self, table: str, entry: str, *, tag: str = "") -> list[Snapshot]:
+        """All snapshots of a table with one entry of their summaries.
+
+        Args:
+            table: its name.
+            entry: the key in the summaries.
+            tag: the tag that moves with the commits that carry the entry; empty for none.
+        """
         name = self.name(table)
         rows = self.spark.sql(
             f"SELECT s.snapshot_id, s.parent_id, s.summary['{entry}'] AS value, "  # noqa: S608 - names of ours
-            "r.name IS NOT NULL AS current "
-            f"FROM {name}.snapshots s LEFT JOIN {name}.refs r "
-            "ON r.snapshot_id = s.snapshot_id AND r.name = 'main'"
+            "unix_micros(s.committed_at) AS at_us, "
+            "r.name IS NOT NULL AS current, t.name IS NOT NULL AS tagged "
+            f"FROM {name}.snapshots s "
+            f"LEFT JOIN {name}.refs r ON r.snapshot_id = s.snapshot_id AND r.name = 'main' "
+            f"LEFT JOIN {name}.refs t ON t.snapshot_id = s.snapshot_id AND t.name = '{tag}'"
         ).collect()
         return [
-            Snapshot(id=r.snapshot_id, parent=r.parent_id, value=r.value, current=r.current) for r in rows
+            Snapshot(
+                id=r.snapshot_id,
+                parent=r.parent_id,
+                value=r.value,
+                current=r.current,
+                tagged=r.tagged,
+                at_us=r.at_us,
+            )
+            for r in rows
         ]
 
     def current_snapshot(self, table: str) -> str | None:

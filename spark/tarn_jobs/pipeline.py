@@ -105,7 +105,9 @@ class Pipeline:
         self._prepared = True
 
     def _silver(self) -> int:
-        head, text = newest(self.lake.snapshots(BRONZE, self._offsets_entry))
+        head, text = newest(
+            self.lake.snapshots(BRONZE, self._offsets_entry, tag=f"tarn-offsets-{self.stream}")
+        )
         if head is None or text is None:
             return 0
         available = Position.from_offsets(text, location=self.lake.location(BRONZE))

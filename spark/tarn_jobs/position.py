@@ -29,12 +29,16 @@ class Snapshot:
         parent: the id of the one before, or None.
         value: the summary's entry that was asked for, or None.
         current: whether the table's main branch points at it.
+        tagged: whether the tag that moves with the entry's commits points at it.
+        at_us: when it was committed, microseconds since 1970.
     """
 
     id: int
     parent: int | None
     value: str | None
     current: bool
+    tagged: bool = False
+    at_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +123,11 @@ class Range:
 def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
     """The current snapshot, and the value that it or its nearest ancestor carries.
 
+    Where the history was thinned or expired before such an ancestor, the tagged snapshot's value counts, if
+    it is older than all known ancestors: ingest moves the tag with each of its commits, so it is the last.
+
     Raises:
-        PositionError: the history is thinned or expired before one that carries it: it may hold rows that
+        PositionError: the history is cut, and no tag says what came before: the table may hold rows that
             would be taken for new.
     """
     by_id: dict[int, Snapshot] = {}
@@ -135,6 +142,9 @@ def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
         if at.parent is None:
             break
         if at.parent not in by_id:
+            for tagged in by_id.values():
+                if tagged.tagged and tagged.value is not None and tagged.at_us < at.at_us:
+                    return head, tagged.value
             raise PositionError(
                 f"no position from the current snapshot {head.id if head else None} back to {at.id}, and "
                 f"what came before is gone from the history ({len(by_id)} snapshots are left); who else "

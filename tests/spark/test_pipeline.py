@@ -225,6 +225,33 @@ def test_another_bronze_stops_the_pipeline(lake: Lake) -> None:
     assert flights.contents(lake) == before
 
 
+def test_foreign_commits_and_an_expiry_hide_no_offsets(lake: Lake) -> None:
+    """The history of bronze is cut before ingest's last commit; its tag still leads there."""
+    flights.load_reference(lake)
+    log = bronze.Log()
+    flights.fill(lake, log, flights.stream(seed=9), parts=2)
+    name = lake.name(bronze.TABLE)
+    tag = f"tarn-offsets-{bronze.STREAM}"
+    lake.spark.sql(f"ALTER TABLE {name} CREATE TAG `{tag}`")
+    for _ in range(2):
+        _compact(lake, bronze.TABLE)
+    lake.spark.sql(
+        f"CALL {lake.catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, "
+        "older_than => current_timestamp())"
+    )
+    entry = f"tarn.offsets.{bronze.STREAM}"
+    left = lake.snapshots(bronze.TABLE, entry, tag=tag)
+    assert [(s.tagged, s.current, s.value is not None) for s in sorted(left, key=lambda s: s.at_us)] == [
+        (True, False, True),
+        (False, True, False),
+    ]
+    with pytest.raises(PositionError, match="gone from the history"):
+        newest(lake.snapshots(bronze.TABLE, entry))
+
+    assert Pipeline(lake=lake).cycle() > 0
+    assert flights.wrong(lake) == []
+
+
 def test_a_bronze_that_went_back_stops_the_pipeline(lake: Lake) -> None:
     flights.load_reference(lake)
     log = bronze.Log()

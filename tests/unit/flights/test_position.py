@@ -105,8 +105,10 @@ def test_covering_is_per_partition(a: dict[int, int], b: dict[int, int]) -> None
     assert _of(a).covers(_of(b)) == all(a.get(p, 0) >= o for p, o in b.items())
 
 
-def _snapshot(id_: int, parent: int | None, value: str | None = None, *, current: bool = False) -> Snapshot:
-    return Snapshot(id=id_, parent=parent, value=value, current=current)
+def _snapshot(
+    id_: int, parent: int | None, value: str | None = None, *, current: bool = False, tagged: bool = False
+) -> Snapshot:
+    return Snapshot(id=id_, parent=parent, value=value, current=current, tagged=tagged, at_us=id_)
 
 
 def test_the_nearest_ancestor_with_a_value_counts() -> None:
@@ -128,3 +130,14 @@ def test_a_history_that_is_cut_before_a_position_stops() -> None:
         newest(thinned)
     assert newest([_snapshot(1, None, current=True)])[1] is None
     assert newest([]) == (None, None)
+
+
+def test_the_tag_knows_the_position_where_the_history_is_cut() -> None:
+    """Foreign commits and an expiry left the tagged snapshot, which no known ancestor leads to."""
+    cut = [_snapshot(3, 2), _snapshot(4, 3, current=True)]
+    head, value = newest([_snapshot(1, None, "a", tagged=True), *cut])
+    assert head is not None
+    assert (head.id, value) == (4, "a")
+    for tagged in (_snapshot(1, None, tagged=True), _snapshot(9, 8, "rolled back", tagged=True)):
+        with pytest.raises(PositionError, match="gone from the history"):
+            newest([tagged, *cut])
