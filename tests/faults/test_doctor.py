@@ -42,22 +42,13 @@ def doctor(stack: Stack, env: dict[str, str] | None = None) -> dict[str, dict[st
     return {finding["code"]: finding for finding in said["findings"]}
 
 
-def heal(stack: Stack) -> None:
-    """Wait until every service is healthy again."""
-    eventually(
-        lambda: all(stack.health().get(name) == "healthy" for name in LONG_RUNNING),
-        timeout_s=HEAL_S,
-        what=f"all healthy; now {stack.health()}",
-    )
-
-
 @pytest.fixture
 def broken(stack: Stack) -> Iterator[Stack]:
     """The stack, healthy before and after; what a test provokes in between is expected."""
-    heal(stack)
+    stack.await_healthy()
     with stack.fault():
         yield stack
-        heal(stack)
+        stack.await_healthy()
 
 
 @pytest.fixture
@@ -78,7 +69,7 @@ def in_volume(stack: Stack, consumer: str, shell: str, stdin: str = "") -> str:
 
 
 def test_nothing_is_wrong_with_a_stack_that_works(stack: Stack) -> None:
-    heal(stack)
+    stack.await_healthy()
     assert doctor(stack) == {}
 
 
@@ -167,7 +158,7 @@ def test_a_name_that_cannot_be_resolved_inside_a_container(broken: Stack) -> Non
 
 def test_a_host_clock_two_hours_wrong(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """All looks are real; only this process's clock is put forward."""
-    heal(stack)
+    stack.await_healthy()
     right = time.time
     monkeypatch.setattr(look.time, "time", lambda: right() + 7200)
     for name, value in stack.env.items():

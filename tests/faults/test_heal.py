@@ -1,153 +1,409 @@
-"""What hangs or is killed inside its container comes back by itself, and nobody has to see it."""
+"""What hangs, is killed or runs out of memory inside its container comes back by itself; no row is lost."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
+from kafka import KafkaProducer
 
+from tarn.cli.canary import TABLE, TOPIC, CanaryRow
+from tests.support.happened import DIE, HEALTHY, KILL, OOM, Happened, listening
 from tests.support.stack import LONG_RUNNING, Stack, eventually, run
 
-# The watch needs 100 s at most to end a process that hangs; the rest is its start, on a busy machine.
-BACK_WITHIN_S = 300
-KILLED_BACK_WITHIN_S = 180
 RUN_S_MIN = 120
-HEALTHY_WITHIN_S = 180
-# Frozen together, so that one pass shows a service also while what it needs hangs as well.
-TOGETHER = (("minio", "kafka", "trino", "jupyter"), ("catalog", "spark", "ingest", "pipeline", "reaper"))
+ROWS = 200
+ROWS_WITHIN_S = 120
+PAUSED_S = 100
+# Larger than every limit of memory in docker-compose.yml: what is asked for never fits.
+FILL_MIB = 4096
+KILLED_EXIT_CODE = 137
 
 MAIN = """
-import sys
+import os, signal, sys
 sys.path.insert(0, '/opt/tarn/probe')
 from runner import main_process
-print(main_process())
+"""
+
+SIGNAL = f"""{MAIN}
+os.kill(main_process(), signal.Signals[sys.argv[1]])
+"""
+
+# Takes memory until the container has none left and the kernel ends a process of it: the one named here.
+FILL = f"""{MAIN}
+victim, mib_max = sys.argv[1] or main_process(), int(sys.argv[2])
+with open(f'/proc/{{victim}}/oom_score_adj', 'w') as file:
+    file.write('1000')
+
+def runs():
+    try:
+        with open(f'/proc/{{victim}}/stat') as file:
+            return file.read().rpartition(')')[2].split()[0] not in 'ZX'
+    except OSError:
+        return False
+
+held = []
+while len(held) < mib_max and runs():
+    held.append(b'x' * (1 << 20))
+print('gone' if not runs() else f'still there after {{len(held)}} MiB')
+"""
+
+FIND = """
+import pathlib, sys
+for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+    try:
+        words = path.read_bytes().split(bytes(1))
+    except OSError:
+        continue
+    if any(sys.argv[1].encode() in word for word in words) and b'-c' not in words:
+        print(path.parent.name)
 """
 
 
-def starts(stack: Stack, service: str) -> tuple[int, str]:
-    """How often the engine started the container again, and when it started it last."""
-    found = stack.inspect(service)
-    return int(found["RestartCount"]), str(found["State"]["StartedAt"])
-
-
-def all_healthy(stack: Stack) -> bool:
-    found = stack.health()
-    return all(found.get(service) == "healthy" for service in LONG_RUNNING)
-
-
-def await_healthy(stack: Stack) -> None:
-    eventually(lambda: all_healthy(stack), timeout_s=HEALTHY_WITHIN_S, what=f"all healthy: {stack.health()}")
+def starts(stack: Stack) -> dict[str, tuple[int, str]]:
+    """For each service how often the engine started its container again, and when it started it last."""
+    found = stack.inspect_all()
+    return {name: (found[name]["RestartCount"], found[name]["State"]["StartedAt"]) for name in LONG_RUNNING}
 
 
 def await_age(stack: Stack, services: tuple[str, ...]) -> None:
     """The watch ends nothing in a container's first two minutes."""
 
     def old_enough() -> bool:
-        now = datetime.now(UTC)
-        began = [datetime.fromisoformat(starts(stack, s)[1][:19] + "+00:00") for s in services]
+        now, found = datetime.now(UTC), starts(stack)
+        began = [datetime.fromisoformat(found[name][1][:19] + "+00:00") for name in services]
         return all((now - at).total_seconds() > RUN_S_MIN + 2 for at in began)
 
     eventually(old_enough, timeout_s=RUN_S_MIN + 30, what="containers older than two minutes", pause_s=2)
 
 
-def main_process(stack: Stack, service: str) -> str:
-    answer = stack.inside(service, "python3", "-I", "-c", MAIN)
+def signal_main(container: str, name: str) -> None:
+    """Signals the service's own process; with SIGKILL the container ends before the answer comes."""
+    answer = run(["docker", "exec", container, "python3", "-I", "-c", SIGNAL, name], timeout_s=60)
+    assert answer.code in (0, KILLED_EXIT_CODE), answer.text
+
+
+def use_up_memory(container: str, process: str = "") -> None:
+    """Fills a container up to its limit, until the kernel ends this process of it, or else the service's."""
+    words = ["docker", "exec", container, "python3", "-I", "-c", FILL, process, str(FILL_MIB)]
+    answer = run(words, timeout_s=120)
+    # With the service's own process the container ends as well, at times before the answer comes.
+    assert answer.code == KILLED_EXIT_CODE or answer.text.strip() == "gone", answer.text
+
+
+def ends_told(container: str) -> list[dict[str, object]]:
+    """The lines in which the watch says that it ended the process."""
+    lines = run(["docker", "logs", container], timeout_s=60).text.splitlines()
+    return [json.loads(line) for line in lines if "the process is ended" in line]
+
+
+# -- rows that must survive ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kafka(stack: Stack) -> dict[str, str]:
+    """How people on the host reach the broker."""
+    answer = stack.script("tarn", "env", "--json", timeout_s=120)
     assert answer.code == 0, answer.text
-    assert answer.text.strip().isdigit(), answer.text
-    return answer.text.strip()
+    found: dict[str, str] = json.loads(answer.text.splitlines()[-1])
+    return found
 
 
-def signal_main(stack: Stack, service: str, name: str) -> None:
-    """Signals the service's own process; with KILL the container ends before the answer comes."""
-    process = main_process(stack, service)
-    run(["docker", "exec", stack.container(service), "sh", "-c", f"kill -{name} {process}"], timeout_s=60)
+def send_rows(kafka: dict[str, str]) -> list[str]:
+    """Send rows whose receipt the broker has acknowledged; their ids."""
+    producer = KafkaProducer(
+        bootstrap_servers=kafka["TARN_KAFKA_BOOTSTRAP"],
+        security_protocol=kafka["TARN_KAFKA_SECURITY_PROTOCOL"],
+        sasl_mechanism=kafka["TARN_KAFKA_SASL_MECHANISM"],
+        sasl_plain_username=kafka["TARN_KAFKA_USERNAME"],
+        sasl_plain_password=kafka["TARN_KAFKA_PASSWORD"],
+        acks="all",
+    )
+    ids = [uuid.uuid4().hex for _ in range(ROWS)]
+    now = datetime.now(UTC)
+    try:
+        sent = [
+            producer.send(TOPIC, CanaryRow(id=row, sent_at=now, note="before a fault").message())
+            for row in ids
+        ]
+        for one in sent:
+            one.get(timeout=30)
+    finally:
+        producer.close()
+    return ids
 
 
-def seconds_until_back(
-    stack: Stack, before: dict[str, tuple[int, str]], *, within_s: float
+def assert_whole(stack: Stack, ids: list[str]) -> None:
+    """Every row that was acknowledged is in the table once, and `fsck` finds no damage."""
+
+    def missing() -> set[str]:
+        found = Counter(str(row) for (row,) in stack.query(f"SELECT id FROM {TABLE}"))
+        assert all(found[row] <= 1 for row in ids), "a row is in the table twice"
+        return {row for row in ids if not found[row]}
+
+    eventually(lambda: not missing(), timeout_s=ROWS_WITHIN_S, what=f"{ROWS} acknowledged rows in {TABLE}")
+    answer = stack.script("tarn", "fsck", timeout_s=120)
+    assert answer.code == 0, answer.text
+
+
+# -- faults --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is done to a service, and how one sees that it really happened.
+
+    Attributes:
+        name: the property of the report that holds the seconds.
+        provoke: does it to the main process of a service, given the container.
+        back_within_s: so long may it take until the service is healthy again.
+        ended_by_kernel: whether the kernel ends the process for want of memory.
+        ended_by_watch: whether the watch ends the process, and says so in the log.
+    """
+
+    name: str
+    provoke: Callable[[str], None]
+    back_within_s: float
+    ended_by_kernel: bool = False
+    ended_by_watch: bool = False
+
+
+# The watch needs 100 s at most to end a process that hangs; the rest is its start, on a busy machine.
+FROZEN = Fault(
+    name="back_after_freeze_s",
+    provoke=lambda container: signal_main(container, "SIGSTOP"),
+    back_within_s=300,
+    ended_by_watch=True,
+)
+OUT_OF_MEMORY = Fault(
+    name="back_after_oom_s",
+    provoke=use_up_memory,
+    back_within_s=180,
+    ended_by_kernel=True,
+)
+KILLED = Fault(
+    name="back_after_kill_s",
+    provoke=lambda container: signal_main(container, "SIGKILL"),
+    back_within_s=180,
+)
+
+# Together, so that starts overlap and one pass shows a service also while what it needs is away as well.
+# Whatever is not in a group runs on without it: over all groups every service sees each that it needs go.
+GROUPS = (
+    (OUT_OF_MEMORY, ("minio", "spark", "ingest", "jupyter")),
+    (OUT_OF_MEMORY, ("kafka", "catalog", "trino", "pipeline", "reaper")),
+    (KILLED, ("minio", "kafka", "trino", "jupyter")),
+    (KILLED, ("catalog", "spark", "ingest", "pipeline", "reaper")),
+)
+FROZEN_WHILE_THE_STORE_IS_AWAY = ("kafka", "jupyter")
+FROZEN_TOGETHER = tuple(name for name in LONG_RUNNING if name not in FROZEN_WHILE_THE_STORE_IS_AWAY)
+
+
+def strike(
+    stack: Stack, fault: Fault, services: tuple[str, ...], during: Callable[[], None]
 ) -> dict[str, float]:
-    """Seconds until each service was started again and healthy."""
-    begin = time.monotonic()
-    took: dict[str, float] = {}
+    """Provoke a fault in these services, and see each of them come back by itself, started again once.
 
-    def look() -> bool:
-        health = stack.health()
-        for service, was in before.items():
-            if service not in took and health.get(service) == "healthy" and starts(stack, service) != was:
-                took[service] = round(time.monotonic() - begin, 1)
-        return len(took) == len(before)
+    Args:
+        stack: the stack, healthy.
+        fault: what is done.
+        services: to whom.
+        during: runs after the fault was provoked, before anybody waits.
 
-    eventually(look, timeout_s=within_s, what=f"{sorted(before)} back; so far {took}", pause_s=1)
+    Returns:
+        Seconds from the end of the process (or, where it froze, from then) until the service was healthy.
+    """
+    before = starts(stack)
+    container = {name: str(found["Id"]) for name, found in stack.inspect_all().items()}
+    told = {service: len(ends_told(container[service])) for service in services}
+    begun: dict[str, float] = {}
+    with stack.fault(), listening(stack) as events:
+        for service in services:
+            begun[service] = time.time()
+            fault.provoke(container[service])
+        during()
+        took: dict[str, float] = {}
+
+        def all_back() -> bool:
+            took.update(seconds_until_healthy(events(), begun, by_end=not fault.ended_by_watch))
+            return set(took) == set(services)
+
+        eventually(all_back, timeout_s=fault.back_within_s, what=f"back: {', '.join(services)}")
+        stack.await_healthy()
+        seen = events()
+    after = starts(stack)
+    for service in LONG_RUNNING:
+        if service not in services:
+            assert after[service] == before[service], f"{service} was ended, too"
+            continue
+        assert after[service][0] == before[service][0] + 1, f"{service} was ended more than once"
+        mine = [event for event in seen if event.service == service]
+        assert [event.exit_code for event in mine if event.what == DIE] == [KILLED_EXIT_CODE]
+        assert not [event for event in mine if event.what == KILL], "somebody used the engine to end it"
+        assert any(event.what == OOM for event in mine) == fault.ended_by_kernel
+        lines = ends_told(container[service])[told[service] :]
+        assert len(lines) == int(fault.ended_by_watch)
+        assert all(line["service"] == service and int(str(line["silent_s"])) >= 60 for line in lines)
     return took
 
 
-def ends_told(stack: Stack, service: str) -> list[dict[str, object]]:
-    """The lines in which the watch says that it ended the process."""
-    lines = stack.compose("logs", "--no-log-prefix", "--no-color", service).text.splitlines()
-    # Compose puts a control sequence before lines.
-    found = [raw[raw.find("{") :] for raw in lines if "the process is ended" in raw and "{" in raw]
-    return [json.loads(raw) for raw in found]
+def seconds_until_healthy(
+    events: list[Happened], begun: dict[str, float], *, by_end: bool
+) -> dict[str, float]:
+    """For each service that ended and was healthy after that: how long that took, by the engine's clock."""
+    took = {}
+    for service, begun_s in begun.items():
+        mine = [event for event in events if event.service == service]
+        ends = [event.at_s for event in mine if event.what == DIE]
+        healthy = [event.at_s for event in mine if ends and event.what == HEALTHY and event.at_s > ends[-1]]
+        if healthy:
+            took[service] = round(healthy[0] - (ends[-1] if by_end else begun_s), 1)
+    return took
 
 
-@pytest.mark.parametrize("services", TOGETHER, ids=", ".join)
-def test_what_hangs_is_ended_and_comes_back(
-    stack: Stack, services: tuple[str, ...], record_property: Callable[[str, object], None]
+def nothing() -> None:
+    """Nothing else is done meanwhile."""
+
+
+def test_a_dependency_that_hangs_ends_nobody_else(
+    stack: Stack, kafka: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
-    await_healthy(stack)
-    await_age(stack, services)
-    told = {service: len(ends_told(stack, service)) for service in services}
-    before = {service: starts(stack, service) for service in services}
-    with stack.fault():
-        for service in services:
-            signal_main(stack, service, "STOP")
-        took = seconds_until_back(stack, before, within_s=BACK_WITHIN_S)
-        await_healthy(stack)
-    for service in services:
-        count, _ = starts(stack, service)
-        assert count == before[service][0] + 1, f"{service} was ended more than once"
-        lines = ends_told(stack, service)
-        assert len(lines) == told[service] + 1
-        assert lines[-1]["service"] == service
-        assert int(str(lines[-1]["silent_s"])) >= 60
-    record_property("back_after_freeze_s", took)
+    """The store is paused for longer than any watch waits: its users are unhealthy, and go on running.
 
-
-@pytest.mark.parametrize("service", LONG_RUNNING)
-def test_what_is_killed_inside_comes_back(
-    stack: Stack, service: str, record_property: Callable[[str, object], None]
-) -> None:
-    """As by the kernel, when the container is out of memory."""
-    await_healthy(stack)
-    before = {service: starts(stack, service)}
-    with stack.fault():
-        signal_main(stack, service, "KILL")
-        took = seconds_until_back(stack, before, within_s=KILLED_BACK_WITHIN_S)
-        await_healthy(stack)
-    assert set(took) == {service}
-    record_property("back_after_kill_s", took)
-
-
-def test_a_dependency_that_hangs_ends_nobody_else(stack: Stack) -> None:
-    """The store is paused for longer than any watch waits: its users are unhealthy, and go on running."""
-    await_healthy(stack)
-    others = tuple(service for service in LONG_RUNNING if service != "minio")
-    await_age(stack, others)
-    before = {service: starts(stack, service) for service in others}
+    Broker and notebooks, which do without the store, freeze meanwhile and come back.
+    """
+    stack.await_healthy()
+    await_age(stack, LONG_RUNNING)
+    ids = send_rows(kafka)
     minio = stack.container("minio")
-    with stack.fault():
-        assert run(["docker", "pause", minio], timeout_s=30).code == 0
+
+    def await_unhealthy() -> None:
+        begin = time.monotonic()
+        eventually(
+            lambda: stack.health().get("trino") == "unhealthy" and time.monotonic() - begin > PAUSED_S,
+            timeout_s=PAUSED_S + 80,
+            what=f"trino unhealthy, and {PAUSED_S} s gone",
+            pause_s=2,
+        )
+        assert run(["docker", "unpause", minio], timeout_s=30).code == 0
+
+    assert run(["docker", "pause", minio], timeout_s=30).code == 0
+    try:
+        took = strike(stack, FROZEN, FROZEN_WHILE_THE_STORE_IS_AWAY, await_unhealthy)
+    finally:
+        # Already done where all went well; then the engine refuses it.
+        run(["docker", "unpause", minio], timeout_s=30)
+    assert_whole(stack, ids)
+    record_property(FROZEN.name, took)
+
+
+def test_what_hangs_is_ended_and_comes_back(
+    stack: Stack, kafka: dict[str, str], record_property: Callable[[str, object], None]
+) -> None:
+    stack.await_healthy()
+    await_age(stack, FROZEN_TOGETHER)
+    ids = send_rows(kafka)
+    took = strike(stack, FROZEN, FROZEN_TOGETHER, nothing)
+    assert_whole(stack, ids)
+    record_property(FROZEN.name, took)
+
+
+def test_a_kernel_of_a_notebook_that_uses_up_all_memory_ends_alone(stack: Stack) -> None:
+    """JupyterLab goes on, and starts the kernel again."""
+    stack.await_healthy()
+    before, container = starts(stack), stack.container("jupyter")
+    token = stack.inside("jupyter", "cat", "/run/tarn/secrets/jupyter_token").text.strip()
+
+    def ask(method: str, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", int(stack.ports["TARN_PORT_JUPYTER"]), timeout=30
+        )
         try:
-            begin = time.monotonic()
-            eventually(
-                lambda: stack.health().get("trino") == "unhealthy" and time.monotonic() - begin > 100,
-                timeout_s=180,
-                what="trino unhealthy, and 100 s gone",
-                pause_s=2,
-            )
+            connection.request(method, path, headers={"Authorization": f"token {token}"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
         finally:
-            assert run(["docker", "unpause", minio], timeout_s=30).code == 0
-        await_healthy(stack)
-    assert {service: starts(stack, service) for service in others} == before
+            connection.close()
+
+    status, body = ask("POST", "/api/kernels")
+    assert status == 201, body
+    kernel = json.loads(body)["id"]
+    try:
+        (process,) = processes(stack, "jupyter", kernel)
+        with stack.fault(), listening(stack) as events:
+            use_up_memory(container, process)
+            eventually(
+                lambda: (now := processes(stack, "jupyter", kernel)) and process not in now,
+                timeout_s=60,
+                what="the kernel started again",
+            )
+            seen = [event.what for event in events() if event.service == "jupyter"]
+        assert OOM in seen
+        assert DIE not in seen
+        assert ask("GET", f"/api/kernels/{kernel}")[0] == 200
+    finally:
+        ask("DELETE", f"/api/kernels/{kernel}")
+    deep = stack.inside(
+        "jupyter", "python3", "-I", "-S", "/opt/tarn/probe/runner.py", "--once", "deep", timeout_s=90
+    )
+    assert deep.code == 0, deep.text
+    assert starts(stack) == before
+
+
+def test_a_watch_that_the_kernel_ends_for_memory_ends_no_service(stack: Stack) -> None:
+    """The check that was ended counts as failed; the next, two seconds later, finds the service usable."""
+    service = "catalog"
+    stack.await_healthy()
+    before, container = starts(stack), stack.container(service)
+    told = ends_told(container)
+    (watch,) = processes(stack, service, "/opt/tarn/probe/runner.py")[:1]
+    with stack.fault(), listening(stack) as events:
+        use_up_memory(container, watch)
+
+        def healed() -> bool:
+            seen = [event.what for event in events() if event.service == service]
+            return OOM in seen and seen[-1] == HEALTHY
+
+        eventually(healed, timeout_s=60, what=f"{service} healthy after an oom event")
+    assert starts(stack) == before
+    assert ends_told(container) == told
+
+
+def processes(stack: Stack, service: str, word: str) -> list[str]:
+    """The processes in a service's container with this in their command, the oldest first."""
+    answer = stack.inside(service, "python3", "-I", "-c", FIND, word)
+    assert answer.code == 0, answer.text
+    return sorted(answer.text.split(), key=int)
+
+
+def name_of(value: Fault | tuple[str, ...]) -> str:
+    return value.name if isinstance(value, Fault) else ", ".join(value)
+
+
+@pytest.mark.parametrize(("fault", "services"), GROUPS, ids=name_of)
+def test_what_ends_at_once_comes_back(
+    stack: Stack,
+    kafka: dict[str, str],
+    fault: Fault,
+    services: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    stack.await_healthy()
+    ids = send_rows(kafka)
+    took = strike(stack, fault, services, nothing)
+    assert_whole(stack, ids)
+    record_property(fault.name, took)
+
+
+def test_every_service_is_struck_by_every_fault_once() -> None:
+    for fault in (OUT_OF_MEMORY, KILLED):
+        struck = [service for one, services in GROUPS if one is fault for service in services]
+        assert sorted(struck) == sorted(LONG_RUNNING)
+    assert sorted((*FROZEN_TOGETHER, *FROZEN_WHILE_THE_STORE_IS_AWAY)) == sorted(LONG_RUNNING)

@@ -25,6 +25,7 @@ SCRIPTS = project.ROOT / "scripts"
 PORTS_FILE = project.STATE_DIR / "test-ports.json"
 UP_TIMEOUT_S = 900
 FAULT_ECHO_S = 20
+HEALTHY_WITHIN_S = 180
 LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest", "pipeline", "jupyter", "reaper")
 PROFILES = ("--profile", "tools", "--profile", "demo")
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
@@ -140,10 +141,39 @@ class Stack:
         found: dict[str, Any] = json.loads(answer.text)[0]
         return found
 
+    def inspect_all(self) -> dict[str, dict[str, Any]]:
+        """What the engine knows of every service's container, in two calls; one-shots of `run` left out."""
+        mine = f"label=com.docker.compose.project={self.name}"
+        listed = run(["docker", "ps", "--all", "--quiet", "--filter", mine], timeout_s=30)
+        answer = run(["docker", "inspect", *listed.text.split()], timeout_s=30)
+        assert answer.code == 0, answer.text
+        found: dict[str, dict[str, Any]] = {}
+        for container in json.loads(answer.text):
+            labels = container["Config"]["Labels"]
+            if labels["com.docker.compose.oneoff"] == "False":
+                found[labels["com.docker.compose.service"]] = container
+        return found
+
     def health(self) -> dict[str, str]:
         """The health of every long-running service."""
         here = project.Project(name=self.name, base="unused", own_base=False, settings={})
         return {s.name: s.health or s.state for s in lifecycle.services(here) if s.name in LONG_RUNNING}
+
+    def await_healthy(self, *, timeout_s: float = HEALTHY_WITHIN_S) -> None:
+        """Wait until every long-running service is healthy.
+
+        Raises:
+            AssertionError: they were not within the time.
+        """
+
+        def others() -> dict[str, str]:
+            found = self.health()
+            return {name: found.get(name, "absent") for name in LONG_RUNNING if found.get(name) != "healthy"}
+
+        try:
+            eventually(lambda: not others(), timeout_s=timeout_s, what="all healthy")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {others()}") from error
 
     def inside(self, service: str, *words: str, timeout_s: float = 60) -> Answer:
         """Run a program inside a running service's container, as the service's user."""

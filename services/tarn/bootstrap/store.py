@@ -25,6 +25,7 @@ from tarn.bootstrap.access import ANONYMOUS, Trial, for_bucket, probe_keys, tria
 from tarn.bootstrap.log import configure
 from tarn.bootstrap.volumes import load_secrets
 from tarn.core.credentials import (
+    ADDED_STORE_USERS_FILE,
     ROOT_FILES,
     STORE_USERS,
     STORE_USERS_FILE,
@@ -152,6 +153,24 @@ def load_policies(folder: Path, bucket: str) -> dict[str, dict[str, object]]:
     return policies
 
 
+def all_users(secrets: Mapping[str, str]) -> dict[str, StoreUser]:
+    """Return user -> keys of all of Tarn's store users; those that only a later release knows are left out.
+
+    Raises:
+        InvalidError: a file is not what it should be.
+        CorruptStateError: a user is in neither file.
+    """
+    files = (STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
+    found = {name: user for file in files for name, user in parse_store_users(secrets[file], file).items()}
+    missing = sorted(set(STORE_USERS) - set(found))
+    if missing:
+        raise CorruptStateError(
+            f"{' and '.join(files)} name {sorted(found)}; {missing} are missing: run the service init",
+            missing=missing,
+        )
+    return {name: found[name] for name in STORE_USERS}
+
+
 def set_up_users(
     store: Store, users: Mapping[str, StoreUser], policies: Mapping[str, Mapping[str, object]]
 ) -> tuple[str, ...]:
@@ -236,12 +255,8 @@ def run(
     """
     from tarn.bootstrap.minio_store import MinioStore
 
-    secrets = load_secrets(settings.secrets_dir, (*ROOT_FILES, STORE_USERS_FILE))
-    users = parse_store_users(secrets[STORE_USERS_FILE])
-    if set(users) != set(STORE_USERS):
-        raise CorruptStateError(
-            f"{STORE_USERS_FILE} names {sorted(users)}; expected {sorted(STORE_USERS)}: run the service init"
-        )
+    secrets = load_secrets(settings.secrets_dir, (*ROOT_FILES, STORE_USERS_FILE, ADDED_STORE_USERS_FILE))
+    users = all_users(secrets)
     policies = load_policies(policies_dir, settings.bucket)
     root = StoreUser(access_key=secrets["root_user"], secret_key=secrets["root_password"])
     store = MinioStore(

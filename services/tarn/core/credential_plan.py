@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from tarn.core.credentials import (
     ACCESS_KEY_CHARS,
     ACCESS_KEY_FILE,
+    ADDED_STORE_USERS_FILE,
     CREDENTIAL_FILE,
     JUPYTER_TOKEN_FILE,
     KAFKA_CLIENTS,
@@ -60,6 +61,7 @@ from tarn.core.credentials import (
     parse_kafka_users,
     parse_store_users,
     secret_sha256,
+    store_users_file,
 )
 from tarn.core.errors import CorruptStateError, InvalidError
 from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
@@ -144,30 +146,42 @@ def _plan_root(
 def _plan_store_users(
     volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
 ) -> Iterator[SecretFile]:
-    text = volumes["bootstrap"].get(STORE_USERS_FILE)
-    known = {} if text is None else parse_store_users(text)
+    held_by_file = {
+        file: parse_store_users(volumes["bootstrap"].get(file, "{}"), file)
+        for file in (STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
+    }
+    known = held_by_file[STORE_USERS_FILE] | held_by_file[ADDED_STORE_USERS_FILE]
     users = dict(known)
-    reasons: list[str] = []
+    reasons: dict[str, str] = {}
     for user in STORE_USERS:
         if user in users:
             continue
         held = volumes[user]
         if ACCESS_KEY_FILE in held and SECRET_KEY_FILE in held:
             users[user] = StoreUser(access_key=held[ACCESS_KEY_FILE], secret_key=held[SECRET_KEY_FILE])
-            reasons.append(f"{user} taken back from its volume")
+            reasons[user] = "taken back from its volume"
         else:
             users[user] = StoreUser(
                 access_key=_access_key(user, random_bytes), secret_key=_secret(random_bytes)
             )
-            reasons.append(f"{user} made")
-    if users != known:
-        content = {
-            name: {"access_key": user.access_key, "secret_key": user.secret_key}
+            reasons[user] = "made"
+    # The added ones first: one that moves is in both files after a crash, never in none.
+    for file in (ADDED_STORE_USERS_FILE, STORE_USERS_FILE):
+        before = held_by_file[file]
+        # Users that only a later release knows stay where they are.
+        wanted = {
+            name: user
             for name, user in users.items()
+            if (store_users_file(name) == file if name in STORE_USERS else name in before)
         }
-        yield SecretFile(
-            consumer="bootstrap", name=STORE_USERS_FILE, content=dump(content), reason=", ".join(reasons)
-        )
+        if wanted != before:
+            why = [f"{name} {reasons.get(name, 'moved')}" for name in wanted if name not in before]
+            why += [f"{name} moved" for name in before if name not in wanted]
+            content = {
+                name: {"access_key": user.access_key, "secret_key": user.secret_key}
+                for name, user in wanted.items()
+            }
+            yield SecretFile(consumer="bootstrap", name=file, content=dump(content), reason=", ".join(why))
     for user in STORE_USERS:
         for name, value in (
             (ACCESS_KEY_FILE, users[user].access_key),

@@ -32,6 +32,9 @@ UIDS: Mapping[str, int] = {
 """Every consumer and the uid (and gid) that may read its volume."""
 
 STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper", "reaper")
+ADDED_STORE_USERS = ("reaper",)
+"""Store users with a file of their own: a release before them refuses a `store_users.json` that names others
+than its own users, and one must be able to go back to it."""
 PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
 SPARK_CLIENTS = ("pipeline", "cli", "jupyter")
 """Consumers that hold the token of Spark Connect, besides Spark itself."""
@@ -43,6 +46,7 @@ STORE_USERS_FILE = "store_users.json"
 ACCESS_KEY_FILE = "s3_access_key_id"
 SECRET_KEY_FILE = "s3_secret_access_key"  # noqa: S105 - a file name
 TOKEN_KEY_FILE = "token_key"  # noqa: S105 - a file name
+ADDED_STORE_USERS_FILE = "store_users_added.json"
 PRINCIPALS_FILE = "principals.json"
 CREDENTIAL_FILE = "catalog_credential"
 JUPYTER_TOKEN_FILE = "jupyter_token"  # noqa: S105 - a file name
@@ -69,7 +73,7 @@ def files_of(consumer: str) -> tuple[str, ...]:
     if consumer in ("minio", "bootstrap"):
         names += ROOT_FILES
     if consumer == "bootstrap":
-        names.append(STORE_USERS_FILE)
+        names += (STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
     if consumer in STORE_USERS:
         names += (ACCESS_KEY_FILE, SECRET_KEY_FILE)
     if consumer == "catalog":
@@ -117,20 +121,25 @@ class SecretFile:
     reason: str
 
 
-def parse_store_users(text: str) -> dict[str, StoreUser]:
-    """Return user -> keys from the content of `store_users.json`.
+def store_users_file(user: str) -> str:
+    """Return the file in the volume of `bootstrap` that holds a store user's keys."""
+    return ADDED_STORE_USERS_FILE if user in ADDED_STORE_USERS else STORE_USERS_FILE
+
+
+def parse_store_users(text: str, file: str = STORE_USERS_FILE) -> dict[str, StoreUser]:
+    """Return user -> keys from the content of `store_users.json`, or of the other file with store users.
 
     Raises:
         InvalidError: it is not such a file.
     """
     users: dict[str, StoreUser] = {}
-    for name, entry in json_object(text, f"bootstrap/{STORE_USERS_FILE}").items():
+    for name, entry in json_object(text, f"bootstrap/{file}").items():
         match entry:
             case {"access_key": str(access_key), "secret_key": str(secret_key)}:
                 users[name] = StoreUser(access_key=access_key, secret_key=secret_key)
             case _:
                 raise InvalidError(
-                    f"secret file bootstrap/{STORE_USERS_FILE}: user {name!r} needs access_key and "
+                    f"secret file bootstrap/{file}: user {name!r} needs access_key and "
                     "secret_key; remove the volume secrets-bootstrap, it is made again from the others",
                     user=name,
                 )

@@ -70,6 +70,14 @@ class Clocked:
         self.now_ms += ms
         self.mono_ms += ms
 
+    def fork(self) -> Clocked:
+        """The same objects at the same time; neither lake sees what is done to the other."""
+        assert isinstance(self.store, MemoryStore)
+        other = Clocked(now_ms=self.now_ms, mono_ms=self.mono_ms)
+        assert isinstance(other.store, MemoryStore)
+        other.store._objects = dict(self.store._objects)
+        return other
+
     def reaper(self, store: ObjectStore | None = None, graces: Graces = GRACES) -> Reaper:
         return Reaper(
             store or self.store,

@@ -11,7 +11,7 @@ from tarn.adapters.store import StoreOutcomeUnknownError
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
-from tests.contract.keeper.reaping import GRACES, Clocked, Writer
+from tests.contract.keeper.reaping import GRACES, Clocked
 
 MINUTE_MS = 60_000
 
@@ -263,51 +263,61 @@ def test_a_store_whose_clock_is_not_this_machines_is_observed_first() -> None:
     assert reaper.run_once().metadata > 0
 
 
-def busy(lake: Clocked) -> Writer:
-    """A table with every kind of operation, some of it past its grace and some not."""
-    table = lake.table(**{"tarn.history": "3", "write.metadata.previous-versions-max": "2"})
-    for number in range(12):
+def full() -> Clocked:
+    """A lake in which a reaper that was here before left lists, and all of them are past their grace."""
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2", "write.metadata.previous-versions-max": "1"})
+    for _ in range(3):
         table.append(2, merge_at=4)
-        if number % 3 == 2:
-            table.delete(table.live()[0])
-            table.compact(3)
-            table.vectors()
-            table.statistics()
+        table.delete(table.live()[0])
+        table.compact(3)
+        table.vectors()
+        table.statistics()
         lake.wait(90_000)
-    return table
+    lake.catalog.names.purge(lake.table("purged").slot)
+    lake.reaper().run_once()
+    lake.wait(GRACES.files_ms + GRACES.metadata_ms)
+    return lake
 
 
-def test_killed_at_any_step_nothing_reachable_is_lost_and_the_next_one_finishes() -> None:
-    steps = 0
-    for fault in (Fault.CRASH, Fault.CRASH_DONE):
-        at = 0
-        while True:
-            at += 1
-            lake = Clocked()
-            busy(lake)
-            lake.catalog.names.purge(lake.table("purged").slot)
+def two_passes(lake: Clocked, fault: Fault | None = None, *, at: int = 0) -> int:
+    """What a reaper does in two passes, with this fault in its call `at` of the store; the calls it made."""
+    calls = 0
+
+    def plan(_: Op) -> Fault | None:
+        nonlocal calls
+        calls += 1
+        return fault if calls == at else None
+
+    reaper = lake.reaper(FaultyStore(lake.store, plan))
+    reaper.run_once()
+    lake.wait(GRACES.files_ms)
+    reaper.run_once()
+    return calls
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_DONE], ids=["before", "after"])
+def test_killed_at_any_call_nothing_reachable_is_lost_and_the_next_one_finishes(fault: Fault) -> None:
+    """In every call of the store, before it or after it took effect."""
+    begin = full()
+    # Nobody commits any more, so what is reachable stays the same.
+    reached = set(begin.reachable())
+    calls = two_passes(begin.fork())
+    for at in range(1, calls + 1):
+        lake = begin.fork()
+        with pytest.raises(Crash):
+            two_passes(lake, fault, at=at)
+        assert reached <= set(lake.keys("")), at
+        for _ in range(4):
             lake.reaper().run_once()
             lake.wait(GRACES.files_ms + GRACES.metadata_ms)
-            left = [at * 11 if at > 3 else at]
-
-            def plan(_: Op, left: list[int] = left, fault: Fault = fault) -> Fault | None:
-                left[0] -= 1
-                return fault if left[0] == 0 else None
-
-            dying = lake.reaper(FaultyStore(lake.store, plan))
-            try:
-                dying.run_once()
-                lake.wait(GRACES.files_ms)
-                dying.run_once()
-            except Crash:
-                steps += 1
-            assert lake.missing() == []
-            if left[0] > 0:
-                break
-            settled(lake)
-            assert [k for k in lake.left() if not k.endswith(".metadata.json")] == []
-            assert lake.keys(LISTS_PREFIX) == []
-    assert steps > 12
+        kept = set(lake.keys(""))
+        assert reached <= kept, at
+        left = {key for key in kept - reached if key.startswith("warehouse/")}
+        assert not [key for key in left if not key.endswith(".metadata.json")], at
+        assert lake.keys(LISTS_PREFIX) == [], at
+    assert calls > 50
+    assert len(reached) > 10
 
 
 @pytest.mark.parametrize("seed", range(12))

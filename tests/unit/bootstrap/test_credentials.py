@@ -19,6 +19,7 @@ from tarn.core.credentials import (
     STORE_USERS,
     UIDS,
     SecretFile,
+    StoreUser,
     files_of,
     is_tarn_access_key,
     parse_credential,
@@ -45,6 +46,11 @@ def made(seed: int) -> dict[str, dict[str, str]]:
     return applied(EMPTY, plan(EMPTY, random_bytes=chance(seed)))
 
 
+def store_users(volumes: dict[str, dict[str, str]]) -> dict[str, StoreUser]:
+    files = ("store_users.json", "store_users_added.json")
+    return {n: u for f in files for n, u in parse_store_users(volumes["bootstrap"][f], f).items()}
+
+
 KAFKA_FILES = {"kafka_user", "kafka_password"}
 
 
@@ -52,7 +58,7 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     """Written from docs/reference.md, without the code under test."""
     assert {c: set(f) for c, f in volumes.items()} == {
         "minio": {"root_user", "root_password"},
-        "bootstrap": {"root_user", "root_password", "store_users.json"},
+        "bootstrap": {*("root_user", "root_password", "store_users.json", "store_users_added.json")},
         "catalog": {"s3_access_key_id", "s3_secret_access_key", "token_key", "principals.json"},
         "kafka": {"kafka_user", "kafka_password", "kafka_users.json"},
         "spark": {"s3_access_key_id", "s3_secret_access_key", "catalog_credential", "spark_token"},
@@ -83,8 +89,11 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
     users = json.loads(volumes["bootstrap"]["store_users.json"])
-    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper", "reaper"}
-    for user, keys in users.items():
+    # What a release before the reaper compares it with, and refuses where it differs.
+    assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper"}
+    added = json.loads(volumes["bootstrap"]["store_users_added.json"])
+    assert set(added) == {"reaper"}
+    for user, keys in (users | added).items():
         assert keys == {
             "access_key": volumes[user]["s3_access_key_id"],
             "secret_key": volumes[user]["s3_secret_access_key"],
@@ -106,7 +115,7 @@ def test_first_start_makes_everything_and_the_second_nothing():
 
 def test_every_secret_has_32_random_bytes_and_its_own_value():
     volumes = made(1)
-    users = parse_store_users(volumes["bootstrap"]["store_users.json"])
+    users = store_users(volumes)
     secrets = [
         volumes["minio"]["root_password"],
         *(u.secret_key for u in users.values()),
@@ -127,6 +136,40 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
     assert not is_tarn_access_key(volumes["minio"]["root_user"])
 
 
+@pytest.mark.parametrize("crash_after", [0, 1, 2])
+def test_a_user_in_the_file_of_former_releases_moves_to_its_own_and_keeps_its_keys(crash_after: int):
+    """As the releases with the first reaper wrote it, which the release before them refuses."""
+    volumes = made(1)
+    own = volumes["bootstrap"]
+    reaper = json.loads(own.pop("store_users_added.json"))
+    own["store_users.json"] = json.dumps(json.loads(own["store_users.json"]) | reaper)
+    writes = plan(volumes, random_bytes=chance(2))
+    assert [(w.consumer, w.name) for w in writes] == [
+        ("bootstrap", "store_users_added.json"),
+        ("bootstrap", "store_users.json"),
+    ]
+    after = applied(volumes, writes[:crash_after])
+    assert applied(after, plan(after, random_bytes=chance(3))) == made(1)
+
+
+def test_going_back_to_the_release_before_the_reaper_and_on_again_changes_nothing():
+    """That release neither reads nor removes a file that it does not know."""
+    volumes = made(1)
+    assert plan(volumes, random_bytes=chance(2)) == ()
+    lost = {**volumes, "bootstrap": {**volumes["bootstrap"]}}
+    del lost["bootstrap"]["store_users_added.json"]
+    assert applied(lost, plan(lost, random_bytes=chance(2))) == volumes
+
+
+def test_users_that_only_a_later_release_knows_stay_where_they_are():
+    volumes = made(1)
+    later = {"access_key": "TARNLATERAAAAAAAAAAA", "secret_key": "x" * 43}
+    for file in ("store_users.json", "store_users_added.json"):
+        held = volumes["bootstrap"]
+        held[file] = json.dumps(json.loads(held[file]) | {f"later in {file}": later}, sort_keys=True)
+    assert plan(volumes, random_bytes=chance(2)) == ()
+
+
 @given(crashes=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 1000))
 def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int], seed: int):
     volumes: dict[str, dict[str, str]] = EMPTY
@@ -140,10 +183,10 @@ def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int
     assert_complete_and_agreeing(finished)
 
 
-@pytest.mark.parametrize("crash_after", range(44))
+@pytest.mark.parametrize("crash_after", range(45))
 def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
     first = plan(EMPTY, random_bytes=chance(7))
-    assert len(first) == 43
+    assert len(first) == 44
     volumes = applied(EMPTY, first[:crash_after])
     finished = applied(volumes, plan(volumes, random_bytes=chance(8)))
     assert_complete_and_agreeing(finished)
@@ -307,7 +350,7 @@ def test_a_volume_that_is_not_mounted_is_refused():
 def test_no_secret_shows_in_a_repr():
     for write in plan(EMPTY, random_bytes=chance(1)):
         assert write.content not in repr(write) or write.name == "kafka_user"
-    users = parse_store_users(made(1)["bootstrap"]["store_users.json"])
+    users = store_users(made(1))
     assert set(users) == set(STORE_USERS)
     for user in users.values():
         assert user.secret_key not in repr(user)

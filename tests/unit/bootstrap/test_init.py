@@ -12,7 +12,7 @@ import pytest
 
 from tarn.bootstrap.init import forget_kafka_password, main, make_credentials
 from tarn.bootstrap.volumes import SecretVolumes, load_secrets
-from tarn.core.credentials import UIDS, files_of
+from tarn.core.credentials import STORE_USERS, UIDS, files_of
 from tarn.core.errors import InvalidError, UnavailableError
 
 
@@ -65,7 +65,7 @@ def contents(root: Path) -> dict[str, str]:
 def test_first_start_writes_every_file_and_the_second_none(root: Path):
     owners = Owners()
     first = make_credentials(SecretVolumes(root=root, own=owners))
-    assert len(first.written) == 43
+    assert len(first.written) == 44
     before = contents(root)
     assert set(before) == {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
     second = make_credentials(SecretVolumes(root=root, own=owners))
@@ -108,7 +108,7 @@ def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_comp
     # Only the process crashes here; thousands of real syncs take a minute on a busy disk.
     monkeypatch.setattr("tarn.bootstrap.volumes.os.fsync", lambda descriptor: None)
     steps = steps_of_a_first_start(tmp_path / "count")
-    assert steps == 43 * 5
+    assert steps == 44 * 5
     for step in range(1, steps + 1):
         root = tmp_path / str(step)
         for consumer in UIDS:
@@ -124,6 +124,8 @@ def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_comp
             if path != "catalog/principals.json":
                 assert after[path] == text, f"step {step}: {path} changed"
         users = json.loads(after["bootstrap/store_users.json"])
+        users |= json.loads(after["bootstrap/store_users_added.json"])
+        assert set(users) == set(STORE_USERS)
         for user, keys in users.items():
             assert after[f"{user}/s3_secret_access_key"] == keys["secret_key"]
             assert after[f"{user}/s3_access_key_id"] == keys["access_key"]
@@ -179,7 +181,7 @@ def test_bytes_that_are_not_text_are_refused(root: Path):
 
 def test_a_full_disk_is_reported_with_the_path_and_leaves_a_state_that_heals(root: Path):
     def full(step: str) -> None:
-        if step.startswith("sync ") and "store_users" in step:
+        if step.startswith("sync ") and "store_users.json" in step:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(UnavailableError, match=r"store_users\.json: No space left on device"):
@@ -195,7 +197,7 @@ def test_no_secret_is_logged(root: Path, capsys, monkeypatch):
     assert main(["--root", str(root)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines if line["event"] == "secret written"].count("root_password") == 2
-    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 43, "service": "init"}
+    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 44, "service": "init"}
     for path, text in contents(root).items():
         if not path.endswith("/kafka_user"):  # a name
             assert text not in json.dumps(lines), path

@@ -17,6 +17,7 @@ from tarn.bootstrap.store import (
     WAIT_S_MAX,
     Clock,
     PolicyError,
+    all_users,
     await_bucket,
     load_policies,
     load_settings,
@@ -25,7 +26,13 @@ from tarn.bootstrap.store import (
     verify,
 )
 from tarn.core.credentials import STORE_USERS, StoreUser
-from tarn.core.errors import InvalidError, InvalidSettingError, TarnError, UnavailableError
+from tarn.core.errors import (
+    CorruptStateError,
+    InvalidError,
+    InvalidSettingError,
+    TarnError,
+    UnavailableError,
+)
 from tarn.core.exit_codes import FAILED, exit_code
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
@@ -174,6 +181,21 @@ def test_every_single_wrong_right_fails_by_name(user: str, area: Area, action: A
         assert line.endswith(said)
     assert exit_code(caught.value) == FAILED
     assert store.objects == set()
+
+
+def test_the_users_of_both_files_are_set_up_and_those_of_a_later_release_are_not():
+    def entry(name: str) -> dict[str, str]:
+        return {"access_key": f"TARN{name.upper():A<16}", "secret_key": "x" * 43}
+
+    first = {name: entry(name) for name in STORE_USERS if name != "reaper"}
+    secrets = {
+        "store_users.json": json.dumps(first | {"later": entry("later")}),
+        "store_users_added.json": json.dumps({"reaper": entry("reaper"), "gateway": entry("gateway")}),
+    }
+    assert set(all_users(secrets)) == set(STORE_USERS)
+    with pytest.raises(CorruptStateError, match=r"\['reaper'\] are missing: run the service init") as caught:
+        all_users({**secrets, "store_users_added.json": "{}"})
+    assert caught.value.fields["missing"] == ["reaper"]
 
 
 def test_an_administrator_among_the_users_fails():

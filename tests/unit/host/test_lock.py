@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tarn_host import down, up
 from tarn_host.console import StopError
 from tarn_host.stack import lock, project
 from tarn_host.stack.project import Project
@@ -56,6 +57,28 @@ def test_the_second_is_refused_with_the_first_ones_pid_and_words(other: subproce
     assert f"scripts/up --small (pid {other.pid}, for " in caught.value.what
     assert "nothing was changed" in caught.value.what
     assert "Ctrl-C" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [(up.main, ["--yes"]), (down.main, ["--purge", "--yes"])], ids=["up", "down --purge"]
+)
+def test_neither_a_second_up_nor_down_touches_anything_during_up(
+    other: subprocess.Popen[str],
+    script: Callable[[list[str]], int],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def touched(*_: object, **__: object) -> None:
+        pytest.fail("it went on beside the other")
+
+    monkeypatch.setattr(project, "load", lambda: HERE)
+    monkeypatch.setattr(up, "prepare", touched)
+    monkeypatch.setattr(down, "down", touched)
+    assert script(words) == 1
+    said = capsys.readouterr().err
+    assert f"scripts/up --small (pid {other.pid}, for " in said
+    assert "nothing was changed" in said
 
 
 def test_what_a_killed_one_left_is_taken_over(other: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -139,3 +139,47 @@ def test_the_small_profile_stops_the_engines_only_when_the_rest_is_up(
     monkeypatch.setattr(lifecycle, "_up", lambda *_, **__: ran.append("up"))
     lifecycle.start(here, CONFIG)
     assert ran == ["run", "run", "up", "rm"]
+
+
+class Engine:
+    """Stands in for the engine and Compose: holds a project's networks and volumes by kind."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, busy: str = "") -> None:
+        self.held = {"network": ["n1"], "volume": ["v1", "v2"]}
+        self.asked: list[list[str]] = []
+        self.busy = busy
+        monkeypatch.setattr(lifecycle.shell, "logged", lambda *_, **__: None)
+        monkeypatch.setattr(lifecycle.shell, "capture", self.capture)
+
+    def capture(self, command: list[str], *, timeout_s: float) -> Result:
+        self.asked.append(command)
+        _, kind, verb, *words = command
+        if verb == "ls":
+            assert words == ["--quiet", "--filter", "label=com.docker.compose.project=tarn-x"]
+            return Result(0, "\n".join(self.held[kind]), "")
+        (name,) = words
+        if name == self.busy:
+            return Result(1, "", f"{name} is in use")
+        self.held[kind].remove(name)
+        return Result(0, name, "")
+
+
+HERE = project.Project(name="tarn-x", base="b", own_base=False, settings={})
+
+
+@pytest.mark.parametrize(
+    ("purge", "left"),
+    [(True, {"network": [], "volume": []}), (False, {"network": [], "volume": ["v1", "v2"]})],
+)
+def test_what_another_release_left_goes_too_volumes_with_purge_only(
+    monkeypatch: pytest.MonkeyPatch, purge: bool, left: dict[str, list[str]]
+) -> None:
+    engine = Engine(monkeypatch)
+    lifecycle.stop(HERE, purge)
+    assert engine.held == left
+
+
+def test_what_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Engine(monkeypatch, busy="v2")
+    with pytest.raises(StopError, match=r"the volume v2 of tarn-x is still there: v2 is in use"):
+        lifecycle.stop(HERE, purge=True)

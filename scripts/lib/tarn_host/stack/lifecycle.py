@@ -293,8 +293,10 @@ def _details(service: Service) -> list[str]:
 def stop(here: Project, purge: bool) -> None:
     """Remove the containers and networks; with purge the volumes too.
 
+    Those of another release, which the compose file here does not name, go as well.
+
     Raises:
-        StopError: Compose failed.
+        StopError: Compose failed, or something cannot be removed.
     """
     command = ["docker", "compose", *PROFILES, "down", "--remove-orphans"]
     command += ["--volumes"] if purge else []
@@ -307,6 +309,16 @@ def stop(here: Project, purge: bool) -> None:
         env=here.env(),
         cwd=ROOT,
     )
+    mine = f"label=com.docker.compose.project={here.name}"
+    for kind in ("network", "volume") if purge else ("network",):
+        listed = shell.capture(["docker", kind, "ls", "--quiet", "--filter", mine], timeout_s=20)
+        for name in listed.out.split():
+            removed = shell.capture(["docker", kind, "rm", name], timeout_s=60)
+            if not removed.ok:
+                raise StopError(
+                    f"the {kind} {name} of {here.name} is still there: {(removed.out + removed.err).strip()}",
+                    "stop what uses it (`docker ps --all`), then run this again",
+                )
 
 
 def start_replay(here: Project) -> None:
