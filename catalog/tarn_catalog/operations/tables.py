@@ -227,8 +227,8 @@ class Tables:
         if is_create(requirements):
             return self._commit_create(slot, requirements, updates, repeat)
         with self._core.turn(slot.key):
-            held = self._core.cache.get(slot.key)
-            if isinstance(held, Held):
+            held = self._core.known(slot.key)
+            if held is not None and held.value.live and held.value.intent is None:
                 # A base from memory may be stale. A swap proves that it was not; any other end, a refusal or
                 # "nothing to do", is judged again on the stored one.
                 try:
@@ -340,11 +340,8 @@ class Tables:
 
     def remember(self, done: Mapping[str, Held[Pointer]]) -> None:
         """Keep pointers that were just written, for the next commit."""
-        # It builds on this value unread: its entity tag must be its own, never a later value's.
         for key, held in done.items():
-            current = self._core.cache.get(key)
-            if not isinstance(current, Held) or current.value.version < held.value.version:
-                self._core.cache.put(key, held, POINTER_BYTES)
+            self._core.remember(key, held, POINTER_BYTES)
 
     def next_location(self, base: Metadata) -> str:
         """A fresh place for the metadata after this."""
