@@ -20,7 +20,6 @@ from tarn_catalog.operations.identifiers import (
     Slot,
     blank,
     check_locations,
-    check_not_lost,
     created_meanwhile,
     is_create,
     last_of,
@@ -28,6 +27,7 @@ from tarn_catalog.operations.identifiers import (
     staged,
     taken,
 )
+from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.state.context import Core, Held, Metadata, Repeat
 from tarn_catalog.state.pointer import Pointer, PointerState
@@ -298,8 +298,8 @@ class Tables:
             table_metadata.check_requirements(requirements, base.parsed)
             meta = table_metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
         except ConflictError as e:
-            if not must_swap and repeat is None:
-                check_not_lost(slot, updates, base.parsed, e)
+            if not must_swap and repeat is None and check_not_lost(self._core, slot, updates, base, e):
+                return base
             raise
         if meta is None:
             if repeat is None:
