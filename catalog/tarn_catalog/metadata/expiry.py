@@ -47,3 +47,10 @@ def may_have_been_committed(updates: Sequence[Json], meta: Json) -> bool:
     """
     added = [u.get("snapshot") for u in updates if u.get("action") == "add-snapshot"]
     return bool(added) and all(isinstance(s, dict) and may_be_thinned(meta, s) for s in added)
+
+
+def is_as_late(updates: Sequence[Json], meta: Json) -> bool:
+    """Whether the metadata is from after the time at which the snapshots that updates add had their turn."""
+    last = int(meta.get("last-sequence-number") or 0)
+    numbers = [u["snapshot"]["sequence-number"] for u in updates if u.get("action") == "add-snapshot"]
+    return all(number <= last for number in numbers)

@@ -13,6 +13,7 @@ import structlog
 from tarn.adapters.store import (
     ObjectStore,
     StoreBusyError,
+    Stored,
     StoreDeniedError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
@@ -90,6 +91,12 @@ class _Check:
             raise StoreUnfitError(
                 f"The store {self.store!r} cannot be used: a write answered entity tag {second}, a read "
                 f"{seen}"
+            )
+        stale = Stored(data=b"1", etag=first)
+        if self.store.get(key, known=stale) is stale:
+            raise StoreUnfitError(
+                f"The store {self.store!r} cannot be used: to a read with If-None-Match it answers that a "
+                "value which was replaced has not changed; clients would not see commits"
             )
         self.store.delete(key)
 

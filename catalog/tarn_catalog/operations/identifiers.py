@@ -10,11 +10,9 @@ from tarn.core.errors import (
     InvalidError,
     InvalidLocationError,
     NoSuchTableError,
-    OutcomeUnknownError,
-    TarnError,
 )
 from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
-from tarn_catalog.metadata import expiry, table_metadata
+from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.namespaces import Levels
@@ -125,20 +123,6 @@ def check_locations(meta: Json, base: Json) -> None:
         )
     if meta["properties"] is not base["properties"]:
         check_path_properties(meta["properties"], meta["location"])
-
-
-def check_not_lost(slot: Slot, updates: Sequence[Json], meta: Json, refused: TarnError) -> None:
-    """Nothing, if a refused commit can be told from one that was carried out and has left the history since.
-
-    Raises:
-        OutcomeUnknownError: it cannot.
-    """
-    if expiry.may_have_been_committed(updates, meta):
-        raise OutcomeUnknownError(
-            f"Cannot tell whether the commit to {slot.text} was carried out before: {refused.message}, and "
-            "the history of that time was thinned; look for your rows, and delete nothing",
-            table=slot.text,
-        ) from refused
 
 
 def is_create(requirements: Sequence[Json]) -> bool:

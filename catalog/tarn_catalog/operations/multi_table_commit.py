@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tarn.core.errors import ConflictError, InvalidError
+from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import (
     Slot,
     blank,
     check_locations,
-    check_not_lost,
     created_meanwhile,
     is_create,
     placed,
     staged,
 )
+from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.context import Core, Held, Metadata, Repeat
@@ -138,8 +138,12 @@ class Together:
                 previous_location=current.location,
             )
         except ConflictError as e:
-            if repeat is None:
-                check_not_lost(slot, change.updates, current.parsed, e)
+            if repeat is None and check_not_lost(self._core, slot, change.updates, current, e):
+                raise OutcomeUnknownError(
+                    f"The change of {slot.text} was carried out before, and the history of that time was "
+                    "thinned; look for your rows in all tables of the commit, and delete nothing",
+                    table=slot.text,
+                ) from e
             raise
         location = current.location
         if meta is not None:

@@ -20,7 +20,6 @@ from tarn_catalog.operations.identifiers import (
     Slot,
     blank,
     check_locations,
-    check_not_lost,
     created_meanwhile,
     is_create,
     last_of,
@@ -28,6 +27,7 @@ from tarn_catalog.operations.identifiers import (
     staged,
     taken,
 )
+from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.state.context import Core, Held, Metadata, Repeat
 from tarn_catalog.state.pointer import Pointer, PointerState
@@ -227,8 +227,8 @@ class Tables:
         if is_create(requirements):
             return self._commit_create(slot, requirements, updates, repeat)
         with self._core.turn(slot.key):
-            held = self._core.cache.get(slot.key)
-            if isinstance(held, Held):
+            held = self._core.known(slot.key)
+            if held is not None and held.value.live and held.value.intent is None:
                 # A base from memory may be stale. A swap proves that it was not; any other end, a refusal or
                 # "nothing to do", is judged again on the stored one.
                 try:
@@ -298,8 +298,8 @@ class Tables:
             table_metadata.check_requirements(requirements, base.parsed)
             meta = table_metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
         except ConflictError as e:
-            if not must_swap and repeat is None:
-                check_not_lost(slot, updates, base.parsed, e)
+            if not must_swap and repeat is None and check_not_lost(self._core, slot, updates, base, e):
+                return base
             raise
         if meta is None:
             if repeat is None:
@@ -340,11 +340,8 @@ class Tables:
 
     def remember(self, done: Mapping[str, Held[Pointer]]) -> None:
         """Keep pointers that were just written, for the next commit."""
-        # It builds on this value unread: its entity tag must be its own, never a later value's.
         for key, held in done.items():
-            current = self._core.cache.get(key)
-            if not isinstance(current, Held) or current.value.version < held.value.version:
-                self._core.cache.put(key, held, POINTER_BYTES)
+            self._core.remember(key, held, POINTER_BYTES)
 
     def next_location(self, base: Metadata) -> str:
         """A fresh place for the metadata after this."""

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ LEEWAY_S = 10
 KEY_BYTES_MIN = 32
 REREAD_S = 1.0
 UNREADABLE_S_MAX = 10.0
+CHECKED_MAX = 256
 CLIENT_CREDENTIALS = "client_credentials"
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105
@@ -78,6 +79,8 @@ class _Known:
     stamp: tuple[tuple[int, int, int], ...]
     key: bytes
     principals: Mapping[str, Mapping[str, str]]
+    # Claims of good tokens, by audience and digest: checking one takes a fifth of the time of a small call.
+    checked: dict[tuple[str, bytes], Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read_key(path: Path) -> bytes:
@@ -273,6 +276,26 @@ class Access:
         return self._by_token(self._current(), authorization[7:].strip(), audience)
 
     def _by_token(self, known: _Known, token: str, audience: str) -> Principal:
+        claims = self._claims(known, token, audience)
+        if audience == PROBE_AUDIENCE:
+            return Principal(client_id=PROBE, name=PROBE, mark="", probe=True)
+        principal = self._principal(known, str(claims["sub"]))
+        if principal is None or not hmac.compare_digest(principal.mark, str(claims["mark"])):
+            raise UnauthenticatedError(
+                "Not authorized: the principal of this token is gone or has a new secret; log in again"
+            )
+        return principal
+
+    def _claims(self, known: _Known, token: str, audience: str) -> Mapping[str, Any]:
+        """What a token says that this key signed. Its signature is checked once, its time every time.
+
+        Raises:
+            UnauthenticatedError: it is not valid.
+        """
+        digest = audience, hashlib.sha256(token.encode()).digest()
+        claims = known.checked.get(digest)
+        if claims is not None and self._now_s() < int(claims["exp"]) + LEEWAY_S:
+            return claims
         try:
             claims = jwt.decode(
                 token,
@@ -287,11 +310,7 @@ class Access:
             raise UnauthenticatedError("Not authorized: the token has expired; get a new one") from e
         except jwt.InvalidTokenError as e:
             raise UnauthenticatedError(f"Not authorized: the token is not valid ({e}); get a new one") from e
-        if audience == PROBE_AUDIENCE:
-            return Principal(client_id=PROBE, name=PROBE, mark="", probe=True)
-        principal = self._principal(known, str(claims["sub"]))
-        if principal is None or not hmac.compare_digest(principal.mark, str(claims["mark"])):
-            raise UnauthenticatedError(
-                "Not authorized: the principal of this token is gone or has a new secret; log in again"
-            )
-        return principal
+        if len(known.checked) >= CHECKED_MAX:
+            known.checked.clear()
+        known.checked[digest] = claims
+        return claims

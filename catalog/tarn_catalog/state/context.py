@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from tarn.adapters.store import ObjectStore
+from tarn.adapters.store import ObjectStore, Stored
 from tarn.core.errors import CorruptStateError, InvalidError, OutcomeUnknownError
 from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
 from tarn.core.outcome import Outcome
@@ -175,14 +175,45 @@ class Core:
             if held:
                 lock.release()
 
-    def read(self, key: str, load: Callable[[bytes, str], V]) -> Held[V] | None:
+    def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Held[V] | None:
         """The register value of a key, or None.
+
+        The store is asked every time. Of a value that is remembered and has not changed it sends no bytes,
+        and nothing is parsed.
+
+        Args:
+            key: the key.
+            load: parses it.
+            keep: whether to remember it. Not what a listing reads: that would push out everything else.
 
         Raises:
             UnavailableError: the store did not answer.
         """
-        stored = self.register.read(key)
-        return None if stored is None else Held(value=load(stored.data, key), etag=stored.etag)
+        held: Held[V] | None = self.known(key)
+        asked = None if held is None else Stored(data=b"", etag=held.etag)
+        stored = self.register.read(key, known=asked)
+        if stored is None:
+            return None
+        if held is not None and stored.etag == held.etag:
+            return held
+        held = Held(value=load(stored.data, key), etag=stored.etag)
+        if keep:
+            self.remember(key, held, held_bytes(len(stored.data)))
+        return held
+
+    def known(self, key: str) -> Held[Any] | None:
+        """The register value of a key as this process last saw it; others may have changed it since."""
+        found = self.cache.get(key)
+        return found if isinstance(found, Held) else None
+
+    def remember(self, key: str, held: Held[V], size_bytes: int) -> None:
+        """Keep a register value that was read or written, unless a later one is known.
+
+        Writers build on it unread: its entity tag must be its own, never a later value's.
+        """
+        current = self.known(key)
+        if current is None or current.value.version <= held.value.version:
+            self.cache.put(key, held, size_bytes)
 
     def write(self, key: str, value: V, *, over: Held[V] | None) -> tuple[V, Outcome]:
         """Create the key, or swap the value `over`. The value written, and the outcome."""

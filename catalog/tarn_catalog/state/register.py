@@ -68,9 +68,9 @@ class Register:
         self._store = store
         self._patience = patience or Patience()
 
-    def read(self, key: str) -> Stored | None:
-        """What the key holds, or None."""
-        return self._store.get(key)
+    def read(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        """What the key holds, or None; `known` itself if it still holds that."""
+        return self._store.get(key, known=known)
 
     def create(self, key: str, data: bytes, *, is_mine: IsMine) -> Outcome:
         """Write the key if it is absent.

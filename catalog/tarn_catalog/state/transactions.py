@@ -106,7 +106,7 @@ class Transactions:
             UnavailableError: the store did not answer, or the object changed without end.
         """
         for _ in range(READ_ATTEMPTS_MAX):
-            held = self._core.read(key, load)
+            held = self._core.read(key, load, keep=True)
             if held is None or held.value.intent is None:
                 return held
             seen = self._judge(key, held)
@@ -124,7 +124,7 @@ class Transactions:
         started = since = clock()
         mark: tuple[str, str | None] | None = None
         while (clock() - started) * 1000 <= SETTLE_MS_MAX:
-            held = self._core.read(key, load)
+            held = self._core.read(key, load, keep=True)
             if held is None or held.value.intent is None:
                 return held
             seen = self._judge(key, held)

@@ -129,7 +129,7 @@ class FaultyStore:
             self._arrive(write)
         return fault
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
         fault = self._next("get", key)
         if fault in (Fault.CRASH, Fault.CRASH_DONE):
@@ -138,7 +138,7 @@ class FaultyStore:
             raise StoreDeniedError(f"may not read {key}: a fault on purpose")
         if fault is not None:
             raise StoreUnavailableError(f"could not read {key}: a fault on purpose ({fault.name})")
-        return self.inner.get(key)
+        return self.inner.get(key, known=known)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 
-from tarn.adapters.store import ObjectStore
+from tarn.adapters.store import ObjectStore, Stored
 from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog.settings import load_settings
 
@@ -19,10 +19,14 @@ POINTER_BYTES = 12_000
 
 
 def measure(store: ObjectStore, *, calls: int, metadata_bytes: int) -> dict[str, list[float]]:
-    """Milliseconds of every call: `read` of a pointer, `write` of new metadata and then of the pointer."""
+    """Milliseconds of every call.
+
+    `read` of a pointer; `unchanged`: the same, asked whether it is still what it was, as a load does; `write`
+    of new metadata and then of the pointer.
+    """
     name = uuid.uuid4().hex
     pointer = f"{PROBE_PREFIX}{name}/pointer"
-    times: dict[str, list[float]] = {"read": [], "write": []}
+    times: dict[str, list[float]] = {"read": [], "unchanged": [], "write": []}
     written = [pointer]
     try:
         etag = store.put(pointer, b"0" * POINTER_BYTES, if_absent=True)
@@ -30,6 +34,9 @@ def measure(store: ObjectStore, *, calls: int, metadata_bytes: int) -> dict[str,
             began = time.perf_counter()
             store.get(pointer)
             times["read"].append((time.perf_counter() - began) * 1000)
+            began = time.perf_counter()
+            store.get(pointer, known=Stored(data=b"", etag=etag))
+            times["unchanged"].append((time.perf_counter() - began) * 1000)
             key, value = f"{PROBE_PREFIX}{name}/{number}", b"%0*d" % (POINTER_BYTES, number)
             written.append(key)
             began = time.perf_counter()

@@ -32,7 +32,7 @@ from obstore.store import S3Store as VendorS3Store
 from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import GetOptions, PutMode
 
 T = TypeVar("T")
 
@@ -97,8 +97,8 @@ class Listed:
 class ObjectStore(Protocol):
     """What Tarn asks of a store. All implementations pass one contract suite."""
 
-    def get(self, key: str) -> Stored | None:
-        """What the key holds, or None.
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        """What the key holds, or None; `known` itself if it still holds that, by the entity tag.
 
         Raises:
             StoreUnavailableError: no answer.
@@ -185,12 +185,13 @@ class S3Store:
     def __repr__(self) -> str:
         return f"S3Store({self.endpoint}/{self.bucket})"
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
+        options: GetOptions = {} if known is None else {"if_none_match": known.etag}
 
         def once() -> Stored | None:
             try:
-                result = obstore.get(self._store, key)
+                result = obstore.get(self._store, key, options=options)
                 meta = result.meta
                 return Stored(
                     data=bytes(result.bytes()),
@@ -199,6 +200,10 @@ class S3Store:
                 )
             except FileNotFoundError:
                 return None
+            except vendor.NotModifiedError:
+                if known is None:
+                    raise
+                return known
 
         return self._read(once, f"read {key}")
 
@@ -327,11 +332,16 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, int]] = {}
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
         with self._lock:
             found = self._objects.get(key)
-        return None if found is None else Stored(data=found[0], etag=_md5(found[0]), modified_ms=found[1])
+        if found is None:
+            return None
+        etag = _md5(found[0])
+        if known is not None and known.etag == etag:
+            return known
+        return Stored(data=found[0], etag=etag, modified_ms=found[1])
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
@@ -375,14 +385,17 @@ class FileStore:
     def _path(self, key: str) -> Path:
         return self.root / key
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
         try:
             data = self._path(key).read_bytes()
             modified_ms = int(self._path(key).stat().st_mtime * 1000)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        return Stored(data=data, etag=_md5(data), modified_ms=modified_ms)
+        etag = _md5(data)
+        if known is not None and known.etag == etag:
+            return known
+        return Stored(data=data, etag=etag, modified_ms=modified_ms)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""

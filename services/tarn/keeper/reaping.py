@@ -73,10 +73,10 @@ class Alive:
             self._touched_s[path] = now_s
             path.touch()
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
         self._touch(self._tried)
-        found = self._inner.get(key)
+        found = self._inner.get(key, known=known)
         self._touch(self._alive)
         return found
 

@@ -25,6 +25,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.core.naming import WarehouseLayout, namespace_key
+from tarn_catalog.operations import lost_commit
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
 from tarn_catalog.operations.multi_table_commit import Change
@@ -255,28 +256,69 @@ def test_a_rebased_repeat_of_a_landed_snapshot_is_done(world: World) -> None:
     assert world.snapshots() == [1, 2]
 
 
-def test_a_repeat_of_what_was_thinned_since_is_unknown_never_a_conflict(world: World) -> None:
-    """Without a key, long after the answer was lost: a client that hears "refused" deletes its files."""
+def grown(world: World, count: int) -> None:
     world.table()
-    for number in range(1, 201):
+    for number in range(1, count + 1):
         world.catalog.tables.commit(SLOT, *append(number, number - 1 or None, number))
+
+
+def together(catalog: Catalog, number: int, parent: int, sequence: int) -> None:
+    requirements, updates = append(number, parent, sequence)
+    catalog.together.commit([Change(slot=SLOT, requirements=requirements, updates=updates)])
+
+
+def test_a_repeat_of_what_was_thinned_since_is_done(world: World) -> None:
+    """Without a key, long after the answer was lost: a client that hears "refused" deletes its files."""
+    grown(world, 200)
     assert 20 not in world.snapshots()
     assert len(world.snapshots()) == 80
     for catalog in (world.catalog, world.another()):
-        with pytest.raises(OutcomeUnknownError, match=r"expected id 19 != 200.*thinned; look for your rows"):
-            catalog.tables.commit(SLOT, *append(20, 19, 20))
-        with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
-            catalog.together.commit(
-                [Change(slot=SLOT, requirements=append(20, 19, 20)[0], updates=append(20, 19, 20)[1])]
-            )
+        done = catalog.tables.commit(SLOT, *append(20, 19, 20))
+        assert done.parsed["current-snapshot-id"] == 200
+        with pytest.raises(OutcomeUnknownError, match=r"ns.t was carried out before.* delete nothing"):
+            together(catalog, 20, 19, 20)
         with pytest.raises(ConflictError, match="expected id 19 != 200"):
             catalog.tables.commit(SLOT, *append(20, 19, 20), repeat=repeat(1))
-        with pytest.raises(ConflictError, match="expected id 198 != 200"):
-            catalog.tables.commit(SLOT, *append(999, 198, 199))
+    assert world.commits() == 200
+
+
+def test_a_writer_whose_base_was_thinned_hears_a_conflict(world: World) -> None:
+    """What was added at its turn is another snapshot, as a metadata file from that time says."""
+    grown(world, 200)
+    for catalog in (world.catalog, world.another()):
+        for base in (19, 100, 159, 198):
+            with pytest.raises(ConflictError, match=f"expected id {base} != 200"):
+                catalog.tables.commit(SLOT, *append(999, base, base + 1))
+            with pytest.raises(ConflictError, match=f"expected id {base} != 200"):
+                together(catalog, 999, base, base + 1)
     late = append(20, 19, 20)
     late[1][0]["snapshot"]["timestamp-ms"] += 3_600_000
     with pytest.raises(ConflictError, match="expected id 19 != 200"):
         world.catalog.tables.commit(SLOT, *late)
+    assert world.commits() == 200
+
+
+@pytest.mark.parametrize("taken", [range(200), range(20, 100)], ids=["all", "those of its time"])
+def test_what_was_thinned_with_its_metadata_is_unknown_never_a_conflict(world: World, taken: range) -> None:
+    grown(world, 200)
+    for listed in list(world.memory.list("warehouse/")):
+        name = listed.key.rpartition("/")[2]
+        if name.endswith(".metadata.json") and int(name.split("-")[0]) in taken:
+            world.memory.delete(listed.key)
+    for number in (20, 999):
+        with pytest.raises(OutcomeUnknownError, match=r"expected id 19 != 200.*thinned; look for your rows"):
+            world.catalog.tables.commit(SLOT, *append(number, 19, 20))
+        with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
+            together(world.catalog, number, 19, 20)
+
+
+def test_how_far_back_a_lost_commit_is_looked_for_has_a_limit(world: World) -> None:
+    grown(world, 20 * (lost_commit.READS_MAX + 6))
+    world.store.seen.clear()
+    with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
+        world.catalog.tables.commit(SLOT, *append(20, 19, 20))
+    reads = [op for op in world.store.seen if op.kind == "get" and op.key.endswith(".metadata.json")]
+    assert len(reads) == lost_commit.READS_MAX
 
 
 def test_a_stale_replica_answers_from_the_store(world: World) -> None:
@@ -288,9 +330,10 @@ def test_a_stale_replica_answers_from_the_store(world: World) -> None:
     with pytest.raises(ConflictError, match=r"branch main has changed: expected id 1 != 3"):
         world.catalog.tables.commit(SLOT, *append(4, 1, 2))
     world.another().tables.drop(SLOT)
-    for replica in (world.catalog, other):
+    for replica in (world.catalog, other, other):
         with pytest.raises(NoSuchTableError):
             replica.tables.commit(SLOT, *append(5, 3, 4))
+        assert not replica.tables.exists(SLOT)
 
 
 def test_a_late_write_does_not_bring_a_dropped_table_back(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tarn.adapters.store import (
     S3Store,
     StoreBusyError,
+    Stored,
     StoreDeniedError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
@@ -110,3 +111,11 @@ def test_a_read_is_tried_again_unless_it_is_refused(
     with pytest.raises(error):
         store.get("k")
     assert server.asked == asked
+
+
+def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store: S3Store) -> None:
+    server.status = 304
+    known = Stored(data=b"", etag='"0"')
+    assert store.get("k", known=known) is known
+    with pytest.raises(StoreUnavailableError, match="could not read k"):
+        store.get("k")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tarn.adapters.store import FileStore, MemoryStore, ObjectStore, StoreRefusedError
+from tarn.adapters.store import FileStore, MemoryStore, ObjectStore, Stored, StoreRefusedError
 from tarn.core.errors import UnavailableError
 from tarn_catalog.operations.health import StoreUnfitError, check_store
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
@@ -30,6 +30,17 @@ def test_put_get_delete(store: ObjectStore) -> None:
     store.delete("a/b.json")
     assert store.get("a/b.json") is None
     assert store.get("a") is None
+
+
+def test_what_is_known_and_has_not_changed_is_not_sent_again(store: ObjectStore) -> None:
+    known = Stored(data=b"", etag=store.put("k", b"1"))
+    assert store.get("k", known=known) is known
+    store.put("k", b"2")
+    assert store.get("k", known=known).data == b"2"
+    store.put("k", b"1")
+    assert store.get("k", known=known) is known
+    store.delete("k")
+    assert store.get("k", known=known) is None
 
 
 def test_conditions(store: ObjectStore) -> None:
@@ -111,6 +122,18 @@ class Broken(MemoryStore):
 def test_a_store_that_breaks_a_promise_is_refused_by_name(ignores, named: str) -> None:
     with pytest.raises(StoreUnfitError, match=named):
         check_store(Broken(ignores), name="x", wait_s_max=0)
+
+
+class Stale(MemoryStore):
+    """Says of every value that it has not changed."""
+
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        return known or super().get(key)
+
+
+def test_the_check_names_a_store_that_hides_changes() -> None:
+    with pytest.raises(StoreUnfitError, match="replaced has not changed; clients would not see commits"):
+        check_store(Stale(), name="x", wait_s_max=0)
 
 
 class Racy(MemoryStore):

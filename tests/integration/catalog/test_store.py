@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tarn.adapters.store import StoreDeniedError, StoreRefusedError, StoreUnavailableError
+from tarn.adapters.store import Stored, StoreDeniedError, StoreRefusedError, StoreUnavailableError
 from tarn.core.errors import UnavailableError
 from tarn.core.outcome import Committed, Conflict
 from tarn_catalog.operations.health import check_store
@@ -28,6 +28,10 @@ def test_put_get_list_delete(minio: StoreServer) -> None:
     assert store.get(f"{base}/a") is None
     etag = store.put(f"{base}/a~20b", b"1", if_absent=True)
     assert (store.get(f"{base}/a~20b").data, store.get(f"{base}/a~20b").etag) == (b"1", etag)
+    known = Stored(data=b"", etag=etag)
+    assert store.get(f"{base}/a~20b", known=known) is known
+    assert store.get(f"{base}/a~20b", known=Stored(data=b"", etag='"0"')).data == b"1"
+    assert store.get(f"{base}/none", known=known) is None
     store.put(f"{base}/c", b"22")
     assert [(e.key.rsplit("/", 1)[1], e.size_bytes) for e in store.list(f"{base}/")] == [
         ("a~20b", 1),

@@ -13,7 +13,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
-from tarn_catalog.rest.auth import ACCESS_TOKEN, LIFETIME_S, TOKEN_EXCHANGE, Access, OAuthError
+from tarn_catalog.rest.auth import (
+    ACCESS_TOKEN,
+    AUDIENCE,
+    CHECKED_MAX,
+    LEEWAY_S,
+    LIFETIME_S,
+    TOKEN_EXCHANGE,
+    Access,
+    OAuthError,
+)
 
 KEY = bytes(range(32))
 
@@ -162,6 +171,41 @@ def test_a_revoked_principal_and_a_new_secret_end_tokens_within_a_second(world: 
     world.clock_s += 1.0
     with pytest.raises(UnauthenticatedError, match="gone or has a new secret"):
         world.access.principal(token)
+
+
+def test_a_signature_is_checked_once_and_the_time_of_a_token_every_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, checked, decode = world.login(), [], jwt.decode
+
+    def counted(*what: object, **more: object) -> object:
+        checked.append(what[0])
+        return decode(*what, **more)
+
+    monkeypatch.setattr(jwt, "decode", counted)
+    assert all(world.accepts(token) for _ in range(3))
+    assert checked == [token]
+    with pytest.raises(UnauthenticatedError):
+        world.access.principal(f"Bearer {token}", probe=True)
+    ends_s = decode(token, KEY, algorithms=["HS256"], audience=AUDIENCE)["exp"]
+    monkeypatch.setattr(jwt, "decode", refuse_as_expired)
+    world.now_s = ends_s + LEEWAY_S - 1
+    assert world.accepts(token)
+    world.now_s = ends_s + LEEWAY_S
+    assert not world.accepts(token)
+
+
+def refuse_as_expired(*_: object, **__: object) -> None:
+    raise jwt.ExpiredSignatureError
+
+
+def test_what_is_remembered_of_tokens_goes_with_the_key_and_has_a_limit(world: World) -> None:
+    tokens = [world.login() for _ in range(CHECKED_MAX + 2)]
+    assert all(world.accepts(token) for token in tokens)
+    assert len(world.access._known.checked) == 2
+    (world.folder / "token_key").write_text(base64.urlsafe_b64encode(bytes(32)).decode())
+    world.clock_s += 1.0
+    assert not world.accepts(tokens[-1])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import NewTable, Slot
-from tarn_catalog.state.context import CACHE_BYTES_MAX, VERSIONS_MAX, Cache, held_bytes
+from tarn_catalog.state.context import CACHE_BYTES_MAX, MEMO_BYTES, VERSIONS_MAX, Cache, held_bytes
+from tarn_catalog.state.pointer import Pointer
 
 SLOT = Slot.of(("ns",), "t")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
@@ -108,6 +109,43 @@ def test_a_cache_drops_the_least_lately_used_and_counts_right() -> None:
     cache.put("e", "e", 1_000)
     assert cache.get("e") == "e"
     assert cache.held_bytes == 1_000
+
+
+def test_a_pointer_that_has_not_changed_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, parsed = lake(), []
+    load = Pointer.load
+
+    def counted(data: bytes, key: str) -> Pointer:
+        parsed.append(key)
+        return load(data, key)
+
+    monkeypatch.setattr(Pointer, "load", staticmethod(counted))
+    other = Catalog(catalog.core.store, WarehouseLayout(base="s3://tarn"))
+    for turn in range(1, 4):
+        grow(catalog, turn, 1)
+        parsed.clear()
+        loaded = [other.tables.load(SLOT).location for _ in range(5)]
+        assert set(loaded) == {catalog.tables.load(SLOT).location}, "every load sees every commit"
+        assert parsed == [SLOT.key], "and who made the commit parses nothing"
+
+
+def test_a_listing_pushes_nothing_out() -> None:
+    catalog = lake()
+    for number in range(20):
+        catalog.tables.create(Slot.of(("ns",), f"t{number}"), NewTable(schema=SCHEMA, properties={}))
+    reader = Catalog(catalog.core.store, WarehouseLayout(base="s3://tarn"))
+    assert len(reader.namespaces.list_tables(("ns",), kind="table").names) == 21
+    assert reader.core.cache.held_bytes <= 21 * MEMO_BYTES
+
+
+def test_of_two_pointers_the_later_one_is_remembered() -> None:
+    catalog = lake()
+    first = catalog.tables.pointer(SLOT)
+    grow(catalog, 1, 1)
+    later = catalog.core.known(SLOT.key)
+    assert later is not None
+    catalog.core.remember(SLOT.key, first, 1)
+    assert catalog.core.known(SLOT.key) is later
 
 
 def test_a_listing_remembers_for_its_own_kind_only() -> None:

@@ -131,17 +131,22 @@ def test_the_section_about_the_catalog_shows_medians_ends_and_memory() -> None:
         for kind in ("config", *(f"{k}_{n}" for k in ("load", "commit") for n in catalog.HISTORIES)):
             for words in ("kept", "new"):
                 made[f"{kind}_{words}"] = {"p50_ms": 1.0 * scale, "p99_ms": 4.0 * scale}
-        for kind in ("store_read", "store_write"):
+        for kind in ("store_read", "store_unchanged", "store_write"):
             made[kind] = {"p50_ms": 0.5 * scale, "p99_ms": 1.0 * scale}
         return made
 
     runs = [run(1.0), run(3.0), run(2.0)]
-    assert catalog._words(runs[0]).endswith("store_read 0.50, store_write 0.50")
+    assert catalog._words(runs[0]).endswith("store_read 0.50, store_unchanged 0.50, store_write 0.50")
     text = catalog.section(runs)
     cells = "2.00 (1.00 to 3.00) | 8.00 (4.00 to 12.00)"
     assert f"| GET config | {cells} | {cells} |" in text
     assert f"| load a table of 100 snapshots (100,000 bytes) | {cells} | {cells} |" in text
-    assert "| the store alone: a pointer read | 1.00 (0.50 to 1.50) | 2.00 (1.00 to 3.00) | | |" in text
+    cells = "1.00 (0.50 to 1.50) | 2.00 (1.00 to 3.00)"
+    assert f"| the store alone: a pointer read | {cells} | | |" in text
+    assert f"| the store alone: a read of a pointer that has not changed, as a load's | {cells} | | |" in text
+    for old in runs:
+        del old["store_unchanged"]
+    assert "has not changed" not in catalog.section(runs)
     assert "300 calls of each kind per round, rounds: 3." in text
     assert "Memory" not in text
     runs[-1]["memory"] = {"commits": 20_000, "seconds": 60.4, "refused": 1_234, "mib": [80.2, 90.7]}

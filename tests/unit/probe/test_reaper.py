@@ -44,7 +44,7 @@ def test_the_service_touches_what_the_probe_looks_at(probe: ModuleType, tmp_path
     tried, alive = tmp_path / "tried", tmp_path / "alive"
 
     class Away(MemoryStore):
-        def get(self, key: str) -> None:
+        def get(self, key: str, *, known: object = None) -> None:
             raise TimeoutError
 
     with pytest.raises(TimeoutError):

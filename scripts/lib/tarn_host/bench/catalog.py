@@ -359,8 +359,11 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     size = runs[-1][f"metadata_{HISTORIES[-1]}_bytes"]
     for name, words in (
         ("read", "the store alone: a pointer read"),
+        ("unchanged", "the store alone: a read of a pointer that has not changed, as a load's"),
         ("write", f"the store alone: {size:,} bytes and a pointer written"),
     ):
+        if f"store_{name}" not in runs[0]:
+            continue  # raw numbers of an earlier release
         cells = [
             spread([run[f"store_{name}"][share] for run in runs], ".2f") for share in ("p50_ms", "p99_ms")
         ]
