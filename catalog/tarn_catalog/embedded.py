@@ -40,7 +40,7 @@ from tarn.adapters.store import FileStore, ObjectStore, S3Store
 from tarn.core import errors as ours
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.state.context import Metadata
 
 if TYPE_CHECKING:
@@ -143,13 +143,13 @@ class EmbeddedCatalog(PyIcebergCatalog):
 
     # -- tables
 
-    def _slot(self, identifier: str | Identifier) -> Slot:
+    def _slot(self, identifier: str | Identifier) -> TableIdentifier:
         levels = self.identifier_to_tuple(identifier)
         if len(levels) < 2:
             raise theirs.NoSuchTableError(f"Missing namespace or invalid identifier: {'.'.join(levels)}")
-        return Slot.of(levels[:-1], levels[-1])
+        return TableIdentifier.of(levels[:-1], levels[-1])
 
-    def _table(self, slot: Slot, stored: Metadata) -> Table:
+    def _table(self, slot: TableIdentifier, stored: Metadata) -> Table:
         metadata = TableMetadataUtil.parse_raw(stored.raw.decode())
         return Table(
             identifier=(*slot.namespace, slot.name),
@@ -166,14 +166,14 @@ class EmbeddedCatalog(PyIcebergCatalog):
         partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
-    ) -> NewTable:
+    ) -> CreateTableRequest:
         """What `Catalog.create_table` of pyiceberg takes behind the identifier."""
         version = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
         converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
         # A schema of Arrow has no ids: pyiceberg gives every field the same one.
         if any(field_id < 1 for field_id in converted.field_ids):
             converted = assign_fresh_schema_ids(converted)
-        return NewTable(
+        return CreateTableRequest(
             schema=_json(converted),
             spec=_json(partition_spec),
             order=_json(sort_order),

@@ -10,7 +10,7 @@ from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class MetadataBuilder:
     """Metadata in the course of one commit.
 
     Attributes:
@@ -37,7 +37,7 @@ class Draft:
     was_main: tuple[int, ...] = ()
     removed: bool = False
 
-    def set(self, **values: Any) -> Draft:
+    def set(self, **values: Any) -> MetadataBuilder:
         """With these fields of the metadata (underscores for hyphens)."""
         return replace(self, meta={**self.meta, **{k.replace("_", "-"): v for k, v in values.items()}})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tarn.core.history import Retention, may_be_thinned, retention_of, snapshots_to_expire
-from tarn_catalog.metadata.builder import Draft
+from tarn_catalog.metadata.builder import MetadataBuilder
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.snapshots import remove_snapshots
 
@@ -26,7 +26,7 @@ def check(properties: Mapping[str, str]) -> None:
     retention_of(properties, DEFAULT)
 
 
-def trimmed(draft: Draft) -> Draft:
+def trimmed(draft: MetadataBuilder) -> MetadataBuilder:
     """Without the snapshots that a commit which adds one makes superfluous.
 
     Raises:

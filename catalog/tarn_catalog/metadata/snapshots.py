@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tarn.core.errors import ConflictError, InvalidError
-from tarn_catalog.metadata.builder import Draft, get, numbers
+from tarn_catalog.metadata.builder import MetadataBuilder, get, numbers
 from tarn_catalog.metadata.schemas import Json
 
 MAIN = "main"
 
 
-def add_snapshot(draft: Draft, update: Json) -> Draft:
+def add_snapshot(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     """Add a snapshot: newer than the last one, and with row ids that are free."""
     meta = draft.meta
     snapshot = get(update, "snapshot", dict)
@@ -78,7 +78,7 @@ def _next_row_id(meta: Json, snapshot: Json) -> int:
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 
 
-def set_snapshot_ref(draft: Draft, update: Json) -> Draft:
+def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     """Make a branch or tag name a snapshot; `main` also sets the current one."""
     meta = draft.meta
     name, kind = get(update, "ref-name", str), str(get(update, "type", str)).lower()
@@ -117,7 +117,7 @@ def set_snapshot_ref(draft: Draft, update: Json) -> Draft:
     return replace(draft, meta={**meta, **values})
 
 
-def remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
+def remove_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     """Remove a branch or tag; without `main` there is no current snapshot, but still a history."""
     name = get(update, "ref-name", str)
     refs = draft.meta.get("refs") or {}
@@ -129,7 +129,7 @@ def remove_snapshot_ref(draft: Draft, update: Json) -> Draft:
     return replace(draft, meta={**draft.meta, **values})
 
 
-def remove_snapshots(draft: Draft, update: Json) -> Draft:
+def remove_snapshots(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     """Remove snapshots with their statistics; `finish` sees to the refs."""
     meta, gone = draft.meta, numbers(update, "snapshot-ids")
     kept = [s for s in meta["snapshots"] if s["snapshot-id"] not in gone]
@@ -143,10 +143,10 @@ def remove_snapshots(draft: Draft, update: Json) -> Draft:
     return replace(draft, meta={**meta, **values}, removed=True)
 
 
-def setter(field: str, name: str) -> Callable[[Draft, Json], Draft]:
+def setter(field: str, name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
     """The update that sets the statistics file of a snapshot."""
 
-    def set_file(draft: Draft, update: Json) -> Draft:
+    def set_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
         file = get(update, field, dict)
         snapshot_id = get(file, "snapshot-id", int)
         get(file, "statistics-path", str)
@@ -178,10 +178,10 @@ def _check_blob(blob: object) -> None:
         raise InvalidError("Cannot parse set-statistics: properties of a blob must map names to strings")
 
 
-def remover(name: str) -> Callable[[Draft, Json], Draft]:
+def remover(name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
     """The update that removes the statistics file of a snapshot."""
 
-    def remove_file(draft: Draft, update: Json) -> Draft:
+    def remove_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
         snapshot_id = get(update, "snapshot-id", int)
         files = draft.meta.get(name) or []
         others = [f for f in files if f["snapshot-id"] != snapshot_id]
@@ -190,7 +190,7 @@ def remover(name: str) -> Callable[[Draft, Json], Draft]:
     return remove_file
 
 
-def snapshot_log(draft: Draft) -> list[Json]:
+def snapshot_log(draft: MetadataBuilder) -> list[Json]:
     """The log without snapshots that were current only within this commit or lie before a removed one."""
     meta = draft.meta
     passing = {i for i in draft.was_main if i in draft.added and i != meta.get("current-snapshot-id")}

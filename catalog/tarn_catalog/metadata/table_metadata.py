@@ -11,7 +11,7 @@ from typing import Any
 
 from tarn.core.errors import ConflictError, InvalidError
 from tarn_catalog.metadata import expiry
-from tarn_catalog.metadata.builder import Draft, check_format_version
+from tarn_catalog.metadata.builder import MetadataBuilder, check_format_version
 from tarn_catalog.metadata.schemas import (
     FIRST_PARTITION_ID,
     Json,
@@ -127,7 +127,7 @@ def commit(
         InvalidError: an update cannot be applied.
         ConflictError: an update contradicts what another commit did.
     """
-    draft = Draft(meta=base, base=base, now_ms=now_ms)
+    draft = MetadataBuilder(meta=base, base=base, now_ms=now_ms)
     for update in updates:
         draft = apply(draft, update)
     if draft.meta is base:

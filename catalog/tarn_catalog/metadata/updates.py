@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from tarn.core.errors import ConflictError, InvalidError
-from tarn_catalog.metadata.builder import Draft, get, numbers
+from tarn_catalog.metadata.builder import MetadataBuilder, get, numbers
 from tarn_catalog.metadata.schemas import (
     FORMAT_VERSION_MAX,
     Json,
@@ -53,7 +53,7 @@ _INSTEAD = {
 }
 
 
-def _assign_uuid(draft: Draft, update: Json) -> Draft:
+def _assign_uuid(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     try:
         wanted = str(UUID(get(update, "uuid", str)))
     except ValueError as e:
@@ -63,7 +63,7 @@ def _assign_uuid(draft: Draft, update: Json) -> Draft:
     raise InvalidError(f"Cannot reassign uuid: it is {draft.meta['table-uuid']}, not {wanted}")
 
 
-def _upgrade_format_version(draft: Draft, update: Json) -> Draft:
+def _upgrade_format_version(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     wanted, current = get(update, "format-version", int), draft.meta["format-version"]
     if wanted > FORMAT_VERSION_MAX:
         raise InvalidError(
@@ -88,7 +88,7 @@ def _upgrade_format_version(draft: Draft, update: Json) -> Draft:
     return replace(draft, meta=meta)
 
 
-def _add_schema(draft: Draft, update: Json) -> Draft:
+def _add_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     meta = draft.meta
     schema = get(update, "schema", dict)
     highest = check_schema(schema, meta["format-version"])
@@ -106,7 +106,7 @@ def _add_schema(draft: Draft, update: Json) -> Draft:
     )
 
 
-def _chosen(draft: Draft, wanted: int, last: int | None, ids: set[int], what: str) -> int:
+def _chosen(draft: MetadataBuilder, wanted: int, last: int | None, ids: set[int], what: str) -> int:
     if wanted == LAST_ADDED:
         if last is None:
             raise InvalidError(f"Cannot set last added {what}: no {what} has been added")
@@ -117,7 +117,7 @@ def _chosen(draft: Draft, wanted: int, last: int | None, ids: set[int], what: st
     return wanted
 
 
-def _set_current_schema(draft: Draft, update: Json) -> Draft:
+def _set_current_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     ids = {s["schema-id"] for s in draft.meta["schemas"]}
     chosen = _chosen(draft, get(update, "schema-id", int), draft.last_schema, ids, "schema")
     return draft if chosen == draft.meta["current-schema-id"] else draft.set(current_schema_id=chosen)
@@ -139,7 +139,7 @@ def _shape(fields: list[Json]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _add_spec(draft: Draft, update: Json) -> Draft:
+def _add_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     meta = draft.meta
     fields = spec_fields(get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
     last_id = max([meta["last-partition-id"], *(f["field-id"] for f in fields)])
@@ -157,13 +157,13 @@ def _add_spec(draft: Draft, update: Json) -> Draft:
     )
 
 
-def _set_default_spec(draft: Draft, update: Json) -> Draft:
+def _set_default_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     ids = {s["spec-id"] for s in draft.meta["partition-specs"]}
     chosen = _chosen(draft, get(update, "spec-id", int), draft.last_spec, ids, "partition spec")
     return draft if chosen == draft.meta["default-spec-id"] else draft.set(default_spec_id=chosen)
 
 
-def _add_sort_order(draft: Draft, update: Json) -> Draft:
+def _add_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     meta = draft.meta
     fields = order_fields(get(update, "sort-order", dict), _current_schema(meta))
     for known in meta["sort-orders"]:
@@ -175,18 +175,18 @@ def _add_sort_order(draft: Draft, update: Json) -> Draft:
     )
 
 
-def _set_default_sort_order(draft: Draft, update: Json) -> Draft:
+def _set_default_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     ids = {o["order-id"] for o in draft.meta["sort-orders"]}
     chosen = _chosen(draft, get(update, "sort-order-id", int), draft.last_order, ids, "sort order")
     return draft if chosen == draft.meta["default-sort-order-id"] else draft.set(default_sort_order_id=chosen)
 
 
-def _set_location(draft: Draft, update: Json) -> Draft:
+def _set_location(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     location = get(update, "location", str).rstrip("/")
     return draft if location == draft.meta["location"] else draft.set(location=location)
 
 
-def _set_properties(draft: Draft, update: Json) -> Draft:
+def _set_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     wanted = update.get("updates", update.get("updated"))
     if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
         raise InvalidError("Cannot parse update set-properties: field updates must map names to strings")
@@ -200,7 +200,7 @@ def _set_properties(draft: Draft, update: Json) -> Draft:
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
 
-def _remove_properties(draft: Draft, update: Json) -> Draft:
+def _remove_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     gone = update.get("removals", update.get("removed"))
     if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
         raise InvalidError("Cannot parse remove-properties: field removals must be a list of names")
@@ -208,7 +208,7 @@ def _remove_properties(draft: Draft, update: Json) -> Draft:
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
 
-def _remove_specs(draft: Draft, update: Json) -> Draft:
+def _remove_specs(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     gone = numbers(update, "spec-ids")
     if draft.meta["default-spec-id"] in gone:
         raise InvalidError("Cannot remove the default partition spec")
@@ -216,7 +216,7 @@ def _remove_specs(draft: Draft, update: Json) -> Draft:
     return draft if len(kept) == len(draft.meta["partition-specs"]) else draft.set(partition_specs=kept)
 
 
-def _remove_schemas(draft: Draft, update: Json) -> Draft:
+def _remove_schemas(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     gone = numbers(update, "schema-ids")
     if draft.meta["current-schema-id"] in gone:
         raise InvalidError("Cannot remove the current schema")
@@ -224,7 +224,7 @@ def _remove_schemas(draft: Draft, update: Json) -> Draft:
     return draft if len(kept) == len(draft.meta["schemas"]) else draft.set(schemas=kept)
 
 
-def _add_encryption_key(draft: Draft, update: Json) -> Draft:
+def _add_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     key = get(update, "encryption-key", dict)
     key_id = get(key, "key-id", str)
     if draft.meta["format-version"] < 3:
@@ -233,14 +233,14 @@ def _add_encryption_key(draft: Draft, update: Json) -> Draft:
     return draft.set(encryption_keys=[*others, key])
 
 
-def _remove_encryption_key(draft: Draft, update: Json) -> Draft:
+def _remove_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     key_id = get(update, "key-id", str)
     keys = draft.meta.get("encryption-keys") or []
     others = [k for k in keys if k["key-id"] != key_id]
     return draft if len(others) == len(keys) else draft.set(encryption_keys=others)
 
 
-_UPDATES: dict[str, Callable[[Draft, Json], Draft]] = {
+_UPDATES: dict[str, Callable[[MetadataBuilder, Json], MetadataBuilder]] = {
     "assign-uuid": _assign_uuid,
     "upgrade-format-version": _upgrade_format_version,
     "add-schema": _add_schema,
@@ -267,7 +267,7 @@ _UPDATES: dict[str, Callable[[Draft, Json], Draft]] = {
 }
 
 
-def apply(draft: Draft, update: Json) -> Draft:
+def apply(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     """The draft after one update.
 
     Raises:
@@ -281,7 +281,7 @@ def apply(draft: Draft, update: Json) -> Draft:
     return function(draft, update)
 
 
-def finish(draft: Draft) -> Json:
+def finish(draft: MetadataBuilder) -> Json:
     """The metadata of a draft after its last update, whole and checked.
 
     Raises:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from tarn.adapters.store import ObjectStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.health import Health
-from tarn_catalog.operations.multi_table_commit import Together
+from tarn_catalog.operations.multi_table_commit import MultiTableCommit
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.rename_register_purge import Names
 from tarn_catalog.operations.tables import Tables
-from tarn_catalog.state.context import Core
-from tarn_catalog.state.register import Patience
+from tarn_catalog.state.context import CatalogContext
+from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.transactions import INTENT_WAIT_MS, Transactions
 
 
@@ -32,18 +32,18 @@ class Catalog:
         store: ObjectStore,
         roots: WarehouseLayout,
         *,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         now_ms: Callable[[], int] | None = None,
         intent_wait_ms: int = INTENT_WAIT_MS,
     ) -> None:
         self.core = (
-            Core(store, roots, patience=patience)
+            CatalogContext(store, roots, patience=patience)
             if now_ms is None
-            else Core(store, roots, patience=patience, now_ms=now_ms)
+            else CatalogContext(store, roots, patience=patience, now_ms=now_ms)
         )
         self.transactions = Transactions(self.core, intent_wait_ms=intent_wait_ms)
         self.namespaces = Namespaces(self.core, self.transactions)
         self.tables = Tables(self.core, self.namespaces, self.transactions)
         self.names = Names(self.core, self.namespaces, self.tables, self.transactions)
-        self.together = Together(self.core, self.namespaces, self.tables, self.transactions)
+        self.together = MultiTableCommit(self.core, self.namespaces, self.tables, self.transactions)
         self.health = Health(self.core, self.tables)

@@ -22,9 +22,9 @@ from tarn.adapters.store import (
 from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.operations.identifiers import Slot, blank
+from tarn_catalog.operations.identifiers import TableIdentifier, blank
 from tarn_catalog.operations.tables import Tables
-from tarn_catalog.state.context import Core
+from tarn_catalog.state.context import CatalogContext
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ WAIT_S = 0.5
 LOG_EVERY_S = 5.0
 SHALLOW_KEPT_S = 1.0
 DEEP_ATTEMPTS_MAX = 3
-HEALTH_SLOT = Slot(namespace=(), name="tarn health", key=f"{PROBE_PREFIX}health.json")
+HEALTH_SLOT = TableIdentifier(namespace=(), name="tarn health", key=f"{PROBE_PREFIX}health.json")
 
 
 class StoreUnfitError(InvalidSettingError):
@@ -184,7 +184,9 @@ def check_store(
 class Health:
     """Two levels of health. Neither leaves more than one pointer and one metadata file behind."""
 
-    def __init__(self, core: Core, tables: Tables, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, core: CatalogContext, tables: Tables, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._core = core
         self._tables = tables
         self._clock = clock

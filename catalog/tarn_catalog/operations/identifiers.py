@@ -20,7 +20,7 @@ from tarn_catalog.state.pointer import Pointer, PointerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class TableIdentifier:
     """A place for a table: its name and the key of its pointer.
 
     Attributes:
@@ -34,13 +34,13 @@ class Slot:
     key: str
 
     @staticmethod
-    def of(namespace: Levels, name: str) -> Slot:
+    def of(namespace: Levels, name: str) -> TableIdentifier:
         """The place of a table of a user.
 
         Raises:
             InvalidNameError: a name is not allowed.
         """
-        return Slot(namespace=namespace, name=name, key=pointer_key(namespace, name))
+        return TableIdentifier(namespace=namespace, name=name, key=pointer_key(namespace, name))
 
     @property
     def text(self) -> str:
@@ -53,7 +53,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTable:
+class CreateTableRequest:
     """What a client asks for when it creates a table.
 
     Attributes:
@@ -71,17 +71,17 @@ class NewTable:
     location: str | None = None
 
 
-def taken(slot: Slot) -> AlreadyExistsError:
+def taken(slot: TableIdentifier) -> AlreadyExistsError:
     """The error if there is a table."""
     return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
 
 
-def created_meanwhile(slot: Slot) -> AlreadyExistsError:
+def created_meanwhile(slot: TableIdentifier) -> AlreadyExistsError:
     """The error if there is a table at the end of a staged create; clients look for these words."""
     return AlreadyExistsError(f"Requirement failed: table already exists: {slot.text}", table=slot.text)
 
 
-def blank(slot: Slot, nonce: str) -> Pointer:
+def blank(slot: TableIdentifier, nonce: str) -> Pointer:
     """What the first value of a name is built on."""
     return Pointer(
         state=PointerState.DROPPED,
@@ -99,7 +99,7 @@ def placed(table_uuid: str, location: str) -> Json:
     return {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": location}
 
 
-def gone(table_uuid: str, moved: Slot | None = None) -> Json:
+def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:
     """The fields of a pointer, once the table has this name no more."""
     return {
         "state": PointerState.DROPPED.value,

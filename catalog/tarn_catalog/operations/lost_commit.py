@@ -15,14 +15,18 @@ import orjson
 from tarn.core.errors import OutcomeUnknownError, TarnError
 from tarn_catalog.metadata import expiry, table_metadata
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.operations.identifiers import Slot
-from tarn_catalog.state.context import Core, Metadata
+from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.state.context import CatalogContext, Metadata
 
 READS_MAX = 16  # at twenty commits a step: 320 commits back
 
 
 def check_not_lost(
-    core: Core, slot: Slot, updates: Sequence[Json], current: Metadata, refused: TarnError
+    core: CatalogContext,
+    slot: TableIdentifier,
+    updates: Sequence[Json],
+    current: Metadata,
+    refused: TarnError,
 ) -> bool:
     """Whether a refused commit was carried out before; False only if it provably was not.
 
@@ -54,7 +58,7 @@ def check_not_lost(
     ) from refused
 
 
-def _earlier(core: Core, meta: Json) -> Json | None:
+def _earlier(core: CatalogContext, meta: Json) -> Json | None:
     """The oldest metadata that this one names; None if it names none, or the reaper took it."""
     log = meta.get("metadata-log") or []
     # Past the cache, which is for the current versions.

@@ -9,7 +9,7 @@ from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import (
-    Slot,
+    TableIdentifier,
     blank,
     check_locations,
     created_meanwhile,
@@ -20,9 +20,9 @@ from tarn_catalog.operations.identifiers import (
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.tables import Tables
-from tarn_catalog.state.context import Core, Held, Metadata, Repeat
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import Part, Transactions
+from tarn_catalog.state.transactions import ParticipantChange, Transactions
 
 ATTEMPTS_MAX = 16
 TABLES_MAX = 100
@@ -38,23 +38,23 @@ class Change:
         updates: likewise.
     """
 
-    slot: Slot
+    slot: TableIdentifier
     requirements: Sequence[Json]
     updates: Sequence[Json]
 
 
-class Together:
+class MultiTableCommit:
     """Commits to several tables."""
 
     def __init__(
-        self, core: Core, namespaces: Namespaces, tables: Tables, transactions: Transactions
+        self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
     ) -> None:
         self._core = core
         self._namespaces = namespaces
         self._tables = tables
         self._transactions = transactions
 
-    def commit(self, changes: Sequence[Change], *, repeat: Repeat | None = None) -> None:
+    def commit(self, changes: Sequence[Change], *, repeat: IdempotencyKey | None = None) -> None:
         """Apply all changes, if the requirements of every one hold at one moment.
 
         Raises:
@@ -82,7 +82,7 @@ class Together:
             parts = [self._part(change, held[change.slot.key], first, repeat) for change in changes]
             new = {change.slot: first[change.slot.key] for change in changes if change.slot.key in first}
 
-            def confirm(new: Mapping[Slot, Metadata] = new) -> None:
+            def confirm(new: Mapping[TableIdentifier, Metadata] = new) -> None:
                 for slot, stored in new.items():
                     self._tables.confirm_new(slot, stored.parsed["table-uuid"])
 
@@ -96,7 +96,10 @@ class Together:
         )
 
     def _done(
-        self, changes: Sequence[Change], held: Mapping[str, Held[Pointer] | None], repeat: Repeat | None
+        self,
+        changes: Sequence[Change],
+        held: Mapping[str, Versioned[Pointer] | None],
+        repeat: IdempotencyKey | None,
     ) -> bool:
         """Whether this very request was carried out before: what one table remembers holds for all."""
         if any(one is not None and self._core.repeated(one.value.memory, repeat) for one in held.values()):
@@ -110,8 +113,12 @@ class Together:
         return True
 
     def _part(
-        self, change: Change, held: Held[Pointer] | None, first: dict[str, Metadata], repeat: Repeat | None
-    ) -> Part:
+        self,
+        change: Change,
+        held: Versioned[Pointer] | None,
+        first: dict[str, Metadata],
+        repeat: IdempotencyKey | None,
+    ) -> ParticipantChange:
         """The table's part. One whose updates change nothing takes part too: its requirements must hold."""
         slot = change.slot
         if is_create(change.requirements):
@@ -126,7 +133,7 @@ class Together:
             stored = first[slot.key]
             base = held.value if held is not None else blank(slot, self._core.new_uuid())
             then = placed(stored.parsed["table-uuid"], stored.location)
-            return Part(key=slot.key, held=held, base=base, then=then)
+            return ParticipantChange(key=slot.key, held=held, base=base, then=then)
         held = self._tables.there(slot, held)
         current = self._tables.current(held)
         try:
@@ -150,6 +157,6 @@ class Together:
             check_locations(meta, current.parsed)
             location = self._tables.next_location(current)
             self._core.write_metadata(location, meta)
-        return Part(
+        return ParticipantChange(
             key=slot.key, held=held, base=held.value, then=placed(current.parsed["table-uuid"], location)
         )

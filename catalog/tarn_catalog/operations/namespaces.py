@@ -30,7 +30,7 @@ from tarn.core.naming import (
     pointers_prefix,
 )
 from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.state.context import MEMO_BYTES, Core, Held, Repeat
+from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Versioned
 from tarn_catalog.state.pointer import Namespace, NamespaceState, Pointer
 from tarn_catalog.state.register import Superseded
 from tarn_catalog.state.transactions import Transactions
@@ -68,7 +68,7 @@ class _Written:
         held: what is stored, to swap on; None if others have changed it since.
     """
 
-    held: Held[Namespace] | None
+    held: Versioned[Namespace] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,14 @@ class Page:
 class Namespaces:
     """Operations on namespaces."""
 
-    def __init__(self, core: Core, transactions: Transactions) -> None:
+    def __init__(self, core: CatalogContext, transactions: Transactions) -> None:
         self._core = core
         self._transactions = transactions
 
-    def _held(self, levels: Levels) -> Held[Namespace] | None:
+    def _held(self, levels: Levels) -> Versioned[Namespace] | None:
         return self._core.read(namespace_key(levels), Namespace.load)
 
-    def _there(self, levels: Levels) -> Held[Namespace]:
+    def _there(self, levels: Levels) -> Versioned[Namespace]:
         held = self._held(levels)
         if held is None or not held.value.there:
             raise no_such_namespace(levels)
@@ -114,7 +114,7 @@ class Namespaces:
         return self._there(levels).value.properties
 
     def create(
-        self, levels: Levels, properties: Mapping[str, str], *, repeat: Repeat | None = None
+        self, levels: Levels, properties: Mapping[str, str], *, repeat: IdempotencyKey | None = None
     ) -> Mapping[str, str]:
         """Make it, and return its properties.
 
@@ -147,7 +147,7 @@ class Namespaces:
                 return properties
         raise self._lost(levels)
 
-    def _begun(self, levels: Levels, held: Held[Namespace] | None) -> Held[Namespace] | None:
+    def _begun(self, levels: Levels, held: Versioned[Namespace] | None) -> Versioned[Namespace] | None:
         """The object, marked as being made, below a namespace that is there; None if others were first.
 
         Who drops the one above takes the mark away, and so the last swap of the making is refused.
@@ -189,7 +189,7 @@ class Namespaces:
         *,
         updates: Mapping[str, str],
         removals: Sequence[str],
-        repeat: Repeat | None = None,
+        repeat: IdempotencyKey | None = None,
     ) -> PropertiesChanged:
         """Set and remove properties.
 
@@ -217,7 +217,7 @@ class Namespaces:
                 return changed
         raise self._lost(levels)
 
-    def drop(self, levels: Levels, *, repeat: Repeat | None = None) -> None:
+    def drop(self, levels: Levels, *, repeat: IdempotencyKey | None = None) -> None:
         """Drop it if nothing is in it.
 
         Raises:
@@ -260,7 +260,7 @@ class Namespaces:
                 return f"namespace {'.'.join(below.value.levels)}"
         return None
 
-    def _unmade(self, levels: Levels) -> Held[Namespace] | None:
+    def _unmade(self, levels: Levels) -> Versioned[Namespace] | None:
         """The object of a namespace, with no making of it under way any more."""
         for _ in range(SWAP_ATTEMPTS_MAX):
             held = self._held(levels)
@@ -355,10 +355,10 @@ class Namespaces:
         self,
         key: str,
         base: Namespace,
-        over: Held[Namespace] | None,
+        over: Versioned[Namespace] | None,
         state: NamespaceState,
         properties: Mapping[str, str] | None,
-        repeat: Repeat | None,
+        repeat: IdempotencyKey | None,
         *,
         uuid: str | None = None,
         making: bool = False,
@@ -379,7 +379,7 @@ class Namespaces:
             case Superseded():
                 return _Written(held=None)
             case Committed(etag=etag):
-                return _Written(held=Held(value=value, etag=etag))
+                return _Written(held=Versioned(value=value, etag=etag))
             case Conflict():
                 return None
             case Unknown(reason=reason):

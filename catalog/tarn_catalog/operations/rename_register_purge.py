@@ -12,13 +12,13 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationE
 from tarn.core.naming import POINTERS_PREFIX, claim_key
 from tarn_catalog.metadata import validate_file
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.operations.identifiers import Slot, blank, gone, placed, taken
+from tarn_catalog.operations.identifiers import TableIdentifier, blank, gone, placed, taken
 from tarn_catalog.operations.namespaces import LIST_READERS, Namespaces
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
-from tarn_catalog.state.context import MEMO_BYTES, Core, Held, Metadata, Repeat
+from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Metadata, Versioned
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import Part, Transactions
+from tarn_catalog.state.transactions import ParticipantChange, Transactions
 
 ATTEMPTS_MAX = 16
 
@@ -27,7 +27,7 @@ class Names:
     """Operations on names of tables."""
 
     def __init__(
-        self, core: Core, namespaces: Namespaces, tables: Tables, transactions: Transactions
+        self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
     ) -> None:
         self._core = core
         self._namespaces = namespaces
@@ -36,7 +36,9 @@ class Names:
 
     # -- rename
 
-    def rename(self, source: Slot, target: Slot, *, repeat: Repeat | None = None) -> None:
+    def rename(
+        self, source: TableIdentifier, target: TableIdentifier, *, repeat: IdempotencyKey | None = None
+    ) -> None:
         """Give a table another name, perhaps in another namespace. Its files stay where they are.
 
         Raises:
@@ -62,7 +64,7 @@ class Names:
                 done = self._transactions.run(
                     [
                         self._hold(claim, table_uuid, target),
-                        Part(
+                        ParticipantChange(
                             key=source.key,
                             held=before,
                             base=before.value,
@@ -80,7 +82,12 @@ class Names:
     # -- register
 
     def register(
-        self, slot: Slot, location: str, *, overwrite: bool = False, repeat: Repeat | None = None
+        self,
+        slot: TableIdentifier,
+        location: str,
+        *,
+        overwrite: bool = False,
+        repeat: IdempotencyKey | None = None,
     ) -> Metadata:
         """Give a name to a table whose metadata file is there, such as one that was dropped.
 
@@ -142,7 +149,7 @@ class Names:
             )
         return validate_file.check_metadata(stored.data, location, self._core.roots)
 
-    def _check_nameless(self, table_uuid: str, slot: Slot) -> None:
+    def _check_nameless(self, table_uuid: str, slot: TableIdentifier) -> None:
         """Nothing, if no other name holds the table, nor is about to.
 
         Every pointer is looked at, each value once in the life of this process. The claim is ours meanwhile:
@@ -179,7 +186,7 @@ class Names:
 
     # -- drop with purge
 
-    def purge(self, slot: Slot, *, repeat: Repeat | None = None) -> None:
+    def purge(self, slot: TableIdentifier, *, repeat: IdempotencyKey | None = None) -> None:
         """Drop a table, and mark its files as to be deleted. Nothing is deleted here (invariant I7).
 
         A table whose files may be others' too (`gc.enabled` is false) is dropped only.
@@ -211,7 +218,7 @@ class Names:
                 done = self._transactions.run(
                     [
                         self._claimed(claim, table_uuid, {"holder": None, "purge": purge}),
-                        Part(key=slot.key, held=held, base=held.value, then=gone(table_uuid)),
+                        ParticipantChange(key=slot.key, held=held, base=held.value, then=gone(table_uuid)),
                     ],
                     repeat=repeat,
                 )
@@ -221,22 +228,26 @@ class Names:
 
     # -- parts
 
-    def _claim(self, table_uuid: str) -> Held[Claim] | None:
+    def _claim(self, table_uuid: str) -> Versioned[Claim] | None:
         return self._transactions.read_to_write(claim_key(table_uuid), Claim.load)
 
-    def _hold(self, claim: Held[Claim] | None, table_uuid: str, slot: Slot) -> Part:
+    def _hold(
+        self, claim: Versioned[Claim] | None, table_uuid: str, slot: TableIdentifier
+    ) -> ParticipantChange:
         return self._claimed(claim, table_uuid, {"holder": slot.key, "purge": None})
 
-    def _claimed(self, claim: Held[Claim] | None, table_uuid: str, then: Json) -> Part:
+    def _claimed(self, claim: Versioned[Claim] | None, table_uuid: str, then: Json) -> ParticipantChange:
         fresh = Claim(uuid=table_uuid, nonce=self._core.new_uuid())
-        return Part(key=claim_key(table_uuid), held=claim, base=claim.value if claim else fresh, then=then)
+        return ParticipantChange(
+            key=claim_key(table_uuid), held=claim, base=claim.value if claim else fresh, then=then
+        )
 
-    def _name(self, held: Held[Pointer] | None, slot: Slot, then: Json) -> Part:
+    def _name(self, held: Versioned[Pointer] | None, slot: TableIdentifier, then: Json) -> ParticipantChange:
         base = held.value if held is not None else blank(slot, self._core.new_uuid())
-        return Part(key=slot.key, held=held, base=base, then=then)
+        return ParticipantChange(key=slot.key, held=held, base=base, then=then)
 
     @staticmethod
-    def _lost(what: str, slot: Slot) -> ConflictError:
+    def _lost(what: str, slot: TableIdentifier) -> ConflictError:
         return ConflictError(
             f"Cannot {what}: others made changes {ATTEMPTS_MAX} times meanwhile; try again", table=slot.text
         )

@@ -16,8 +16,8 @@ from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import (
-    NewTable,
-    Slot,
+    CreateTableRequest,
+    TableIdentifier,
     blank,
     check_locations,
     created_meanwhile,
@@ -29,10 +29,10 @@ from tarn_catalog.operations.identifiers import (
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
-from tarn_catalog.state.context import Core, Held, Metadata, Repeat
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned
 from tarn_catalog.state.pointer import Pointer, PointerState
 from tarn_catalog.state.register import Superseded
-from tarn_catalog.state.transactions import Part, Transactions
+from tarn_catalog.state.transactions import ParticipantChange, Transactions
 
 COMMIT_ATTEMPTS_MAX = 16
 CREATE_ATTEMPTS_MAX = 4
@@ -43,14 +43,14 @@ POINTER_BYTES = 40_000  # with 96 remembered commits that have keys
 class Tables:
     """Operations on tables."""
 
-    def __init__(self, core: Core, namespaces: Namespaces, transactions: Transactions) -> None:
+    def __init__(self, core: CatalogContext, namespaces: Namespaces, transactions: Transactions) -> None:
         self._core = core
         self._namespaces = namespaces
         self._transactions = transactions
 
     # -- reading
 
-    def pointer(self, slot: Slot) -> Held[Pointer]:
+    def pointer(self, slot: TableIdentifier) -> Versioned[Pointer]:
         """The pointer of a table that is there.
 
         Raises:
@@ -59,7 +59,7 @@ class Tables:
         return self.there(slot, self._transactions.read(slot.key, Pointer.load))
 
     @staticmethod
-    def there(slot: Slot, held: Held[Pointer] | None) -> Held[Pointer]:
+    def there(slot: TableIdentifier, held: Versioned[Pointer] | None) -> Versioned[Pointer]:
         """The pointer itself, if it is that of a table that is there.
 
         Raises:
@@ -69,7 +69,7 @@ class Tables:
             raise slot.missing()
         return held
 
-    def exists(self, slot: Slot) -> bool:
+    def exists(self, slot: TableIdentifier) -> bool:
         """Whether it is there."""
         try:
             self.pointer(slot)
@@ -77,7 +77,7 @@ class Tables:
             return False
         return True
 
-    def load(self, slot: Slot) -> Metadata:
+    def load(self, slot: TableIdentifier) -> Metadata:
         """Its current metadata.
 
         Raises:
@@ -85,14 +85,14 @@ class Tables:
         """
         return self.current(self.pointer(slot))
 
-    def current(self, held: Held[Pointer]) -> Metadata:
+    def current(self, held: Versioned[Pointer]) -> Metadata:
         """The metadata that a live pointer names."""
         assert held.value.metadata is not None, held.value.name
         return self._core.metadata(held.value.metadata)
 
     # -- creating
 
-    def stage(self, slot: Slot, wanted: NewTable) -> Json:
+    def stage(self, slot: TableIdentifier, wanted: CreateTableRequest) -> Json:
         """The metadata that the table would have, with a location that is its own. Nothing is stored.
 
         Raises:
@@ -105,7 +105,9 @@ class Tables:
             raise taken(slot)
         return self._new(slot, wanted)
 
-    def create(self, slot: Slot, wanted: NewTable, *, repeat: Repeat | None = None) -> Metadata:
+    def create(
+        self, slot: TableIdentifier, wanted: CreateTableRequest, *, repeat: IdempotencyKey | None = None
+    ) -> Metadata:
         """Make it. Arguments and errors as `stage`.
 
         Raises:
@@ -120,7 +122,7 @@ class Tables:
                 raise taken(slot)
         return self._create(slot, held, self._new(slot, wanted), repeat)
 
-    def _new(self, slot: Slot, wanted: NewTable) -> Json:
+    def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> Json:
         table_uuid = self._core.new_uuid()
         location = self._core.roots.new_table(
             slot.namespace, slot.name, table_uuid, requested=wanted.location
@@ -137,18 +139,24 @@ class Tables:
         check_path_properties(meta["properties"], location)
         return meta
 
-    def _again(self, slot: Slot, held: Held[Pointer]) -> Metadata:
+    def _again(self, slot: TableIdentifier, held: Versioned[Pointer]) -> Metadata:
         """The answer to a request that was carried out before."""
         if not held.value.live:
             raise slot.missing()
         return self.current(held)
 
-    def _create(self, slot: Slot, held: Held[Pointer] | None, meta: Json, repeat: Repeat | None) -> Metadata:
+    def _create(
+        self,
+        slot: TableIdentifier,
+        held: Versioned[Pointer] | None,
+        meta: Json,
+        repeat: IdempotencyKey | None,
+    ) -> Metadata:
         """Store the first metadata, then the pointer in a namespace that is there for sure."""
         stored = self.write_first(slot, meta)
         table_uuid = meta["table-uuid"]
         for _ in range(CREATE_ATTEMPTS_MAX):
-            part = Part(
+            part = ParticipantChange(
                 key=slot.key,
                 held=held,
                 base=held.value if held is not None else blank(slot, self._core.new_uuid()),
@@ -171,7 +179,7 @@ class Tables:
             table=slot.text,
         )
 
-    def write_first(self, slot: Slot, meta: Json) -> Metadata:
+    def write_first(self, slot: TableIdentifier, meta: Json) -> Metadata:
         """Store the first metadata of a table.
 
         Raises:
@@ -188,7 +196,7 @@ class Tables:
                 table=slot.text,
             ) from e
 
-    def confirm_new(self, slot: Slot, table_uuid: str) -> None:
+    def confirm_new(self, slot: TableIdentifier, table_uuid: str) -> None:
         """Nothing, if a new table may get its name. Looked at once its pointer carries the intent.
 
         Raises:
@@ -207,11 +215,11 @@ class Tables:
 
     def commit(
         self,
-        slot: Slot,
+        slot: TableIdentifier,
         requirements: Sequence[Json],
         updates: Sequence[Json],
         *,
-        repeat: Repeat | None = None,
+        repeat: IdempotencyKey | None = None,
     ) -> Metadata:
         """Apply updates if the requirements hold, and return the table's metadata afterwards.
 
@@ -255,7 +263,7 @@ class Tables:
         )
 
     def _moved(
-        self, held: Held[Pointer] | None, updates: Sequence[Json], repeat: Repeat | None
+        self, held: Versioned[Pointer] | None, updates: Sequence[Json], repeat: IdempotencyKey | None
     ) -> Metadata | None:
         """The table's metadata, if this very commit was carried out before the table was renamed.
 
@@ -279,11 +287,11 @@ class Tables:
 
     def _attempt(
         self,
-        slot: Slot,
-        held: Held[Pointer],
+        slot: TableIdentifier,
+        held: Versioned[Pointer],
         requirements: Sequence[Json],
         updates: Sequence[Json],
-        repeat: Repeat | None,
+        repeat: IdempotencyKey | None,
         *,
         must_swap: bool = False,
     ) -> Metadata | None:
@@ -325,7 +333,7 @@ class Tables:
                 self._core.cache.drop(slot.key)
                 return stored
             case Committed(etag=etag):
-                self.remember({slot.key: Held(value=written, etag=etag)})
+                self.remember({slot.key: Versioned(value=written, etag=etag)})
                 return stored
             case Conflict():
                 self._core.cache.drop(slot.key)
@@ -338,7 +346,7 @@ class Tables:
                     table=slot.text,
                 )
 
-    def remember(self, done: Mapping[str, Held[Pointer]]) -> None:
+    def remember(self, done: Mapping[str, Versioned[Pointer]]) -> None:
         """Keep pointers that were just written, for the next commit."""
         for key, held in done.items():
             self._core.remember(key, held, POINTER_BYTES)
@@ -353,10 +361,10 @@ class Tables:
 
     def _commit_create(
         self,
-        slot: Slot,
+        slot: TableIdentifier,
         requirements: Sequence[Json],
         updates: Sequence[Json],
-        repeat: Repeat | None,
+        repeat: IdempotencyKey | None,
     ) -> Metadata:
         """The end of a staged create."""
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
@@ -381,7 +389,7 @@ class Tables:
 
     # -- dropping
 
-    def drop(self, slot: Slot, *, repeat: Repeat | None = None) -> None:
+    def drop(self, slot: TableIdentifier, *, repeat: IdempotencyKey | None = None) -> None:
         """Replace the pointer by a tombstone. The files stay until the reaper takes them (invariant I7).
 
         Raises:

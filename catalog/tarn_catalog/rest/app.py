@@ -20,8 +20,8 @@ from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
 from tarn_catalog.rest.bodies import Budget, TooLargeError, weight
 from tarn_catalog.rest.connections import WELCOME, Visitors
-from tarn_catalog.rest.request import Call, Side
-from tarn_catalog.rest.response import Answer, answer_error, error_body
+from tarn_catalog.rest.request import ClientConfig, RestRequest
+from tarn_catalog.rest.response import RestResponse, answer_error, error_body
 from tarn_catalog.rest.routes import Admitted, Routes
 
 log = structlog.get_logger()
@@ -83,7 +83,7 @@ async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
     return b"".join(chunks)
 
 
-def _run(routes: Routes, call: Call, admitted: Admitted) -> Answer:
+def _run(routes: Routes, call: RestRequest, admitted: Admitted) -> RestResponse:
     started = time.monotonic()
     try:
         answer = routes.answer(call, admitted)
@@ -105,7 +105,7 @@ def _run(routes: Routes, call: Call, admitted: Admitted) -> Answer:
     return answer
 
 
-def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIApp:
+def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -> ASGIApp:
     """The application of one listener.
 
     Args:
@@ -115,7 +115,7 @@ def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIAp
         hosts: the names that it answers under.
     """
 
-    async def respond(request: Request) -> Answer:
+    async def respond(request: Request) -> RestResponse:
         refusal = hosts.refusal(request.method, request.headers)
         if refusal is not None:
             kind = "MisdirectedRequestException" if refusal.status == MISDIRECTED else "ForbiddenException"
@@ -134,7 +134,7 @@ def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIAp
                 await held.enter_async_context(limits.reading.hold(declared))
                 body = await _body(request, bytes_max, wait_s_max)
                 await held.enter_async_context(limits.working.hold(weight(body)))
-            call = Call(
+            call = RestRequest(
                 method=request.method,
                 path=path,
                 query=dict(request.query_params),
@@ -152,7 +152,7 @@ def make_app(routes: Routes, side: Side, limits: Limits, hosts: Hosts) -> ASGIAp
         except TarnError as e:
             answer = answer_error(e)
         except ClientDisconnect:
-            answer = Answer(status=400)
+            answer = RestResponse(status=400)
         except Exception as e:
             log.exception("request broke", method=scope["method"], path=scope["path"])
             answer = error_body(

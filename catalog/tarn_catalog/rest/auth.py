@@ -101,7 +101,7 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-class Access:
+class Authenticator:
     """Issues and checks tokens. The files are read again when they change.
 
     While they cannot be read, as when somebody is writing them, what they last said holds for ten seconds.

@@ -13,14 +13,14 @@ import orjson
 
 from tarn.core.errors import InvalidError, InvalidNameError
 from tarn_catalog.operations.namespaces import Levels
-from tarn_catalog.state.context import Repeat
+from tarn_catalog.state.context import IdempotencyKey
 
 SEPARATOR = "\x1f"
 PAGE_SIZE_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class ClientConfig:
     """One listener, and what its clients are told.
 
     Attributes:
@@ -47,7 +47,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RestRequest:
     """One request.
 
     Attributes:
@@ -64,7 +64,7 @@ class Call:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
-    side: Side
+    side: ClientConfig
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object.
@@ -80,7 +80,7 @@ class Call:
             raise InvalidError("Cannot parse the request body: it is no JSON object")
         return value
 
-    def repeat(self, what: str) -> Repeat | None:
+    def repeat(self, what: str) -> IdempotencyKey | None:
         """The idempotency key, bound to this operation and payload.
 
         Raises:
@@ -96,7 +96,7 @@ class Call:
         if key is None or key.version != 7 or len(text) != 36:
             raise InvalidError(f"Invalid Idempotency-Key {text[:64]!r}: give a UUID version 7 (RFC 9562)")
         digest = hashlib.sha256(b"\0".join((self.path.encode(), self.body))).hexdigest()[:16]
-        return Repeat(key=str(key), what=f"{what}:{digest}")
+        return IdempotencyKey(key=str(key), what=f"{what}:{digest}")
 
     def page(self) -> tuple[str | None, int | None]:
         """The page token and size.

@@ -33,7 +33,7 @@ RETRY_AFTER_S = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RestResponse:
     """What goes back.
 
     Attributes:
@@ -63,12 +63,12 @@ class NoSuchWarehouseError(NotFoundError):
     """The catalog serves another warehouse."""
 
 
-def answer_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+def answer_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> RestResponse:
     """JSON."""
-    return Answer(status=status, body=orjson.dumps(value), headers={**JSON_HEADERS, **(headers or {})})
+    return RestResponse(status=status, body=orjson.dumps(value), headers={**JSON_HEADERS, **(headers or {})})
 
 
-NO_CONTENT = Answer(status=204)
+NO_CONTENT = RestResponse(status=204)
 NOT_MODIFIED = 304
 
 # The first type that fits decides.
@@ -94,7 +94,7 @@ _STATUS: tuple[tuple[type[TarnError], int, str], ...] = (
 )
 
 
-def answer_error(error: TarnError) -> Answer:
+def answer_error(error: TarnError) -> RestResponse:
     """The answer to a request that ended in this error."""
     if isinstance(error, OAuthError):
         body = {"error": error.error, "error_description": error.message}
@@ -112,7 +112,9 @@ def answer_error(error: TarnError) -> Answer:
     return error_body(status, kind, error.message, extra)
 
 
-def error_body(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def error_body(
+    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
+) -> RestResponse:
     """An error as the REST specification words it."""
     return answer_json(
         {"error": {"message": message, "type": kind, "code": status}}, status=status, headers=headers

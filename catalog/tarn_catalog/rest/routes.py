@@ -13,19 +13,19 @@ import orjson
 from tarn.core.errors import InvalidError, InvalidNameError, UnauthenticatedError
 from tarn_catalog.metadata.table_metadata import refs_only
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
-from tarn_catalog.rest.auth import Access
-from tarn_catalog.rest.request import Call, get, levels_of, objects, strings
+from tarn_catalog.rest.auth import Authenticator
+from tarn_catalog.rest.request import RestRequest, get, levels_of, objects, strings
 from tarn_catalog.rest.response import (
     JSON_HEADERS,
     NO_CONTENT,
     NOT_MODIFIED,
-    Answer,
     MethodError,
     NoSuchRouteError,
     NoSuchWarehouseError,
     NotSupportedError,
+    RestResponse,
     answer_json,
     error_body,
 )
@@ -38,7 +38,7 @@ IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
 class Routes:
     """Every route over one catalog."""
 
-    def __init__(self, catalog: Catalog, access: Access) -> None:
+    def __init__(self, catalog: Catalog, access: Authenticator) -> None:
         self._catalog = catalog
         self._access = access
 
@@ -64,7 +64,7 @@ class Routes:
             self._access.principal(authorization, probe=route.probe)
         return Admitted(public=route.public, waits=route.waits, function=route.function, arguments=arguments)
 
-    def answer(self, call: Call, admitted: Admitted) -> Answer:
+    def answer(self, call: RestRequest, admitted: Admitted) -> RestResponse:
         """The answer to a call that was admitted.
 
         Raises:
@@ -74,7 +74,7 @@ class Routes:
 
     # -- service
 
-    def _health(self, call: Call, _: list[str]) -> Answer:
+    def _health(self, call: RestRequest, _: list[str]) -> RestResponse:
         # Open to all; who shows a token, as the probe does, learns whether it is good.
         header = call.headers.get("authorization")
         if header is not None:
@@ -84,16 +84,16 @@ class Routes:
                 self._access.principal(header)
         return self._healthy(self._catalog.health.shallow())
 
-    def _health_deep(self, _call: Call, _: list[str]) -> Answer:
+    def _health_deep(self, _call: RestRequest, _: list[str]) -> RestResponse:
         return self._healthy(self._catalog.health.deep())
 
     @staticmethod
-    def _healthy(problem: str | None) -> Answer:
+    def _healthy(problem: str | None) -> RestResponse:
         if problem is not None:
             return error_body(503, "ServiceUnavailableException", problem, {"retry-after": "1"})
         return answer_json({"status": "ok"})
 
-    def _token(self, call: Call, _: list[str]) -> Answer:
+    def _token(self, call: RestRequest, _: list[str]) -> RestResponse:
         try:
             form = dict(parse_qsl(call.body.decode(), keep_blank_values=True, max_num_fields=20))
         except ValueError as e:
@@ -101,7 +101,7 @@ class Routes:
         answer = self._access.token(form, call.headers.get("authorization"))
         return answer_json(answer, headers={"cache-control": "no-store"})
 
-    def _config(self, call: Call, _: list[str]) -> Answer:
+    def _config(self, call: RestRequest, _: list[str]) -> RestResponse:
         wanted, known = call.query.get("warehouse"), call.side.warehouse
         if wanted and wanted != known:
             raise NoSuchWarehouseError(
@@ -119,7 +119,7 @@ class Routes:
 
     # -- namespaces
 
-    def _list_namespaces(self, call: Call, _: list[str]) -> Answer:
+    def _list_namespaces(self, call: RestRequest, _: list[str]) -> RestResponse:
         token, size = call.page()
         # Clients encode the parent twice; no name holds a percent escape, so this is harmless.
         parent = unquote_plus(call.query.get("parent", ""))
@@ -128,7 +128,7 @@ class Routes:
         )
         return answer_json({"namespaces": page.names, "next-page-token": page.next_token})
 
-    def _create_namespace(self, call: Call, _: list[str]) -> Answer:
+    def _create_namespace(self, call: RestRequest, _: list[str]) -> RestResponse:
         body = call.json()
         levels = get(body, "namespace", list)
         if not all(isinstance(level, str) for level in levels):
@@ -138,19 +138,19 @@ class Routes:
         )
         return answer_json({"namespace": levels, "properties": properties})
 
-    def _load_namespace(self, _call: Call, arguments: list[str]) -> Answer:
+    def _load_namespace(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
         levels = levels_of(arguments[0])
         return answer_json({"namespace": levels, "properties": self._catalog.namespaces.load(levels)})
 
-    def _namespace_exists(self, _call: Call, arguments: list[str]) -> Answer:
+    def _namespace_exists(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
         self._catalog.namespaces.load(levels_of(arguments[0]))
         return NO_CONTENT
 
-    def _drop_namespace(self, call: Call, arguments: list[str]) -> Answer:
+    def _drop_namespace(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         self._catalog.namespaces.drop(levels_of(arguments[0]), repeat=call.repeat("drop-namespace"))
         return NO_CONTENT
 
-    def _update_namespace(self, call: Call, arguments: list[str]) -> Answer:
+    def _update_namespace(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
         removals = get(body, "removals", list, [])
         if not all(isinstance(name, str) for name in removals):
@@ -167,7 +167,7 @@ class Routes:
 
     # -- tables
 
-    def _list_tables(self, call: Call, arguments: list[str]) -> Answer:
+    def _list_tables(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         token, size = call.page()
         page = self._catalog.namespaces.list_tables(
             levels_of(arguments[0]), kind="table", token=token, page_size=size
@@ -175,10 +175,10 @@ class Routes:
         identifiers = [{"namespace": found[:-1], "name": found[-1]} for found in page.names]
         return answer_json({"identifiers": identifiers, "next-page-token": page.next_token})
 
-    def _create_table(self, call: Call, arguments: list[str]) -> Answer:
+    def _create_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
-        slot = Slot.of(levels_of(arguments[0]), get(body, "name", str))
-        wanted = NewTable(
+        slot = TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str))
+        wanted = CreateTableRequest(
             schema=get(body, "schema", dict),
             spec=get(body, "partition-spec", dict, None),
             order=get(body, "write-order", dict, None),
@@ -191,32 +191,32 @@ class Routes:
         stored = self._catalog.tables.create(slot, wanted, repeat=call.repeat("create-table"))
         return self._table(call, stored)
 
-    def _load_table(self, call: Call, arguments: list[str]) -> Answer:
+    def _load_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         mode = call.query.get("snapshots", "all")
         if mode not in ("all", "refs"):
             raise InvalidError(f"Invalid snapshots {mode!r}: give all or refs")
-        stored = self._catalog.tables.load(Slot.of(levels_of(arguments[0]), arguments[1]))
+        stored = self._catalog.tables.load(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
         return self._table(call, stored, mode=mode)
 
-    def _table(self, call: Call, stored: Metadata, *, mode: str = "all") -> Answer:
+    def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
         """The answer that holds a table; its entity tag covers all that may differ between clients."""
         told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
         etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
         wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
         if call.method == "GET" and etag in wanted:
-            return Answer(status=NOT_MODIFIED, headers={"etag": etag})
+            return RestResponse(status=NOT_MODIFIED, headers={"etag": etag})
         raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
         head = orjson.dumps(stored.location)
         body = b'{"metadata-location":' + head + b',"metadata":' + raw + b',"config":{}}'
-        return Answer(body=body, headers={**JSON_HEADERS, "etag": etag})
+        return RestResponse(body=body, headers={**JSON_HEADERS, "etag": etag})
 
-    def _table_exists(self, _call: Call, arguments: list[str]) -> Answer:
-        self._catalog.tables.pointer(Slot.of(levels_of(arguments[0]), arguments[1]))
+    def _table_exists(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
+        self._catalog.tables.pointer(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
         return NO_CONTENT
 
-    def _commit_table(self, call: Call, arguments: list[str]) -> Answer:
+    def _commit_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
-        slot = Slot.of(levels_of(arguments[0]), arguments[1])
+        slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
         named = get(body, "identifier", dict, None)
         if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
             slot.namespace,
@@ -228,8 +228,8 @@ class Routes:
         )
         return self._table(call, stored)
 
-    def _drop_table(self, call: Call, arguments: list[str]) -> Answer:
-        slot = Slot.of(levels_of(arguments[0]), arguments[1])
+    def _drop_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
         purge = call.query.get("purgeRequested", "false").lower()
         if purge not in ("true", "false"):
             raise InvalidError(f"Invalid purgeRequested {purge[:64]!r}: give true or false")
@@ -238,14 +238,14 @@ class Routes:
         drop(slot, repeat=call.repeat(f"drop-table-{purge}"))
         return NO_CONTENT
 
-    def _rename_table(self, call: Call, _: list[str]) -> Answer:
+    def _rename_table(self, call: RestRequest, _: list[str]) -> RestResponse:
         body = call.json()
         self._catalog.names.rename(
             _named(body, "source"), _named(body, "destination"), repeat=call.repeat("rename-table")
         )
         return NO_CONTENT
 
-    def _commit_tables(self, call: Call, _: list[str]) -> Answer:
+    def _commit_tables(self, call: RestRequest, _: list[str]) -> RestResponse:
         changes = [
             Change(
                 slot=_named(change, "identifier"),
@@ -257,38 +257,38 @@ class Routes:
         self._catalog.together.commit(changes, repeat=call.repeat("commit-tables"))
         return NO_CONTENT
 
-    def _register_table(self, call: Call, arguments: list[str]) -> Answer:
+    def _register_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
         stored = self._catalog.names.register(
-            Slot.of(levels_of(arguments[0]), get(body, "name", str)),
+            TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str)),
             get(body, "metadata-location", str),
             overwrite=get(body, "overwrite", bool, False),
             repeat=call.repeat("register-table"),
         )
         return self._table(call, stored)
 
-    def _metrics(self, call: Call, arguments: list[str]) -> Answer:
-        Slot.of(levels_of(arguments[0]), arguments[1])
+    def _metrics(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        TableIdentifier.of(levels_of(arguments[0]), arguments[1])
         call.json()
         return NO_CONTENT
 
-    def _not_supported(self, call: Call, _: list[str]) -> Answer:
+    def _not_supported(self, call: RestRequest, _: list[str]) -> RestResponse:
         raise NotSupportedError(
             f"{call.method} {unquote(call.path)[:200]!r} is not supported by this version of the "
             "catalog; /v1/config lists what is"
         )
 
 
-def _named(body: dict[str, Any], field: str) -> Slot:
+def _named(body: dict[str, Any], field: str) -> TableIdentifier:
     """The table that a field names."""
     named = get(body, field, dict)
     levels = get(named, "namespace", list)
     if not levels or not all(isinstance(level, str) and level for level in levels):
         raise InvalidError(f"Cannot parse the request body: {field}.namespace is no list of names")
-    return Slot.of(tuple(levels), get(named, "name", str))
+    return TableIdentifier.of(tuple(levels), get(named, "name", str))
 
 
-Function = Callable[[Routes, Call, list[str]], Answer]
+Function = Callable[[Routes, RestRequest, list[str]], RestResponse]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from tarn.core.errors import InvalidSettingError, TarnError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.health import check_store
 from tarn_catalog.rest.app import Limits, make_app
-from tarn_catalog.rest.auth import Access
+from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.connections import door
-from tarn_catalog.rest.request import Side
+from tarn_catalog.rest.request import ClientConfig
 from tarn_catalog.rest.routes import Routes
 from tarn_catalog.settings import Settings, load_settings
 
@@ -41,10 +41,10 @@ class Listener(uvicorn.Server):
         yield
 
 
-def sides(settings: Settings) -> tuple[Side, Side]:
+def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:
     """What the two listeners tell their clients."""
     inside, published = (
-        Side(name=name, s3_endpoint=endpoint, region=settings.region, warehouse=settings.warehouse)
+        ClientConfig(name=name, s3_endpoint=endpoint, region=settings.region, warehouse=settings.warehouse)
         for name, endpoint in (
             ("inside", settings.s3_endpoint_inside),
             ("published", settings.s3_endpoint_published),
@@ -135,7 +135,7 @@ def run(settings: Settings) -> None:
     Raises:
         TarnError: it cannot start; the message says why.
     """
-    access = Access(settings.secrets_dir)
+    access = Authenticator(settings.secrets_dir)
     sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)

@@ -14,7 +14,7 @@ import orjson
 
 from tarn.core.errors import CorruptStateError
 from tarn_catalog.state.pointer import FORMAT, Intent, parse
-from tarn_catalog.state.request_history import Done, Memory
+from tarn_catalog.state.request_history import CompletedRequest, RequestHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +36,18 @@ class Claim:
     holder: str | None = None
     purge: Mapping[str, Any] | None = None
     version: int = 0
-    memory: Memory = field(default_factory=Memory)
+    memory: RequestHistory = field(default_factory=RequestHistory)
     nonce: str
     intent: Intent | None = None
 
-    def with_memory(self, memory: Memory) -> Claim:
+    def with_memory(self, memory: RequestHistory) -> Claim:
         """See `pointer.Value`."""
         return replace(self, memory=memory)
 
     def touched(self, *, nonce: str, now_ms: int, intent: Intent | None = None) -> Claim:
         """See `pointer.Participant`."""
         assert self.intent is None, self
-        done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms)
+        done = CompletedRequest(nonce=nonce, version=self.version + 1, at_ms=now_ms)
         return replace(
             self, version=self.version + 1, memory=self.memory.add(done), nonce=nonce, intent=intent
         )
@@ -95,7 +95,7 @@ class Claim:
                 holder=value["holder"],
                 purge=value["purge"],
                 version=value["version"],
-                memory=Memory.from_json(value),
+                memory=RequestHistory.from_json(value),
                 nonce=value["nonce"],
                 intent=Intent.from_json(value["intent"]),
             )

@@ -19,8 +19,8 @@ from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
 from tarn.core.outcome import Outcome
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.state.pointer import Value
-from tarn_catalog.state.register import Patience, Register, write_once
-from tarn_catalog.state.request_history import REMEMBERED_MS, Done, Memory, spill
+from tarn_catalog.state.register import Register, RetryPolicy, write_once
+from tarn_catalog.state.request_history import REMEMBERED_MS, CompletedRequest, RequestHistory, compact
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 # Measured on CPython 3.11: JSON of tables with 1 to 2,000 snapshots and what orjson makes of it take 3.9 to
@@ -42,7 +42,7 @@ class KeyReusedError(InvalidError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
+class IdempotencyKey:
     """How a client marks a request that it may send again (invariant I4).
 
     Attributes:
@@ -60,7 +60,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held(Generic[T]):
+class Versioned(Generic[T]):
     """A register value and its entity tag.
 
     Attributes:
@@ -132,7 +132,7 @@ class Cache:
             self._bytes -= old[1] if old else 0
 
 
-class Core:
+class CatalogContext:
     """The parts that every operation of the catalog works with.
 
     Args:
@@ -148,13 +148,13 @@ class Core:
         store: ObjectStore,
         roots: WarehouseLayout,
         *,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         new_uuid: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.store = store
         self.roots = roots
-        self.patience = patience or Patience()
+        self.patience = patience or RetryPolicy()
         self.register = Register(store, self.patience)
         self.now_ms = now_ms
         self.new_uuid = new_uuid
@@ -175,7 +175,7 @@ class Core:
             if held:
                 lock.release()
 
-    def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Held[V] | None:
+    def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Versioned[V] | None:
         """The register value of a key, or None.
 
         The store is asked every time. Of a value that is remembered and has not changed it sends no bytes,
@@ -189,24 +189,24 @@ class Core:
         Raises:
             UnavailableError: the store did not answer.
         """
-        held: Held[V] | None = self.known(key)
+        held: Versioned[V] | None = self.known(key)
         asked = None if held is None else Stored(data=b"", etag=held.etag)
         stored = self.register.read(key, known=asked)
         if stored is None:
             return None
         if held is not None and stored.etag == held.etag:
             return held
-        held = Held(value=load(stored.data, key), etag=stored.etag)
+        held = Versioned(value=load(stored.data, key), etag=stored.etag)
         if keep:
             self.remember(key, held, held_bytes(len(stored.data)))
         return held
 
-    def known(self, key: str) -> Held[Any] | None:
+    def known(self, key: str) -> Versioned[Any] | None:
         """The register value of a key as this process last saw it; others may have changed it since."""
         found = self.cache.get(key)
-        return found if isinstance(found, Held) else None
+        return found if isinstance(found, Versioned) else None
 
-    def remember(self, key: str, held: Held[V], size_bytes: int) -> None:
+    def remember(self, key: str, held: Versioned[V], size_bytes: int) -> None:
         """Keep a register value that was read or written, unless a later one is known.
 
         Writers build on it unread: its entity tag must be its own, never a later value's.
@@ -215,7 +215,7 @@ class Core:
         if current is None or current.value.version <= held.value.version:
             self.cache.put(key, held, size_bytes)
 
-    def write(self, key: str, value: V, *, over: Held[V] | None) -> tuple[V, Outcome]:
+    def write(self, key: str, value: V, *, over: Versioned[V] | None) -> tuple[V, Outcome]:
         """Create the key, or swap the value `over`. The value written, and the outcome."""
         if value.memory.overflow():
             value = value.with_memory(self._spill(value))
@@ -230,7 +230,7 @@ class Core:
             return value, self.register.create(key, data, is_mine=is_mine)
         return value, self.register.swap(key, data, if_match=over.etag, is_mine=is_mine)
 
-    def repeated(self, memory: Memory, repeat: Repeat | None) -> bool:
+    def repeated(self, memory: RequestHistory, repeat: IdempotencyKey | None) -> bool:
         """Whether this very request was carried out before.
 
         Raises:
@@ -306,8 +306,8 @@ class Core:
         self.cache.put(_folder(metadata.location), kept, size)
         return metadata
 
-    def _spill(self, value: Value) -> Memory:
-        return spill(
+    def _spill(self, value: Value) -> RequestHistory:
+        return compact(
             value.memory,
             now_ms=self.now_ms(),
             new_key=lambda: f"{KEY_PAGES_PREFIX}{value.uuid}/{self.new_uuid()}.json",
@@ -315,18 +315,18 @@ class Core:
             write_page=self._write_page,
         )
 
-    def _read_page(self, key: str) -> tuple[Done, ...]:
+    def _read_page(self, key: str) -> tuple[CompletedRequest, ...]:
         found = self.cache.get(key)
         if isinstance(found, tuple):
             return found
         stored = self.store.get(key)
         if stored is None:
             raise CorruptStateError(f"The page of keys {key} is missing; restore it from a backup", key=key)
-        page = tuple(Done.from_json(row) for row in orjson.loads(stored.data))
+        page = tuple(CompletedRequest.from_json(row) for row in orjson.loads(stored.data))
         self.cache.put(key, page, held_bytes(len(stored.data)))
         return page
 
-    def _write_page(self, key: str, entries: tuple[Done, ...]) -> None:
+    def _write_page(self, key: str, entries: tuple[CompletedRequest, ...]) -> None:
         data = orjson.dumps([done.to_json() for done in entries])
         write_once(self.store, key, data, patience=self.patience)
         self.cache.put(key, entries, held_bytes(len(data)))

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import orjson
 
 from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn_catalog.state.request_history import Done, Memory
+from tarn_catalog.state.request_history import CompletedRequest, RequestHistory
 
 FORMAT = 1
 
@@ -45,14 +45,14 @@ class Value(Protocol):
         """Counts the values of its key."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> RequestHistory:
         """What was done lately."""
 
     @property
     def nonce(self) -> str:
         """Makes its bytes unique."""
 
-    def with_memory(self, memory: Memory) -> Self:
+    def with_memory(self, memory: RequestHistory) -> Self:
         """With another memory."""
 
     def dump(self) -> bytes:
@@ -83,9 +83,11 @@ class Intent:
     key: str | None = None
     what: str | None = None
 
-    def done(self, version: int) -> Done:
+    def done(self, version: int) -> CompletedRequest:
         """What is remembered once it is committed."""
-        return Done(nonce=self.nonce, version=version, at_ms=self.at_ms, key=self.key, what=self.what)
+        return CompletedRequest(
+            nonce=self.nonce, version=version, at_ms=self.at_ms, key=self.key, what=self.what
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As stored."""
@@ -152,7 +154,7 @@ class Pointer:
     uuid: str
     version: int
     metadata: str | None
-    memory: Memory = field(default_factory=Memory)
+    memory: RequestHistory = field(default_factory=RequestHistory)
     nonce: str
     intent: Intent | None = None
     moved: tuple[str, ...] | None = None
@@ -175,7 +177,7 @@ class Pointer:
     ) -> Pointer:
         """The value that follows this one."""
         assert self.intent is None, self
-        done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
+        done = CompletedRequest(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
         return replace(
             self,
             state=state,
@@ -187,14 +189,14 @@ class Pointer:
             moved=None,
         )
 
-    def with_memory(self, memory: Memory) -> Pointer:
+    def with_memory(self, memory: RequestHistory) -> Pointer:
         """See `Value`."""
         return replace(self, memory=memory)
 
     def touched(self, *, nonce: str, now_ms: int, intent: Intent | None = None) -> Pointer:
         """See `Participant`."""
         assert self.intent is None, self
-        done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms)
+        done = CompletedRequest(nonce=nonce, version=self.version + 1, at_ms=now_ms)
         return replace(
             self, version=self.version + 1, memory=self.memory.add(done), nonce=nonce, intent=intent
         )
@@ -254,7 +256,7 @@ class Pointer:
                 uuid=value["table-uuid"],
                 version=value["version"],
                 metadata=value["metadata-location"],
-                memory=Memory.from_json(value),
+                memory=RequestHistory.from_json(value),
                 nonce=value["nonce"],
                 intent=Intent.from_json(value.get("intent")),
                 moved=tuple(moved) if moved else None,
@@ -283,7 +285,7 @@ class Namespace:
     state: NamespaceState = NamespaceState.LIVE
     properties: Mapping[str, str] = field(default_factory=dict)
     version: int
-    memory: Memory = field(default_factory=Memory)
+    memory: RequestHistory = field(default_factory=RequestHistory)
     nonce: str
     making: bool = False
 
@@ -305,7 +307,7 @@ class Namespace:
         making: bool = False,
     ) -> Namespace:
         """The value that follows this one."""
-        done = Done(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
+        done = CompletedRequest(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
         return replace(
             self,
             state=state,
@@ -317,7 +319,7 @@ class Namespace:
             making=making,
         )
 
-    def with_memory(self, memory: Memory) -> Namespace:
+    def with_memory(self, memory: RequestHistory) -> Namespace:
         """See `Value`."""
         return replace(self, memory=memory)
 
@@ -354,7 +356,7 @@ class Namespace:
                 state=NamespaceState(value["state"]),
                 properties=value["properties"],
                 version=value["version"],
-                memory=Memory.from_json(value),
+                memory=RequestHistory.from_json(value),
                 nonce=value["nonce"],
                 making=bool(value.get("making")),
             )

@@ -34,7 +34,7 @@ class Superseded(Committed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long and how often a write is tried, and with which clock and chance.
 
     Attributes:
@@ -64,9 +64,9 @@ class Patience:
 class Register:
     """Conditional writes of small objects."""
 
-    def __init__(self, store: ObjectStore, patience: Patience | None = None) -> None:
+    def __init__(self, store: ObjectStore, patience: RetryPolicy | None = None) -> None:
         self._store = store
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
 
     def read(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """What the key holds, or None; `known` itself if it still holds that."""
@@ -164,7 +164,7 @@ class Unlooked:
     reason: str
 
 
-def write_once(store: ObjectStore, key: str, data: bytes, *, patience: Patience) -> None:
+def write_once(store: ObjectStore, key: str, data: bytes, *, patience: RetryPolicy) -> None:
     """Write an immutable object. A repeat with the same bytes is fine.
 
     Args:

@@ -19,7 +19,7 @@ REMEMBERED_MS = 4 * LIFETIME_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CompletedRequest:
     """One finished operation.
 
     Attributes:
@@ -42,10 +42,10 @@ class Done:
         return row if self.key is None else [*row, self.key, self.what]
 
     @staticmethod
-    def from_json(row: list[Any]) -> Done:
+    def from_json(row: list[Any]) -> CompletedRequest:
         """From what was stored."""
         key, what = (row[3], row[4]) if len(row) > 3 else (None, None)
-        return Done(nonce=row[0], version=row[1], at_ms=row[2], key=key, what=what)
+        return CompletedRequest(nonce=row[0], version=row[1], at_ms=row[2], key=key, what=what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RequestHistory:
     """The finished operations that one register value remembers.
 
     Attributes:
@@ -72,7 +72,7 @@ class Memory:
         pages: where older ones with a key are.
     """
 
-    inline: tuple[Done, ...] = ()
+    inline: tuple[CompletedRequest, ...] = ()
     pages: tuple[Page, ...] = ()
 
     def wrote(self, nonce: str, version: int) -> bool | None:
@@ -82,15 +82,17 @@ class Memory:
         oldest = self.inline[0].version if self.inline else 0
         return False if oldest <= version else None
 
-    def add(self, done: Done) -> Memory:
+    def add(self, done: CompletedRequest) -> RequestHistory:
         """With one more."""
         return replace(self, inline=(*self.inline, done))
 
     def overflow(self) -> bool:
-        """Whether `spill` is due."""
+        """Whether `compact` is due."""
         return len(self.inline) > INLINE_MAX
 
-    def find(self, key: str, read_page: Callable[[str], tuple[Done, ...]]) -> Done | None:
+    def find(
+        self, key: str, read_page: Callable[[str], tuple[CompletedRequest, ...]]
+    ) -> CompletedRequest | None:
         """What was done under this idempotency key, newest pages first."""
         for done in self.inline:
             if done.key == key:
@@ -109,22 +111,22 @@ class Memory:
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> Memory:
+    def from_json(value: dict[str, Any]) -> RequestHistory:
         """From what was stored."""
-        return Memory(
-            inline=tuple(Done.from_json(row) for row in value["recent"]),
+        return RequestHistory(
+            inline=tuple(CompletedRequest.from_json(row) for row in value["recent"]),
             pages=tuple(Page(key=row[0], level=row[1], to_ms=row[2]) for row in value["key-pages"]),
         )
 
 
-def spill(
-    memory: Memory,
+def compact(
+    memory: RequestHistory,
     *,
     now_ms: int,
     new_key: Callable[[], str],
-    read_page: Callable[[str], tuple[Done, ...]],
-    write_page: Callable[[str, tuple[Done, ...]], None],
-) -> Memory:
+    read_page: Callable[[str], tuple[CompletedRequest, ...]],
+    write_page: Callable[[str, tuple[CompletedRequest, ...]], None],
+) -> RequestHistory:
     """`memory` with its older entries moved to pages, and what is older than the window forgotten.
 
     Args:
@@ -139,7 +141,7 @@ def spill(
     moved = tuple(done for done in old if done.key is not None and done.at_ms >= horizon_ms)
     pages = [page for page in memory.pages if page.to_ms >= horizon_ms]
     if not moved:
-        return Memory(inline=kept, pages=tuple(pages))
+        return RequestHistory(inline=kept, pages=tuple(pages))
     level = 0
     while True:
         same = [page for page in pages if page.level == level]
@@ -153,4 +155,4 @@ def spill(
     write_page(key, moved)
     pages.append(Page(key=key, level=level, to_ms=max(done.at_ms for done in moved)))
     pages.sort(key=lambda page: (-page.level, page.to_ms))
-    return Memory(inline=kept, pages=tuple(pages))
+    return RequestHistory(inline=kept, pages=tuple(pages))

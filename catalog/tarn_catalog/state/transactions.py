@@ -31,7 +31,7 @@ import structlog
 from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.naming import transaction_key
 from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.state.context import Core, Held, Repeat
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Versioned
 from tarn_catalog.state.pointer import Intent, Participant
 from tarn_catalog.state.record import Record, RecordState
 from tarn_catalog.state.register import Superseded
@@ -47,7 +47,7 @@ P = TypeVar("P", bound=Participant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ParticipantChange:
     """An object that takes part in a transaction.
 
     Attributes:
@@ -58,7 +58,7 @@ class Part:
     """
 
     key: str
-    held: Held[Any] | None
+    held: Versioned[Any] | None
     base: Participant
     then: Mapping[str, Any]
 
@@ -82,7 +82,7 @@ _VERDICTS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     verdict: Verdict
-    record: Held[Record] | None = None
+    record: Versioned[Record] | None = None
 
 
 class Transactions:
@@ -93,13 +93,13 @@ class Transactions:
         intent_wait_ms: how long a pending intent must stay as it is before a writer aborts it.
     """
 
-    def __init__(self, core: Core, *, intent_wait_ms: int = INTENT_WAIT_MS) -> None:
+    def __init__(self, core: CatalogContext, *, intent_wait_ms: int = INTENT_WAIT_MS) -> None:
         self._core = core
         self._intent_wait_ms = intent_wait_ms
 
     # -- meeting intents
 
-    def read(self, key: str, load: Callable[[bytes, str], P]) -> Held[P] | None:
+    def read(self, key: str, load: Callable[[bytes, str], P]) -> Versioned[P] | None:
         """What the object means to a reader, or None. Nothing is written.
 
         Raises:
@@ -114,7 +114,7 @@ class Transactions:
                 return _settled(held, seen.verdict)
         raise _restless(key)
 
-    def read_to_write(self, key: str, load: Callable[[bytes, str], P]) -> Held[P] | None:
+    def read_to_write(self, key: str, load: Callable[[bytes, str], P]) -> Versioned[P] | None:
         """What the object means, with nothing pending any more, so that it may be swapped.
 
         Raises:
@@ -141,20 +141,20 @@ class Transactions:
             self._core.patience.sleep(LOOK_EVERY_MS / 1000)
         raise _restless(key)
 
-    def _judge(self, key: str, held: Held[P]) -> _Seen:
+    def _judge(self, key: str, held: Versioned[P]) -> _Seen:
         intent = held.value.intent
         assert intent is not None, key
         if intent.record is None:
             return _Seen(verdict=Verdict.PENDING)
         stored = self._core.register.read(intent.record)
         if stored is not None:
-            record = Held(value=Record.load(stored.data, intent.record), etag=stored.etag)
+            record = Versioned(value=Record.load(stored.data, intent.record), etag=stored.etag)
             return _Seen(verdict=_VERDICTS[record.value.state], record=record)
         again = self._core.register.read(key)
         same = again is not None and again.etag == held.etag
         return _Seen(verdict=Verdict.ABORTED if same else Verdict.CHANGED)
 
-    def _abort(self, key: str, held: Held[P], record: Held[Record] | None) -> None:
+    def _abort(self, key: str, held: Versioned[P], record: Versioned[Record] | None) -> None:
         """Decide a pending intent against whoever began it. What came of it is seen at the next look."""
         if record is not None:
             log.info("transaction aborted", record=record.value.uuid, keys=record.value.keys, met_at=key)
@@ -163,7 +163,7 @@ class Transactions:
         log.info("intent aborted", key=key)
         self._settle(key, held, committed=False)
 
-    def _decide(self, record: Held[Record], state: RecordState) -> Committed | Conflict | Unknown:
+    def _decide(self, record: Versioned[Record], state: RecordState) -> Committed | Conflict | Unknown:
         key = transaction_key(record.value.uuid)
         value = record.value.decided(state, nonce=self._core.new_uuid())
 
@@ -173,25 +173,25 @@ class Transactions:
         return self._core.register.swap(key, value.dump(), if_match=record.etag, is_mine=is_mine)
 
     def _settle(
-        self, key: str, held: Held[Any], *, committed: bool
-    ) -> tuple[Held[Any] | None, Committed | Conflict | Unknown]:
+        self, key: str, held: Versioned[Any], *, committed: bool
+    ) -> tuple[Versioned[Any] | None, Committed | Conflict | Unknown]:
         """Swap an object to what its intent amounts to; what is stored then, if known, and the outcome."""
         value = held.value.settled(committed=committed)
         wanted = value.touched(nonce=self._core.new_uuid(), now_ms=self._core.now_ms())
         written, outcome = self._core.write(key, wanted, over=held)
         if isinstance(outcome, Committed) and not isinstance(outcome, Superseded):
-            return Held(value=written, etag=outcome.etag), outcome
+            return Versioned(value=written, etag=outcome.etag), outcome
         return None, outcome
 
     # -- beginning one
 
     def run(
         self,
-        parts: Iterable[Part],
+        parts: Iterable[ParticipantChange],
         *,
-        repeat: Repeat | None = None,
+        repeat: IdempotencyKey | None = None,
         confirm: Callable[[], object] = lambda: None,
-    ) -> Mapping[str, Held[Any]] | None:
+    ) -> Mapping[str, Versioned[Any]] | None:
         """Change all parts or none. The new values by key, as far as they are known; None: others were first.
 
         Args:
@@ -209,7 +209,7 @@ class Transactions:
             self._core.cache.drop(part.key)
         nonce, at_ms = self._core.new_uuid(), self._core.now_ms()
         record = self._open(ordered, nonce, at_ms) if len(ordered) > 1 else None
-        taken: list[tuple[str, Held[Any]]] = []
+        taken: list[tuple[str, Versioned[Any]]] = []
         try:
             for part in ordered:
                 intent = Intent(
@@ -231,7 +231,7 @@ class Transactions:
             raise
         return self._commit_alone(*taken[0]) if record is None else self._commit(record, taken)
 
-    def _open(self, parts: Sequence[Part], nonce: str, at_ms: int) -> Held[Record]:
+    def _open(self, parts: Sequence[ParticipantChange], nonce: str, at_ms: int) -> Versioned[Record]:
         keys = tuple(part.key for part in parts)
         assert len(set(keys)) == len(keys), keys
         value = Record(uuid=nonce, keys=keys, at_ms=at_ms, nonce=self._core.new_uuid())
@@ -240,14 +240,14 @@ class Transactions:
             key, value.dump(), is_mine=lambda data: Record.load(data, key).uuid == nonce
         )
         if isinstance(outcome, Committed) and not isinstance(outcome, Superseded):
-            return Held(value=value, etag=outcome.etag)
+            return Versioned(value=value, etag=outcome.etag)
         raise UnavailableError(
             f"could not begin a change of {', '.join(keys)}: no answer to the record {key}; nothing was "
             "changed, try again",
             key=key,
         )
 
-    def _take(self, part: Part, intent: Intent) -> Held[Any] | None:
+    def _take(self, part: ParticipantChange, intent: Intent) -> Versioned[Any] | None:
         """The object with the intent; None if somebody else was first."""
         wanted = part.base.touched(nonce=self._core.new_uuid(), now_ms=self._core.now_ms(), intent=intent)
         written, outcome = self._core.write(part.key, wanted, over=part.held)
@@ -255,14 +255,14 @@ class Transactions:
             case Superseded() | Conflict():
                 return None
             case Committed(etag=etag):
-                return Held(value=written, etag=etag)
+                return Versioned(value=written, etag=etag)
             case Unknown(reason=reason):
                 # Should it land after all, it names a transaction that is aborted.
                 raise UnavailableError(
                     f"could not change {part.key}: {reason}; nothing was changed, try again", key=part.key
                 )
 
-    def _commit_alone(self, key: str, held: Held[Any]) -> Mapping[str, Held[Any]] | None:
+    def _commit_alone(self, key: str, held: Versioned[Any]) -> Mapping[str, Versioned[Any]] | None:
         try:
             stored, outcome = self._settle(key, held, committed=True)
         except TarnError:
@@ -278,8 +278,8 @@ class Transactions:
                 raise _unknown([key], reason)
 
     def _commit(
-        self, record: Held[Record], taken: Sequence[tuple[str, Held[Any]]]
-    ) -> Mapping[str, Held[Any]] | None:
+        self, record: Versioned[Record], taken: Sequence[tuple[str, Versioned[Any]]]
+    ) -> Mapping[str, Versioned[Any]] | None:
         try:
             outcome = self._decide(record, RecordState.COMMITTED)
         except TarnError:
@@ -297,10 +297,10 @@ class Transactions:
                 raise _unknown(record.value.keys, reason)
 
     def _finish(
-        self, record: Held[Record], taken: Sequence[tuple[str, Held[Any]]]
-    ) -> Mapping[str, Held[Any]]:
+        self, record: Versioned[Record], taken: Sequence[tuple[str, Versioned[Any]]]
+    ) -> Mapping[str, Versioned[Any]]:
         """It is committed: write the new values, and remove the record if all are known to be there."""
-        stored: dict[str, Held[Any]] = {}
+        stored: dict[str, Versioned[Any]] = {}
         clean = 0
         for key, held in taken:
             try:
@@ -316,7 +316,7 @@ class Transactions:
             self._quietly(lambda: self._core.store.delete(transaction_key(record.value.uuid)))
         return stored
 
-    def _give_up(self, record: Held[Record] | None, taken: Sequence[tuple[str, Held[Any]]]) -> None:
+    def _give_up(self, record: Versioned[Record] | None, taken: Sequence[tuple[str, Versioned[Any]]]) -> None:
         """Nothing was committed, nor asked for: take it back as far as the store lets us."""
 
         def back() -> None:
@@ -337,8 +337,8 @@ class Transactions:
             log.info("tidying left to the next writer", reason=e.message)
 
 
-def _settled(held: Held[P], verdict: Verdict) -> Held[P]:
-    return Held(value=held.value.settled(committed=verdict is Verdict.COMMITTED), etag=held.etag)
+def _settled(held: Versioned[P], verdict: Verdict) -> Versioned[P]:
+    return Versioned(value=held.value.settled(committed=verdict is Verdict.COMMITTED), etag=held.etag)
 
 
 def _restless(key: str) -> UnavailableError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tarn.core.errors import UnavailableError
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.rest.auth import KEY_BYTES_MIN, Access
+from tarn_catalog.rest.auth import KEY_BYTES_MIN, Authenticator
 from tarn_catalog.rest.routes import Routes
 from tarn_catalog.rest.server import Listener, bound, listeners
 from tarn_catalog.settings import Settings
@@ -69,7 +69,7 @@ def serving(catalog: Catalog, secrets_dir: Path, settings: Settings | None = Non
     wanted = (settings or Settings()).model_copy(
         update={"catalog_host": "127.0.0.1", "catalog_port_inside": 0, "catalog_port_published": 0}
     )
-    servers = listeners(wanted, Routes(catalog, Access(secrets_dir)))
+    servers = listeners(wanted, Routes(catalog, Authenticator(secrets_dir)))
 
     sockets = bound(wanted)
 

@@ -27,19 +27,19 @@ from tarn.core.errors import (
 from tarn.core.naming import WarehouseLayout, namespace_key
 from tarn_catalog.operations import lost_commit
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
-from tarn_catalog.state.context import KeyReusedError, Repeat
+from tarn_catalog.state.context import IdempotencyKey, KeyReusedError
 from tarn_catalog.state.pointer import NamespaceState, Pointer
-from tarn_catalog.state.register import Patience
+from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
 
 ROOTS = WarehouseLayout(base="s3://tarn")
-SLOT = Slot.of(("ns",), "t")
+SLOT = TableIdentifier.of(("ns",), "t")
 NOW_MS = 1_795_000_000_000
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
-NEW = NewTable(schema=SCHEMA, properties={})
+NEW = CreateTableRequest(schema=SCHEMA, properties={})
 
 
 class Time:
@@ -56,18 +56,18 @@ def key_of(number: int, at_ms: int = NOW_MS) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def repeat(number: int, what: str = "commit:1", at_ms: int = NOW_MS) -> Repeat:
-    return Repeat(key=key_of(number, at_ms), what=what)
+def repeat(number: int, what: str = "commit:1", at_ms: int = NOW_MS) -> IdempotencyKey:
+    return IdempotencyKey(key=key_of(number, at_ms), what=what)
 
 
-def patience() -> Patience:
+def patience() -> RetryPolicy:
     """Waits pass at once, by a clock of their own."""
     seconds = [0.0]
 
     def sleep(wait_s: float) -> None:
         seconds[0] += wait_s
 
-    return Patience(attempts_max=3, clock=lambda: seconds[0], sleep=sleep)
+    return RetryPolicy(attempts_max=3, clock=lambda: seconds[0], sleep=sleep)
 
 
 def snapshot(number: int, parent: int | None, sequence: int) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class World:
         self.store.plan = no_faults
         return [s["snapshot-id"] for s in self.healthy().tables.load(SLOT).parsed["snapshots"]]
 
-    def pointer(self, slot: Slot = SLOT) -> Pointer:
+    def pointer(self, slot: TableIdentifier = SLOT) -> Pointer:
         return Pointer.load(self.memory.get(slot.key).data, slot.key)
 
 
@@ -399,8 +399,8 @@ def test_a_drop_of_a_namespace_that_was_made_live_again_looks_anew(world: World)
             return None
         if op.kind == "get" and events == ["lost"]:
             events.append("live again")
-            other.tables.create(Slot.of(("ns",), "passing"), NEW)
-            other.tables.drop(Slot.of(("ns",), "passing"))
+            other.tables.create(TableIdentifier.of(("ns",), "passing"), NEW)
+            other.tables.drop(TableIdentifier.of(("ns",), "passing"))
         elif op.kind == "put":
             number = next(puts)
             if number == 1:
@@ -480,7 +480,7 @@ def test_a_location_is_used_once_in_all_eternity(world: World) -> None:
     requirements, updates = staged(world)
     world.catalog.tables.commit(SLOT, requirements, updates)
     world.catalog.tables.drop(SLOT)
-    for slot in (SLOT, Slot.of(("ns",), "other")):
+    for slot in (SLOT, TableIdentifier.of(("ns",), "other")):
         later = [*updates, {"action": "set-properties", "updates": {"again": "yes"}}]
         with pytest.raises(ConflictError, match="never reused"):
             world.catalog.tables.commit(slot, requirements, later)
@@ -488,7 +488,7 @@ def test_a_location_is_used_once_in_all_eternity(world: World) -> None:
         {**u, "location": "s3://tarn/warehouse/x"} if u["action"] == "set-location" else u for u in updates
     ]
     with pytest.raises(InvalidLocationError):
-        world.catalog.tables.commit(Slot.of(("ns",), "other"), requirements, bad)
+        world.catalog.tables.commit(TableIdentifier.of(("ns",), "other"), requirements, bad)
 
 
 def test_a_table_stays_where_it_is(world: World) -> None:
@@ -700,9 +700,9 @@ def test_namespace_changes_repeat_by_key(world: World) -> None:
 
 def test_listing_pages_skip_the_dropped(world: World) -> None:
     for number in range(25):
-        world.catalog.tables.create(Slot.of(("ns",), f"t{number:02}"), NEW)
+        world.catalog.tables.create(TableIdentifier.of(("ns",), f"t{number:02}"), NEW)
     for number in range(0, 25, 3):
-        world.catalog.tables.drop(Slot.of(("ns",), f"t{number:02}"))
+        world.catalog.tables.drop(TableIdentifier.of(("ns",), f"t{number:02}"))
     wanted = [("ns", f"t{number:02}") for number in range(25) if number % 3]
     assert list(world.catalog.namespaces.list_tables(("ns",), kind="table").names) == wanted
     found, token, pages = [], None, 0

@@ -21,7 +21,7 @@ from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.namespaces import Namespaces, Page
 from tarn_catalog.rest import app, server
-from tarn_catalog.rest.auth import Access
+from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.connections import Visitors, door
 from tarn_catalog.settings import Settings
 from tarn_catalog.testing.server import Running, serving
@@ -212,7 +212,7 @@ def test_a_defect_is_an_answer_in_words_and_the_next_request_works(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = head("GET", "/v1/namespaces", host="localhost", authorization=token(running))
-    for where, name in ((Access, "principal"), (Namespaces, "children")):
+    for where, name in ((Authenticator, "principal"), (Namespaces, "children")):
         with connect(running.published) as connection, monkeypatch.context() as broken:
             broken.setattr(where, name, lambda *_, **__: 1 / 0)
             connection.sendall(asked)

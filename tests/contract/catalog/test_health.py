@@ -7,14 +7,14 @@ import threading
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.state.register import Patience
+from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 
 ROOTS = WarehouseLayout(base="s3://tarn")
 
 
 def replica(store: FaultyStore) -> Catalog:
-    return Catalog(store, ROOTS, patience=Patience(attempts_max=2, sleep=lambda _: None))
+    return Catalog(store, ROOTS, patience=RetryPolicy(attempts_max=2, sleep=lambda _: None))
 
 
 def test_deep_is_a_commit_that_leaves_two_objects_and_no_name() -> None:

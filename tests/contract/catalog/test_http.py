@@ -19,7 +19,7 @@ import pytest
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import POINTERS_PREFIX, TRANSACTIONS_PREFIX, WarehouseLayout, claim_key
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.state.register import Patience
+from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 from tarn_catalog.testing.server import Running, serving
 
@@ -78,7 +78,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     store = FaultyStore(MemoryStore())
     catalog = Catalog(
-        store, WarehouseLayout(base="s3://tarn"), patience=Patience(attempts_max=2, sleep=lambda _: None)
+        store, WarehouseLayout(base="s3://tarn"), patience=RetryPolicy(attempts_max=2, sleep=lambda _: None)
     )
     with serving(catalog, tmp_path / "secrets") as running:
         world = World(store, running)

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 )
 
 from tarn.core.naming import claim_key
-from tarn_catalog.operations.identifiers import Slot
+from tarn_catalog.operations.identifiers import TableIdentifier
 from tests.contract.catalog.conftest import Lake
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})
@@ -191,7 +191,7 @@ def test_a_dropped_table_is_registered_again(lake: Lake) -> None:
         client.register_table("ns.t", first)
     assert client.list_tables("ns") == [("ns", "back")]
     client.rename_table("ns.back", "ns.t")
-    rolled = lake.core.names.register(Slot.of(("ns",), "t"), first, overwrite=True)
+    rolled = lake.core.names.register(TableIdentifier.of(("ns",), "t"), first, overwrite=True)
     assert rolled.parsed["table-uuid"] == str(table.metadata.table_uuid)
     assert client.load_table("ns.t").scan().to_arrow().num_rows == 3
     client.load_table("ns.t").append(ROWS)

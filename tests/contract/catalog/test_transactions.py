@@ -29,17 +29,17 @@ from tarn.core.naming import (
     WarehouseLayout,
 )
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
-from tarn_catalog.state.register import Patience
+from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
 from tests.contract.catalog.schedule import Schedule
 from tests.contract.catalog.test_commits import SLOT, World, append, repeat, staged
 
 ROOTS = WarehouseLayout(base="s3://tarn")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
-NEW = NewTable(schema=SCHEMA, properties={})
-A, B = Slot.of(("ns",), "a"), Slot.of(("two",), "b")
+NEW = CreateTableRequest(schema=SCHEMA, properties={})
+A, B = TableIdentifier.of(("ns",), "a"), TableIdentifier.of(("two",), "b")
 SEEDS = int(os.environ.get("TARN_TEST_SEEDS", "300"))
 INTENT_WAIT_MS = 60
 
@@ -106,9 +106,9 @@ OPERATIONS: dict[str, Callable[[Catalog, str], object]] = {
 }
 
 
-def place(name: str) -> Slot:
+def place(name: str) -> TableIdentifier:
     *levels, last = name.split(".")
-    return Slot.of(tuple(levels), last)
+    return TableIdentifier.of(tuple(levels), last)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -165,13 +165,13 @@ def test_killed_at_any_step_it_is_done_or_not_and_hinders_nobody(
     assert min(outcomes["done"], outcomes["not done"]) >= (1 if operation == "create" else 4), outcomes
 
 
-def effective(store: MemoryStore, slot: Slot) -> str:
+def effective(store: MemoryStore, slot: TableIdentifier) -> str:
     value = orjson.loads(store.get(slot.key).data)
     fields = {**value, **value["intent"]["then"]} if committed(store, value) else value
     return str(fields["metadata-location"])
 
 
-def set_on(slot: Slot, name: str, *, uuid: str | None = None) -> Change:
+def set_on(slot: TableIdentifier, name: str, *, uuid: str | None = None) -> Change:
     requirements = [{"type": "assert-table-uuid", "uuid": uuid}] if uuid else []
     return Change(
         slot=slot,
@@ -250,7 +250,7 @@ def test_a_commit_to_several_tables_holds_all_requirements_or_changes_nothing() 
     with pytest.raises(ConflictError, match="branch or tag main is missing, expected 7"):
         catalog.together.commit([set_on(A, "x"), stale])
     with pytest.raises(NoSuchTableError, match=re.escape("Table does not exist: ns.t")):
-        catalog.together.commit([set_on(A, "x"), set_on(Slot.of(("ns",), "t"), "x")])
+        catalog.together.commit([set_on(A, "x"), set_on(TableIdentifier.of(("ns",), "t"), "x")])
     with pytest.raises(InvalidError, match=r"ns\.a named twice"):
         catalog.together.commit([set_on(A, "x"), set_on(A, "y")])
     with pytest.raises(InvalidError, match="give at least 1"):
@@ -275,7 +275,7 @@ def test_a_staged_create_and_a_commit_elsewhere_are_one() -> None:
     world = small_world()
     requirements, updates = staged(world)
     world.catalog.tables.create(B, NEW)
-    new = Slot.of(("ns",), "t")
+    new = TableIdentifier.of(("ns",), "t")
     bad = Change(slot=B, requirements=append(1, 7, 1)[0], updates=[])
     create = Change(slot=new, requirements=requirements, updates=updates)
     with pytest.raises(ConflictError, match="main is missing"):
@@ -319,7 +319,7 @@ def test_a_repeat_of_a_commit_that_came_before_a_rename_is_done_not_refused() ->
     catalog.tables.create(A, NEW)
     catalog.tables.commit(A, *append(1, None, 1), repeat=repeat(1))
     catalog.names.rename(A, B)
-    catalog.names.rename(B, Slot.of(("ns",), "c"))
+    catalog.names.rename(B, TableIdentifier.of(("ns",), "c"))
     for key in (repeat(1), None):
         again = world.another().tables.commit(A, *append(1, None, 1), repeat=key)
         assert [s["snapshot-id"] for s in again.parsed["snapshots"]] == [1]
@@ -354,7 +354,7 @@ def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader(
         seconds[0] += wait_s
 
     patient = Catalog(
-        world.memory, ROOTS, patience=Patience(clock=lambda: seconds[0], sleep=sleep), now_ms=world.time
+        world.memory, ROOTS, patience=RetryPolicy(clock=lambda: seconds[0], sleep=sleep), now_ms=world.time
     )
     patient.tables.commit(A, *append(1, None, 1))
     assert 2.0 <= sum(waited) < 2.2
@@ -467,8 +467,8 @@ class Play:
     def healthy(self) -> Catalog:
         return Catalog(self.store, ROOTS, patience=self.patience(), intent_wait_ms=INTENT_WAIT_MS)
 
-    def patience(self) -> Patience:
-        return Patience(
+    def patience(self) -> RetryPolicy:
+        return RetryPolicy(
             attempts_max=3, clock=self.schedule.clock, sleep=self.schedule.sleep, chance=lambda: 0.5
         )
 

@@ -42,7 +42,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import uuid7
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.tables import NewTable, Slot
+from tarn_catalog.operations.tables import NewTable, TableIdentifier
 from tarn_catalog.state.context import Repeat
 
 BUCKET = "tarn"
@@ -113,8 +113,8 @@ class LocalCatalog:
     def drop(self, table: TableName) -> None:
         self.catalog.tables.drop(self._slot(table))
 
-    def _slot(self, table: TableName) -> Slot:
-        return Slot.of(table.namespace, table.name)
+    def _slot(self, table: TableName) -> TableIdentifier:
+        return TableIdentifier.of(table.namespace, table.name)
 
 
 @dataclass

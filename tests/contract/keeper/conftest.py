@@ -14,7 +14,7 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.tables import NewTable, Slot
+from tarn_catalog.operations.tables import NewTable, TableIdentifier
 from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 
 BATCHES = 9
@@ -96,7 +96,7 @@ def made(format_version: int) -> dict[str, tuple[bytes, int]]:
     catalog.namespaces.create(("gold",), {})
     catalog.namespaces.create(("gold", "eu"), {})
     for name in ("gone", "kept"):
-        catalog.tables.create(Slot.of(("gold", "eu"), name), plain(name))
+        catalog.tables.create(TableIdentifier.of(("gold", "eu"), name), plain(name))
     lake.local.drop(TableName(("gold", "eu"), "gone"))
     lake.store.put("warehouse/_health/ingest", b"now")
     lake.store.put("catalog/v1/probe/health.json", b"{}")

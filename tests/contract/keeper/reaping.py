@@ -30,7 +30,7 @@ from tarn.adapters.store import MemoryStore, ObjectStore
 from tarn.core.naming import WarehouseLayout
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.identifiers import NewTable, TableIdentifier
 
 BUCKET = "tarn"
 START_MS = 1_795_000_000_000
@@ -89,7 +89,7 @@ class Clocked:
         )
 
     def table(self, name: str = "t", **properties: str) -> Writer:
-        slot = Slot.of(("ns",), name)
+        slot = TableIdentifier.of(("ns",), name)
         wanted = NewTable(schema=SCHEMA.model_dump(by_alias=True, mode="json"), properties=properties)
         self.catalog.tables.create(slot, wanted)
         return Writer(self, slot)
@@ -143,7 +143,7 @@ class Clocked:
 class Writer:
     """What engines do to a table: append, delete, rewrite, merge manifests, deletion vectors, roll back."""
 
-    def __init__(self, lake: Clocked, slot: Slot) -> None:
+    def __init__(self, lake: Clocked, slot: TableIdentifier) -> None:
         self.lake = lake
         self.slot = slot
         self.manifests: dict[int | None, list[Held]] = {None: []}

@@ -22,7 +22,7 @@ from tarn.keeper.reaper import Graces, Reaper
 from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.multi_table_commit import Change
-from tarn_catalog.operations.tables import Slot
+from tarn_catalog.operations.tables import TableIdentifier
 from tests.contract.ingest.world import BUCKET
 from tests.contract.keeper.conftest import World, plain
 
@@ -77,7 +77,7 @@ def test_what_comes_back_is_the_same_and_clean(world: World):
     # It is a lake: the next commit goes on from it.
     catalog = Catalog(fresh, WarehouseLayout(base=f"s3://{BUCKET}"))
     updates = [{"action": "set-properties", "updates": {"a": "b"}}]
-    catalog.tables.commit(Slot.of(("bronze",), "orders"), [], updates)
+    catalog.tables.commit(TableIdentifier.of(("bronze",), "orders"), [], updates)
     assert check(fresh).damage == []
 
 
@@ -98,9 +98,9 @@ def test_commits_drops_and_creates_while_it_runs_do_not_matter(world: World):
 
     def meanwhile() -> None:
         updates = [{"action": "set-properties", "updates": {"later": "yes"}}]
-        catalog.tables.commit(Slot.of(("bronze",), "orders"), [], updates)
-        catalog.tables.drop(Slot.of(("gold", "eu"), "kept"))
-        catalog.tables.create(Slot.of(("gold",), "fresh"), plain("fresh"))
+        catalog.tables.commit(TableIdentifier.of(("bronze",), "orders"), [], updates)
+        catalog.tables.drop(TableIdentifier.of(("gold", "eu"), "kept"))
+        catalog.tables.create(TableIdentifier.of(("gold",), "fresh"), plain("fresh"))
 
     data, done = take(world.bulk, on_register=meanwhile)
     assert done.whole
@@ -327,7 +327,7 @@ def test_the_reaper_is_held_and_let_go_whatever_happens(world: World):
 
 def test_a_backup_is_whole_though_the_table_is_committed_to_and_reaped_meanwhile(world: World):
     def meanwhile() -> None:
-        slot = Slot.of(("bronze",), "orders")
+        slot = TableIdentifier.of(("bronze",), "orders")
         for number in range(30):
             update = {"action": "set-properties", "updates": {"n": str(number)}}
             world.catalog.tables.commit(slot, [], [update])
@@ -371,7 +371,7 @@ def test_the_manifest_names_every_object_with_size_and_checksum(world: World):
 @pytest.mark.parametrize("at", ["bronze/orders.json", "gold.eu/kept.json"])
 def test_a_commit_to_two_tables_is_in_a_backup_whole_or_not_at_all(world: World, at: str):
     """It happens after one of the two pointers was read, and before the other was."""
-    slots = [Slot.of(("bronze",), "orders"), Slot.of(("gold", "eu"), "kept")]
+    slots = [TableIdentifier.of(("bronze",), "orders"), TableIdentifier.of(("gold", "eu"), "kept")]
 
     class Between(PlainBulk):
         left = 1

@@ -13,7 +13,7 @@ from tarn.core.errors import UnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.keeper.fsck import fsck
-from tarn_catalog.operations.tables import Slot
+from tarn_catalog.operations.tables import TableIdentifier
 from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 from tests.contract.keeper.conftest import World, made
 
@@ -173,7 +173,7 @@ def test_a_table_registered_at_an_older_metadata_on_purpose_is_clean(world: Worl
     _, metadata = world.metadata()
     older = metadata["metadata-log"][-3]["metadata-file"]
     catalog = world.catalog
-    slot = Slot.of(("bronze",), "orders")
+    slot = TableIdentifier.of(("bronze",), "orders")
     catalog.tables.drop(slot)
     for key, (data, _) in list(world.store._objects.items()):
         world.store._objects[key] = (data, 1)
@@ -387,7 +387,9 @@ def test_a_rename_in_the_middle_is_not_seen_as_damage(world: World):
             found = super().get(key)
             if key.endswith("/kept.json") and self.left:
                 self.left -= 1
-                catalog.names.rename(Slot.of(("gold", "eu"), "kept"), Slot.of(("gold",), "moved"))
+                catalog.names.rename(
+                    TableIdentifier.of(("gold", "eu"), "kept"), TableIdentifier.of(("gold",), "moved")
+                )
             return found
 
     report = fsck(Renaming(world.store), bucket="tarn", tell=lambda _: None, sleep=lambda _: None)
@@ -397,7 +399,7 @@ def test_a_rename_in_the_middle_is_not_seen_as_damage(world: World):
 
 def test_a_commit_in_the_middle_is_not_seen_as_damage(world: World):
     catalog = world.catalog
-    slot = Slot.of(("gold", "eu"), "kept")
+    slot = TableIdentifier.of(("gold", "eu"), "kept")
 
     class Committing(PlainBulk):
         def list(self, prefix: str):

@@ -8,11 +8,11 @@ import pytest
 
 from tarn.adapters.bulk import PlainBulk
 from tarn.core.errors import SourceChangedError
-from tarn_catalog.operations.tables import Slot
+from tarn_catalog.operations.tables import TableIdentifier
 from tests.contract.ingest.world import Lake, Topic, order
 from tests.contract.keeper.test_backup import check, put, take
 
-ORDERS, KEPT = Slot.of(("bronze",), "orders"), Slot.of(("bronze",), "orders_restored")
+ORDERS, KEPT = TableIdentifier.of(("bronze",), "orders"), TableIdentifier.of(("bronze",), "orders_restored")
 
 
 def another(topic: Topic) -> Lake:

@@ -11,7 +11,7 @@ from tarn.adapters.store import Stored, StoreDeniedError, StoreRefusedError, Sto
 from tarn.core.errors import UnavailableError
 from tarn.core.outcome import Committed, Conflict
 from tarn_catalog.operations.health import check_store
-from tarn_catalog.state.register import Patience, Register
+from tarn_catalog.state.register import Register, RetryPolicy
 from tests.integration.catalog.conftest import StoreServer
 
 
@@ -50,7 +50,7 @@ def test_put_get_list_delete(minio: StoreServer) -> None:
 
 
 def test_the_register_on_it_has_one_winner_of_16_each_time(minio: StoreServer) -> None:
-    register = Register(minio.store(minio.user("catalog")), Patience())
+    register = Register(minio.store(minio.user("catalog")), RetryPolicy())
     key = f"catalog/v1/probe/{uuid.uuid4()}"
     held = register.create(key, b"base", is_mine=lambda data: data == b"base")
     assert isinstance(held, Committed)

@@ -20,7 +20,7 @@ from tarn_catalog.rest.auth import (
     LEEWAY_S,
     LIFETIME_S,
     TOKEN_EXCHANGE,
-    Access,
+    Authenticator,
     OAuthError,
 )
 
@@ -34,7 +34,7 @@ class World:
         self.clock_s = 0.0
         (folder / "token_key").write_text(base64.urlsafe_b64encode(KEY).decode().rstrip("="))
         self.principals({"spark": "s3cret", "trino": "other"})
-        self.access = Access(folder, now_s=lambda: self.now_s, clock=lambda: self.clock_s)
+        self.access = Authenticator(folder, now_s=lambda: self.now_s, clock=lambda: self.clock_s)
 
     def principals(self, secrets: dict[str, str]) -> None:
         text = json.dumps(
@@ -222,10 +222,10 @@ def test_what_is_remembered_of_tokens_goes_with_the_key_and_has_a_limit(world: W
 def test_unusable_secret_files_are_named(world: World, name: str, text: str) -> None:
     (world.folder / name).write_text(text)
     with pytest.raises(InvalidSettingError, match=name.split(".")[0]):
-        Access(world.folder)
+        Authenticator(world.folder)
     os.unlink(world.folder / name)
     with pytest.raises(InvalidSettingError, match="init service"):
-        Access(world.folder)
+        Authenticator(world.folder)
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.write_text('{"spark": {"na'), os.unlink])

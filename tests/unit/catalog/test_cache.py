@@ -11,11 +11,11 @@ import pytest
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, Slot
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.state.context import CACHE_BYTES_MAX, MEMO_BYTES, VERSIONS_MAX, Cache, held_bytes
 from tarn_catalog.state.pointer import Pointer
 
-SLOT = Slot.of(("ns",), "t")
+SLOT = TableIdentifier.of(("ns",), "t")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 
 
@@ -60,7 +60,9 @@ def grow(catalog: Catalog, first: int, count: int) -> None:
 def lake() -> Catalog:
     catalog = Catalog(MemoryStore(), WarehouseLayout(base="s3://tarn"))
     catalog.namespaces.create(("ns",), {})
-    catalog.tables.create(SLOT, NewTable(schema=SCHEMA, spec=None, order=None, properties={}, location=None))
+    catalog.tables.create(
+        SLOT, CreateTableRequest(schema=SCHEMA, spec=None, order=None, properties={}, location=None)
+    )
     return catalog
 
 
@@ -132,7 +134,9 @@ def test_a_pointer_that_has_not_changed_is_not_parsed_again(monkeypatch: pytest.
 def test_a_listing_pushes_nothing_out() -> None:
     catalog = lake()
     for number in range(20):
-        catalog.tables.create(Slot.of(("ns",), f"t{number}"), NewTable(schema=SCHEMA, properties={}))
+        catalog.tables.create(
+            TableIdentifier.of(("ns",), f"t{number}"), CreateTableRequest(schema=SCHEMA, properties={})
+        )
     reader = Catalog(catalog.core.store, WarehouseLayout(base="s3://tarn"))
     assert len(reader.namespaces.list_tables(("ns",), kind="table").names) == 21
     assert reader.core.cache.held_bytes <= 21 * MEMO_BYTES

@@ -10,7 +10,7 @@ import pytest
 from tarn.adapters.store import MemoryStore, StoreDeniedError, StoreUnavailableError
 from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.state.register import Patience, Register, Superseded, write_once
+from tarn_catalog.state.register import Register, RetryPolicy, Superseded, write_once
 from tarn_catalog.testing.faulty_store import ANSWERS, Fault, FaultyStore, Op
 
 KEY = "catalog/v1/pointers/ns/t.json"
@@ -42,7 +42,7 @@ class Clock:
 
 def register(store, **limits) -> tuple[Register, Clock]:
     clock = Clock()
-    patience = Patience(clock=lambda: clock.now_s, sleep=clock.sleep, chance=lambda: 0.5, **limits)
+    patience = RetryPolicy(clock=lambda: clock.now_s, sleep=clock.sleep, chance=lambda: 0.5, **limits)
     return Register(store, patience), clock
 
 
@@ -255,7 +255,7 @@ def test_every_sequence_of_four_faults_tells_the_truth(late_ops: int | None, rec
 
 def test_write_once_accepts_its_own_repeat_and_no_other() -> None:
     clock = Clock()
-    patience = Patience(clock=lambda: clock.now_s, sleep=clock.sleep, attempts_max=3)
+    patience = RetryPolicy(clock=lambda: clock.now_s, sleep=clock.sleep, attempts_max=3)
     store = FaultyStore(MemoryStore(), puts(Fault.LOST_REPLY, Fault.BUSY))
     write_once(store, "k", b"1", patience=patience)
     write_once(store, "k", b"1", patience=patience)

@@ -7,42 +7,51 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarn_catalog.state.request_history import INLINE_MAX, PAGE_FAN_IN, REMEMBERED_MS, Done, Memory, spill
+from tarn_catalog.state.request_history import (
+    INLINE_MAX,
+    PAGE_FAN_IN,
+    REMEMBERED_MS,
+    CompletedRequest,
+    RequestHistory,
+    compact,
+)
 
 
 class Pages:
     def __init__(self) -> None:
-        self.written: dict[str, tuple[Done, ...]] = {}
+        self.written: dict[str, tuple[CompletedRequest, ...]] = {}
         self.numbers = itertools.count()
 
     def new_key(self) -> str:
         return f"page-{next(self.numbers)}"
 
-    def write(self, key: str, entries: tuple[Done, ...]) -> None:
+    def write(self, key: str, entries: tuple[CompletedRequest, ...]) -> None:
         assert key not in self.written
         self.written[key] = entries
 
-    def read(self, key: str) -> tuple[Done, ...]:
+    def read(self, key: str) -> tuple[CompletedRequest, ...]:
         return self.written[key]
 
 
-def remember(memory: Memory, pages: Pages, done: Done) -> Memory:
+def remember(memory: RequestHistory, pages: Pages, done: CompletedRequest) -> RequestHistory:
     memory = memory.add(done)
     if memory.overflow():
-        memory = spill(
+        memory = compact(
             memory,
             now_ms=done.at_ms,
             new_key=pages.new_key,
             read_page=pages.read,
             write_page=pages.write,
         )
-    return Memory.from_json(memory.to_json())
+    return RequestHistory.from_json(memory.to_json())
 
 
 def test_every_key_within_the_window_is_found_and_the_value_stays_small() -> None:
-    memory, pages = Memory(), Pages()
+    memory, pages = RequestHistory(), Pages()
     for number in range(12_000):
-        done = Done(nonce=f"n{number}", version=number, at_ms=number, key=f"k{number}", what="commit:x")
+        done = CompletedRequest(
+            nonce=f"n{number}", version=number, at_ms=number, key=f"k{number}", what="commit:x"
+        )
         memory = remember(memory, pages, done)
         assert len(memory.inline) <= INLINE_MAX
         assert len(memory.pages) < 4 * PAGE_FAN_IN
@@ -54,13 +63,15 @@ def test_every_key_within_the_window_is_found_and_the_value_stays_small() -> Non
 
 
 def test_keys_are_forgotten_by_time_only() -> None:
-    memory, pages = Memory(), Pages()
+    memory, pages = RequestHistory(), Pages()
     step_ms = REMEMBERED_MS // 1_000
     for number in range(3_000):
         memory = remember(
             memory,
             pages,
-            Done(nonce=f"n{number}", version=number, at_ms=number * step_ms, key=f"k{number}", what="x"),
+            CompletedRequest(
+                nonce=f"n{number}", version=number, at_ms=number * step_ms, key=f"k{number}", what="x"
+            ),
         )
     assert memory.find("k2001", pages.read) is not None
     assert all(page.to_ms >= 2_998 * step_ms - REMEMBERED_MS - 100 * step_ms for page in memory.pages)
@@ -68,20 +79,22 @@ def test_keys_are_forgotten_by_time_only() -> None:
 
 
 def test_entries_without_a_key_leave_no_page() -> None:
-    memory, pages = Memory(), Pages()
+    memory, pages = RequestHistory(), Pages()
     for number in range(1_000):
-        memory = remember(memory, pages, Done(nonce=f"n{number}", version=number, at_ms=number))
+        memory = remember(memory, pages, CompletedRequest(nonce=f"n{number}", version=number, at_ms=number))
     assert pages.written == {}
     assert len(memory.inline) <= INLINE_MAX
 
 
 def test_wrote_tells_yes_no_and_too_long_ago() -> None:
-    memory = Memory(inline=tuple(Done(nonce=f"n{v}", version=v, at_ms=v) for v in range(10, 20)))
+    memory = RequestHistory(
+        inline=tuple(CompletedRequest(nonce=f"n{v}", version=v, at_ms=v) for v in range(10, 20))
+    )
     assert memory.wrote("n12", 12) is True
     assert memory.wrote("other", 12) is False
     assert memory.wrote("other", 10) is False
     assert memory.wrote("n9", 9) is None
-    assert Memory().wrote("n1", 1) is False
+    assert RequestHistory().wrote("n1", 1) is False
 
 
 @settings(deadline=None)
@@ -90,7 +103,7 @@ def test_wrote_tells_yes_no_and_too_long_ago() -> None:
     st.integers(0, 399),
 )
 def test_spilling_loses_nothing_at_any_rate(steps: list[tuple[int, bool]], probe: int) -> None:
-    memory, pages = Memory(), Pages()
+    memory, pages = RequestHistory(), Pages()
     expected: dict[str, int] = {}
     now_ms = 0
     for number, (gap, keyed) in enumerate(steps * 3):
@@ -99,7 +112,9 @@ def test_spilling_loses_nothing_at_any_rate(steps: list[tuple[int, bool]], probe
         if key is not None:
             expected[key] = now_ms
         memory = remember(
-            memory, pages, Done(nonce=f"n{number}", version=number, at_ms=now_ms, key=key, what="w")
+            memory,
+            pages,
+            CompletedRequest(nonce=f"n{number}", version=number, at_ms=now_ms, key=key, what="w"),
         )
     wanted = f"k{probe}"
     found = memory.find(wanted, pages.read)

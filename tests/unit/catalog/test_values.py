@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn_catalog.operations.identifiers import Slot, gone, placed
+from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.pointer import Intent, Namespace, NamespaceState, Pointer, PointerState
 from tarn_catalog.state.record import Record, RecordState
@@ -16,7 +16,7 @@ from tarn_catalog.state.record import Record, RecordState
 INTENT = Intent(
     record="catalog/v1/transactions/x.json",
     nonce="tx",
-    then=gone("u", moved=Slot.of(("two", "x"), "b")),
+    then=gone("u", moved=TableIdentifier.of(("two", "x"), "b")),
     at_ms=7,
     key="k",
     what="rename:1",
