@@ -121,16 +121,19 @@ class Running:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         tail_lines: int = 40,
+        stdin: int = subprocess.DEVNULL,
+        new_session: bool = False,
     ) -> None:
         self.tail: deque[str] = deque(maxlen=tail_lines)
         self._on_line = on_line
         self.process = subprocess.Popen(
             list(command),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment(env),
             cwd=cwd,
+            start_new_session=new_session,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -150,6 +153,11 @@ class Running:
         if code is not None:
             self._reader.join(timeout=5)
         return code
+
+    def pause(self, seconds: float) -> None:
+        """Wait until it ends, at most so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=seconds)
 
     def wait(self, timeout_s: float) -> int:
         """Wait for the end; a late one is stopped and gives 124."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tarn_host import shell
 from tarn_host.arguments import Parser
 from tarn_host.console import Phases, Problem, StopError, agree, line, no_room, problem, stopped
 from tarn_host.stack import base, checks, engine, engine_kind, firewall, images, lifecycle, project
+from tarn_host.stack.canary import Canary
 from tarn_host.stack.lock import only_one
 from tarn_host.stack.project import ROOT, Project
 
-CANARY_TIMEOUT_S = 300
 DEMO_WAIT_S = 150
 DEMO_TIMEOUT_S = DEMO_WAIT_S + 60
 HELP = """Start Tarn: check this machine, get what is missing, build the images, start the services, send a
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.refresh and options.pull == "never":
             raise StopError("--refresh fetches packages, and --pull never forbids it", "choose one", 2)
         told = choices(options.profile, options.ports)
-        with only_one(project.load()):
+        with only_one(project.load()), ExitStack() as ends:
             here = prepare(
                 phases,
                 assume_yes=options.yes,
@@ -93,15 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 refresh=options.refresh,
             )
             config = images.compose_config(here)
+            canary = ends.enter_context(Canary(here)) if options.canary else None
             with phases.phase("start") as notes:
                 firewall.close(here, config)
                 changed = project.make_readable(project.SPECS_DIR)
                 if changed:
                     line(f"    made readable for the containers: {', '.join(changed)}")
-                notes.append(lifecycle.start(here, config))
-            if options.canary:
+                notes.append(lifecycle.start(here, config, canary.look if canary else None))
+            if canary:
                 with phases.phase("canary"):
-                    canary(here)
+                    canary.finish()
             plays = options.demo and is_demo_on(here.settings) and here.profile != "small"
             if here.profile != "small":
                 with phases.phase("pipeline") as notes:
@@ -268,16 +270,6 @@ def _refuse(problems: list[Problem]) -> None:
     raise StopError(
         f"{count} in the way; nothing was changed", "do what stands behind each `->`, then run this again"
     )
-
-
-def canary(here: Project) -> None:
-    """Send the canary row; its own output is shown as it comes.
-
-    Raises:
-        StopError: it was not read back; the exit code is the canary's own.
-    """
-    fix = "the lines above say which step; `docker compose logs ingest catalog` shows the services' side"
-    in_cli(here, ["canary"], what="the canary", timeout_s=CANARY_TIMEOUT_S, fix=fix)
 
 
 def is_demo_on(settings: Mapping[str, str]) -> bool:

@@ -20,8 +20,10 @@ from tarn.core.errors import InvalidSettingError, TarnError, UnauthenticatedErro
 CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 15.0
 LIST_KEYS_MAX = 1
+ABSENT_KEY = "warehouse/no-such-object"
 
 _REFUSED = frozenset({"AccessDenied", "AllAccessDisabled"})
+_ABSENT = frozenset({"NoSuchKey"})
 _WRONG_SECRET = frozenset({"SignatureDoesNotMatch", "InvalidAccessKeyId", "XMinioInvalidAccessKey"})
 _NOT_YET = frozenset(
     {
@@ -98,6 +100,22 @@ class MinioStore:
             }
 
         return self._call("list users", work)
+
+    def knows(self, user: StoreUser) -> bool:
+        """Tell whether the user is there, enabled, with this secret: the store takes its signature."""
+
+        def work() -> bool:
+            try:
+                # Not a HEAD: its answer has no body to say why.
+                _drain(self._client(user).get_object(self._bucket, ABSENT_KEY))
+            except S3Error as error:
+                if error.code in _WRONG_SECRET:
+                    return False
+                if error.code not in _REFUSED | _ABSENT:
+                    raise
+            return True
+
+        return self._call(f"ask as {user.access_key}", work)
 
     def put_user(self, user: StoreUser) -> None:
         """Make a user, or give an existing one this secret."""

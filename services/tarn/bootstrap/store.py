@@ -70,6 +70,9 @@ class Store(Protocol):
     def users(self) -> dict[str, frozenset[str]]:
         """Return access key -> names of attached policies."""
 
+    def knows(self, user: StoreUser) -> bool:
+        """Tell whether the user is there, enabled, with this secret."""
+
     def put_user(self, user: StoreUser) -> None:
         """Make a user, or give an existing one this secret."""
 
@@ -176,14 +179,16 @@ def set_up_users(
 ) -> tuple[str, ...]:
     """Make the store hold exactly Tarn's users, each with exactly its own policy; return what was changed.
 
-    A user of Tarn's form whose key is no longer in use is removed; users made by hand are left alone.
+    A user of Tarn's form whose key is no longer in use is removed; users made by hand are left alone. One
+    that the store knows with its secret is not written: a write derives a key at both ends (Argon2, 64 MiB).
     """
     for name, policy in policies.items():
         store.put_policy(name, policy)
     changes: list[str] = []
     before = store.users()
     for name, user in users.items():
-        store.put_user(user)
+        if user.access_key not in before or not store.knows(user):
+            store.put_user(user)
         attached = before.get(user.access_key, frozenset())
         if user.access_key not in before:
             changes.append(f"made {name} ({user.access_key})")

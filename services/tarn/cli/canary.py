@@ -102,6 +102,7 @@ class Flight:
         limits: how long things may take.
         clock: time.
         tell: shows progress.
+        wait_for: returns when an engine may be asked, by its name; what that takes counts against no limit.
     """
 
     log: MessageLog
@@ -110,11 +111,12 @@ class Flight:
     limits: Limits
     clock: Clock
     tell: Tell
+    wait_for: Callable[[str], None] = lambda engine: None
 
 
 def fly(flight: Flight, row: CanaryRow) -> Report:
     """Send the row, follow it through every part, and report; stops at the first part that the next needs."""
-    start_s = flight.clock.now_s()
+    start_s = began_s = flight.clock.now_s()
     stages: list[Stage] = []
     flight.tell(f"kafka: sending one row to {TOPIC}")
     sent, placed = _stage(flight, "kafka", lambda: _send(flight, row, start_s), start_s)
@@ -125,10 +127,13 @@ def fly(flight: Flight, row: CanaryRow) -> Report:
         stages.append(landed)
         if landed.ok:
             flight.tell(f"reading back with {', '.join(reader.name for reader in flight.readers)}")
-            stages += _read_all(flight, row, start_s)
+            before_s = flight.clock.now_s()
+            read, waited_s = _read_all(flight, row, start_s)
+            stages += read
+            start_s += min(waited_s, flight.clock.now_s() - before_s)
             audited, _ = _stage(flight, "audit", lambda: _audit(flight, start_s), start_s)
             stages.append(audited)
-    return Report(row=row, stages=tuple(stages), seconds=flight.clock.now_s() - start_s)
+    return Report(row=row, stages=tuple(stages), seconds=flight.clock.now_s() - began_s)
 
 
 def differences(row: CanaryRow, found: Sequence[tuple[object, ...]]) -> list[str]:
@@ -199,12 +204,20 @@ def _await_commit(flight: Flight, placed: Placed, start_s: float) -> tuple[None,
     )
 
 
-def _read_all(flight: Flight, row: CanaryRow, start_s: float) -> list[Stage]:
-    """Let all engines read at once; their stages come in the engines' own order."""
+def _read_all(flight: Flight, row: CanaryRow, start_s: float) -> tuple[list[Stage], float]:
+    """Let all engines read at once, each when it is ready; the longest wait for one comes second, in seconds.
+
+    The stages come in the engines' own order.
+    """
     found: dict[str, Stage] = {}
+    waited_s: list[float] = [0.0]
 
     def read(reader: Reader) -> None:
-        stage, _ = _stage(flight, reader.name, lambda: _read(flight, reader, row, start_s), start_s)
+        before_s = flight.clock.now_s()
+        flight.wait_for(reader.name)
+        waited_s.append(flight.clock.now_s() - before_s)
+        own_s = start_s + waited_s[-1]
+        stage, _ = _stage(flight, reader.name, lambda: _read(flight, reader, row, own_s), own_s)
         found[reader.name] = stage
         flight.tell(f"{reader.name}: {'ok' if stage.ok else 'failed'} after {stage.seconds:.1f} s")
 
@@ -213,7 +226,7 @@ def _read_all(flight: Flight, row: CanaryRow, start_s: float) -> list[Stage]:
         thread.start()
     for thread in threads:
         thread.join()
-    return [found[reader.name] for reader in flight.readers]
+    return [found[reader.name] for reader in flight.readers], max(waited_s)
 
 
 def _read(flight: Flight, reader: Reader, row: CanaryRow, start_s: float) -> tuple[None, int, str]:

@@ -64,10 +64,18 @@ def canary(
     timeout: Annotated[
         float, typer.Option(min=1, max=3600, help="Seconds for everything.")
     ] = Limits().total_s,
+    as_told: Annotated[
+        bool,
+        typer.Option(
+            "--engines-as-told", hidden=True, help="Ask an engine when stdin has named it, or ends."
+        ),
+    ] = False,
 ) -> None:
     """Send one row through Kafka and ingest and read it back with every engine."""
     tell = _teller()
-    report = fly(wiring.flight(load_settings(), Limits(total_s=timeout), tell), wiring.canary_row(note))
+    told = sys.stdin if as_told else None
+    flight = wiring.flight(load_settings(), Limits(total_s=timeout), tell, told=told)
+    report = fly(flight, wiring.canary_row(note))
     if as_json_:
         print(json.dumps(report_data(report)))  # noqa: T201
     else:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from importlib import import_module
 from urllib.parse import urlsplit
 
 from tarn.adapters.spark_remote import with_token
@@ -50,8 +51,15 @@ def engine(settings: Settings, name: str) -> Engine:
     raise InvalidError(f"no such engine: {name!r}; choose one of {', '.join(ENGINES)}", engine=name)
 
 
-def flight(settings: Settings, limits: Limits, tell: Tell) -> Flight:
-    """Return what a canary needs."""
+def flight(settings: Settings, limits: Limits, tell: Tell, *, told: Iterable[str] | None = None) -> Flight:
+    """Return what a canary needs.
+
+    Args:
+        settings: of the command line.
+        limits: how long things may take.
+        tell: shows progress.
+        told: names engines that are ready, one a line, all of them at its end; None if all are.
+    """
     from tarn.cli.clients.engines import Spark, Trino
     from tarn.cli.clients.kafka_log import KafkaLog
     from tarn.cli.clients.lake import RestLake
@@ -69,7 +77,22 @@ def flight(settings: Settings, limits: Limits, tell: Tell) -> Flight:
         limits=limits,
         clock=Clock(),
         tell=tell,
+        wait_for=(lambda engine: None) if told is None else _as_told(told),
     )
+
+
+def _as_told(told: Iterable[str]) -> Callable[[str], None]:
+    """Return what waits until an engine is named, and meanwhile imports its client."""
+    from tarn.cli.ready import Ready
+
+    ready = Ready(told, later=NOT_IN_SMALL)
+
+    def wait_for(engine: str) -> None:
+        if engine == "spark":
+            import_module("pyspark.sql.connect.session")
+        ready.wait_for(engine)
+
+    return wait_for
 
 
 def canary_row(note: str) -> CanaryRow:

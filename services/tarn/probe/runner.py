@@ -1,6 +1,6 @@
 """Watches the service of its container: says whether it is usable, and ends it when it hangs.
 
-    HEALTHCHECK --interval=2s --timeout=240s --start-period=120s --retries=1 \
+    HEALTHCHECK --interval=1s --timeout=240s --start-period=120s --retries=1 \
       CMD ["python3", "-I", "-S", "/opt/tarn/probe/runner.py"]
 
 An image copies this folder to `/opt/tarn/probe/` and its own probe into it, as `service.py`. The probe of a
@@ -81,7 +81,7 @@ class Limits:
     failures_max = 2
     gap_s_max = 4.0
     poll_s = 0.25
-    poll_s_max = 2.0
+    poll_s_max = 1.0
     deep_every_s = 3600.0
     silent_s = 60.0
     silent_looks_min = 5

@@ -72,6 +72,8 @@ class MemoryStore:
     down: int = 0
     admins: frozenset[str] = frozenset()
     fault: Callable[[Trial], None] | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
 
     def ensure_bucket(self) -> bool:
         if self.down:
@@ -86,8 +88,13 @@ class MemoryStore:
     def users(self):
         return {key: frozenset(names) for key, names in self.held.items()}
 
+    def knows(self, user):
+        return self.secrets.get(user.access_key) == user.secret_key
+
     def put_user(self, user):
         self.held.setdefault(user.access_key, set())
+        self.secrets[user.access_key] = user.secret_key
+        self.written.append(user.access_key)
 
     def remove_user(self, access_key):
         del self.held[access_key]
@@ -146,6 +153,18 @@ def test_a_fresh_store_gets_users_with_exactly_their_own_policy_and_the_second_r
     assert store.policies == {name: {"Version": name} for name in USERS}
     assert len(first) == 16
     assert set_up_users(store, USERS, {name: {"Version": name} for name in USERS}) == ()
+
+
+def test_a_user_that_the_store_knows_with_its_secret_is_not_written_again():
+    store = MemoryStore()
+    set_up_users(store, USERS, {})
+    other = {**USERS, "spark": StoreUser(access_key=USERS["spark"].access_key, secret_key="another")}
+    store.written.clear()
+    set_up_users(store, USERS, {})
+    assert store.written == []
+    set_up_users(store, other, {})
+    assert store.written == [USERS["spark"].access_key]
+    assert store.knows(other["spark"])
 
 
 def test_a_user_with_a_foreign_policy_loses_it():

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tarn.cli.canary import STREAM, TABLE, TOPIC, CanaryRow, Flight, Limits, audit, differences, fly
 from tarn.cli.deadline import within
 from tarn.cli.ports import Clock, Placed, Traced
+from tarn.cli.ready import Ready
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import DataError, TarnError, UnavailableError
@@ -285,3 +286,36 @@ def test_the_audit_names_partition_kind_and_the_first_few_offsets():
         "partition 0: 1 beyond the map (9)",
         "partition 1: the map ends at 4 and there is no row",
     ]
+
+
+def test_an_engine_is_asked_when_it_is_ready_and_the_wait_counts_against_no_limit():
+    time = FakeTime()
+    asked = []
+
+    def wait_for(engine: str) -> None:
+        asked.append(engine)
+        if engine == "spark":
+            time.wait(500.0)
+
+    report = fly(flight(clock=time.clock(), wait_for=wait_for), ROW)
+    assert report.ok, report.stages
+    assert sorted(asked) == ["pyiceberg", "spark", "trino"]
+    assert [s.seconds for s in report.stages if s.name == "spark"] == [0.0]
+    assert report.seconds >= 500.0
+
+
+def test_an_engine_is_ready_when_it_is_named_and_all_are_at_the_end():
+    from queue import SimpleQueue
+
+    words: SimpleQueue[str | None] = SimpleQueue()
+    ready = Ready(iter(words.get, None), later={"trino", "spark"})
+    ready.wait_for("pyiceberg")
+    words.put("nobody\n")
+    words.put("trino\n")
+    ready.wait_for("trino")
+    waiting = threading.Thread(target=ready.wait_for, args=("spark",))
+    waiting.start()
+    assert waiting.is_alive()
+    words.put(None)
+    waiting.join(timeout=10)
+    assert not waiting.is_alive()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import sys
+import time
 
 import pytest
 import yaml
+from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.shell import Result
 from tarn_host.stack import lifecycle, project
@@ -19,17 +21,22 @@ from tarn_host.stack.lifecycle import (
     to_start,
 )
 
-ROWS = [
-    {"Service": "trino", "ID": "b2", "State": "running", "Health": "starting", "ExitCode": 0},
-    {"Service": "init", "ID": "a1", "State": "exited", "Health": "", "ExitCode": 3},
-]
 
-
-@pytest.mark.parametrize("text", ["\n".join(json.dumps(r) for r in ROWS), json.dumps(ROWS)])
-def test_parse_ps_reads_both_shapes(text: str) -> None:
+def test_parse_ps_reads_what_the_engine_says_of_each_state() -> None:
+    rows = {
+        "trino": ("running", "Up 3 seconds (health: starting)", "starting", 0),
+        "spark": ("running", "Up 5 minutes (unhealthy)", "unhealthy", 0),
+        "minio": ("running", "Up About an hour (healthy)", "healthy", 0),
+        "replay": ("running", "Up Less than a second", "", 0),
+        "kafka": ("paused", "Up 5 minutes (Paused)", "", 0),
+        "init": ("exited", "Exited (3) 5 seconds ago", "", 3),
+        "ingest": ("restarting", "Restarting (137) 1 second ago", "", 137),
+        "catalog": ("created", "Created", "", 0),
+    }
+    text = "".join(f"{name}\tid-{name}\t{state}\t{status}\n" for name, (state, status, *_) in rows.items())
     assert parse_ps(text) == [
-        Service(name="init", container="a1", state="exited", health="", exit_code=3),
-        Service(name="trino", container="b2", state="running", health="starting", exit_code=0),
+        Service(name=name, container=f"id-{name}", state=state, health=health, exit_code=code)
+        for name, (state, _, health, code) in sorted(rows.items())
     ]
 
 
@@ -183,3 +190,40 @@ def test_what_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     Engine(monkeypatch, busy="v2")
     with pytest.raises(StopError, match=r"the volume v2 of tarn-x is still there: v2 is in use"):
         lifecycle.stop(HERE, purge=True)
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, found: list[Service]) -> project.Project:
+    monkeypatch.setattr(lifecycle, "services", lambda here: found)
+    return project.Project(name="t", base="b", own_base=True, settings={}, choices={})
+
+
+def test_a_start_that_is_done_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = quick(monkeypatch, [])
+    monkeypatch.setattr(lifecycle, "WATCH_S", 30.0)
+    compose = shell.Running([sys.executable, "-c", "import time; time.sleep(0.2)"], on_line=lambda text: None)
+    begin = time.monotonic()
+    assert lifecycle._watch(here, compose, 60, (), None) == 0
+    assert time.monotonic() - begin < 15
+
+
+def test_what_looks_on_is_asked_only_where_nothing_ran_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it could count a container that this start replaces."""
+    asked: list[object] = []
+    monkeypatch.setattr(lifecycle, "LOG", project.ROOT / "no-such-log")
+    monkeypatch.setattr(lifecycle, "complete_secrets", lambda here, running: None)
+    monkeypatch.setattr(lifecycle, "_up", lambda *_, on_look, **__: asked.append(on_look))
+
+    def look(found: object) -> None: ...
+
+    lifecycle.start(quick(monkeypatch, []), CONFIG, look)
+    ran = Service(name="minio", container="1", state="running", health="healthy", exit_code=0)
+    lifecycle.start(quick(monkeypatch, [ran]), CONFIG, look)
+    assert asked == [look, None]
+
+
+def test_what_only_asks_the_others_starts_after_the_canary() -> None:
+    text = project.COMPOSE_FILE.read_text(encoding="utf-8")
+    services = yaml.safe_load(text)["services"]
+    assert set(lifecycle.LAST) <= set(FULL_ONLY), "the small profile starts nothing after the canary"
+    for name, service in services.items():
+        assert not set(service.get("depends_on") or {}) & set(lifecycle.LAST), name

@@ -1,0 +1,37 @@
+"""Which engines may be asked yet, as another process tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable
+
+WAIT_S_MAX = 1_800.0
+
+
+class Ready:
+    """Engines become ready by name; at the end of what is told, all of them are.
+
+    Args:
+        told: names, one a line; read in a thread of its own.
+        later: the engines that are not ready from the beginning.
+    """
+
+    def __init__(self, told: Iterable[str], *, later: Collection[str]) -> None:
+        self._ready = {name: threading.Event() for name in later}
+        threading.Thread(target=self._hear, args=(told,), daemon=True).start()
+
+    def wait_for(self, engine: str) -> None:
+        """Return when the engine is ready, or after `WAIT_S_MAX`: then asking it says what is wrong."""
+        event = self._ready.get(engine)
+        if event is not None:
+            event.wait(WAIT_S_MAX)
+
+    def _hear(self, told: Iterable[str]) -> None:
+        try:
+            for line in told:
+                event = self._ready.get(line.strip())
+                if event is not None:
+                    event.set()
+        finally:
+            for event in self._ready.values():
+                event.set()
