@@ -1,1 +1,1 @@
-"""The edges: object store, catalog, Kafka, files. Vendor types stop here."""
+"""Adapters: object store, catalog, Kafka, files. Vendor types stop here."""

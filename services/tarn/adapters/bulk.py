@@ -1,7 +1,7 @@
-"""The whole lake at once: listings as they come, objects in parts, many at a time; for audit and backup.
+"""Bulk access to a bucket for audit and backup: streamed listings, ranged reads, multipart uploads.
 
-Separate from `ObjectStore`, which the catalog's correctness rests on and which stays small. Errors are the
-same ones (see `tarn.adapters.store`).
+Separate from `ObjectStore`, which the catalog's correctness depends on and which stays small. The errors are
+those of `tarn.adapters.store`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ UPLOADS_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectBody:
-    """An object, whole if it is small.
+    """An object's size and, if it is small, its bytes.
 
     Attributes:
-        size_bytes: its size.
-        data: its bytes; None if it is longer than was asked for.
+        size_bytes: size of the object.
+        data: content; None if the object is larger than the requested limit.
     """
 
     size_bytes: int
@@ -43,37 +43,40 @@ class ObjectBody:
 
 
 class BulkStore(Protocol):
-    """What audit, backup and restore ask of a store."""
+    """Object store operations of audit, backup and restore."""
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """Every object below a prefix, in any order, as the listing comes.
+        """Yield every object below a prefix, in any order, page by page.
 
         Raises:
-            StoreUnavailableError: no answer.
-            StoreDeniedError: not allowed.
+            StoreUnavailableError: the store does not respond.
+            StoreDeniedError: the credentials lack permission.
         """
 
     def get(self, key: str) -> Stored | None:
-        """What the key holds, or None; errors as `list`."""
+        """Read an object; None if it does not exist. Raises the errors of `list`."""
 
     def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
-        """The object, with its bytes if it has at most so many; None if there is none; errors as `list`."""
+        """Read an object's size, and its content up to `bytes_max` bytes; None if it does not exist.
+
+        Raises the errors of `list`.
+        """
 
     def part(self, key: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`; errors as `list`, also for an object that is gone."""
+        """Read the byte range [start, end). Raises the errors of `list`, also if the object is gone."""
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
         """Write a small object; see `ObjectStore.put`."""
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
-        """Write a large object from its parts; it shows when it is whole; errors as `ObjectStore.put`."""
+        """Write a large object as a multipart upload; visible once complete. Errors of `ObjectStore.put`."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; see `ObjectStore.delete`."""
+        """Delete an object; see `ObjectStore.delete`."""
 
 
 class S3Bulk(S3Store):
-    """A bucket of an S3 store."""
+    """A `BulkStore` over a bucket of an S3-compatible store."""
 
     def __init__(
         self, *, bucket: str, endpoint: str, region: str, access_key_id: str, secret_access_key: str
@@ -88,7 +91,7 @@ class S3Bulk(S3Store):
         )
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
-        """See `BulkStore.list`; a page that fails in the middle is not asked for again."""
+        """See `BulkStore.list`; a listing that fails halfway is not retried."""
         try:
             for chunk in obstore.list(self._store, prefix, offset=after, chunk_size=LIST_CHUNK):
                 for meta in chunk:
@@ -145,7 +148,7 @@ class S3Bulk(S3Store):
 
 
 class PlainBulk:
-    """Any `ObjectStore` as a `BulkStore`; objects are held whole: for tests and lakes in a folder."""
+    """Adapts any `ObjectStore` to `BulkStore`, with whole objects in memory: for tests and local folders."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""The Iceberg REST catalog as a committer needs it: load, create, commit with three outcomes.
+"""Client of the Iceberg REST catalog for committers: load, create, and commit with three outcomes.
 
-Transport retries are off: whether a write is sent again is decided by who knows its commit id (invariant I3).
-Every error of the transport becomes one of ours here.
+Transport retries are off: only the caller, who holds the commit id, decides whether to resend a write
+(invariant I3). Every transport error is mapped to an error of `tarn.core.errors` here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEVEL_SEPARATOR = "\x1f"
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's name."""
+    """Table identifier: namespace levels and name."""
 
     namespace: tuple[str, ...]
     name: str
@@ -51,10 +51,10 @@ class TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitDone:
-    """The commit is in.
+    """The commit was applied.
 
     Attributes:
-        state: the table as the catalog answered it.
+        state: the table as returned by the catalog.
     """
 
     state: TableState
@@ -62,14 +62,14 @@ class CommitDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitConflict:
-    """The commit is not in and will not be: another one was first."""
+    """The commit was not applied and never will be: another commit won."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitUnknown:
-    """The commit may be in, or may still come in."""
+    """The commit may have been applied, or may still be."""
 
     reason: str
 
@@ -78,55 +78,61 @@ CommitOutcome = CommitDone | CommitConflict | CommitUnknown
 
 
 class TableCatalog(Protocol):
-    """What ingestion asks of a catalog."""
+    """Catalog operations of ingestion."""
 
     def load(self, table: TableName) -> TableState:
-        """The table as it is now.
+        """Load the current state of the table.
 
         Raises:
-            NoSuchTableError: it does not exist.
-            UnavailableError: no usable answer; wait.
-            AccessError: the principal may not.
+            NoSuchTableError: the table does not exist.
+            UnavailableError: no usable response; wait.
+            AccessError: the principal lacks permission.
         """
 
     def create_namespace(self, namespace: tuple[str, ...]) -> None:
-        """Makes the namespace and its parents; existing ones are fine.
+        """Create the namespace and its parents; those that exist already are left alone.
 
         Raises:
-            UnavailableError: no usable answer; wait and ask again.
-            AccessError: the principal may not.
+            UnavailableError: no usable response; wait and retry.
+            AccessError: the principal lacks permission.
         """
 
     def create(self, table: TableName, request: Json) -> TableState:
-        """Makes the table.
+        """Create the table.
 
         Raises:
-            AlreadyExistsError: it exists, perhaps by an earlier request whose answer was lost: load it.
-            UnavailableError: no usable answer: load it before asking again.
-            InvalidError: the request cannot be used.
-            AccessError: the principal may not.
+            AlreadyExistsError: it exists, perhaps from an earlier request whose response was lost: load it.
+            UnavailableError: no usable response: load the table before retrying.
+            InvalidError: the request is invalid.
+            AccessError: the principal lacks permission.
         """
 
     def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-        """Sends one commit, once.
+        """Send one commit, without retries.
+
+        Args:
+            table: table identifier.
+            request: requirements and updates.
+            key: idempotency key.
 
         Raises:
             UnavailableError: nothing was sent; wait.
             NoSuchTableError: the table does not exist.
-            InvalidError: the request cannot be used.
-            AccessError: the principal may not.
+            InvalidError: the request is invalid.
+            AccessError: the principal lacks permission.
         """
 
 
 class RestCatalog:
-    """A `TableCatalog` over HTTP. Safe for several threads.
+    """A `TableCatalog` over HTTP. Thread-safe.
 
     Args:
-        uri: the catalog's address.
-        warehouse: its name there.
-        credential: `client_id:client_secret`; read again for each new token.
-        scope: the OAuth2 scope.
-        clock: monotonic seconds.
+        uri: base URL of the catalog.
+        warehouse: name of the warehouse.
+        credential: returns `client_id:client_secret`; called for each new token.
+        scope: OAuth2 scope.
+        read_timeout_s: read timeout of a request, in seconds.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -173,22 +179,22 @@ class RestCatalog:
                 self._require(status, answer, what)
 
     def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-        """The namespaces right below another one, or the topmost.
+        """Child namespaces of a namespace, or the top-level ones.
 
         Raises:
-            NotFoundError: there is no such parent.
-            UnavailableError: no answer.
+            NotFoundError: the parent does not exist.
+            UnavailableError: the catalog does not respond.
         """
         query = f"parent={_levels(parent)}&" if parent else ""
         what = f"list namespaces of {'.'.join(parent) or 'the catalog'}"
         return [tuple(levels) for levels in self._pages("/namespaces", query, "namespaces", what)]
 
     def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
-        """The tables of a namespace.
+        """Tables of a namespace.
 
         Raises:
-            NotFoundError: there is no such namespace.
-            UnavailableError: no answer.
+            NotFoundError: the namespace does not exist.
+            UnavailableError: the catalog does not respond.
         """
         path = f"/namespaces/{_levels(namespace)}/tables"
         found = self._pages(path, "", "identifiers", f"list tables of {'.'.join(namespace)}")
@@ -228,7 +234,7 @@ class RestCatalog:
         return CommitUnknown(reason=f"{what}: unexpected status {status}")
 
     def _pages(self, path: str, query: str, key: str, what: str) -> list[Any]:
-        """All entries of a listing, page by page."""
+        """All entries of a paginated listing."""
         found: list[Any] = []
         token = ""
         for _ in range(PAGES_MAX):
@@ -277,11 +283,14 @@ class RestCatalog:
         body: Json | None = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        """Status and body; a token that is no longer taken is replaced once.
+        """Send a request; a rejected token is renewed once.
+
+        Returns:
+            HTTP status and response body.
 
         Raises:
-            UnavailableError: nothing was sent or nothing can have changed.
-            OutcomeUnknownError: a write without an answer.
+            UnavailableError: nothing was sent, or the request cannot have changed anything.
+            OutcomeUnknownError: a write received no response.
         """
         data = orjson.dumps(body) if body is not None else None
         status, answer = self._send(method, path, data, headers, what, fresh_token=False)
@@ -366,7 +375,7 @@ class RestCatalog:
         )
 
     def _require(self, status: int, answer: bytes, what: str) -> None:
-        """Returns for a 2xx, else raises what the status means for a request that is safe to ask again."""
+        """Require a 2xx status; otherwise raise the error for a request that is safe to retry."""
         if 200 <= status < 300:
             return
         told = _told(answer)
@@ -382,7 +391,14 @@ class RestCatalog:
 
 
 def backoff_s(attempt: int, *, base_s: float = 0.05, max_s: float = 5.0, chance: random.Random) -> float:
-    """A wait before attempt number `attempt` (from 1): doubling, bounded, between half and all of it."""
+    """Backoff before attempt `attempt` (from 1), in seconds: doubling, capped, with jitter from 50 to 100 %.
+
+    Args:
+        attempt: number of the attempt.
+        base_s: backoff of the first attempt without jitter.
+        max_s: upper bound.
+        chance: random number generator for the jitter.
+    """
     whole = min(max_s, base_s * 2.0 ** min(attempt - 1, 20))
     return whole * (0.5 + chance.random() / 2)
 
@@ -400,7 +416,7 @@ def _state(answer: bytes) -> TableState:
 
 
 def _told(answer: bytes) -> str:
-    """The message in an error answer."""
+    """The message of an error response."""
     try:
         error = orjson.loads(answer)["error"]
         text = error if isinstance(error, str) else str(error.get("message") or error.get("type") or "")

@@ -13,10 +13,10 @@ T = TypeVar("T", bound=BaseSettings)
 
 
 def read(kind: type[T]) -> T:
-    """Return the settings of this kind from the environment.
+    """Read the settings of this class from the environment.
 
     Raises:
-        InvalidSettingError: one of them cannot be used; names the first one.
+        InvalidSettingError: a variable is invalid; names the first one.
     """
     try:
         return kind()

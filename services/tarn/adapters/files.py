@@ -1,7 +1,7 @@
-"""Data files: Arrow columns to Parquet objects with the statistics that a manifest carries.
+"""Data files: Arrow columns to Parquet objects, with the statistics of a manifest entry.
 
-Every name holds a uuid and is written once, so that a write without an answer is simply written again;
-nothing is ever deleted here (invariants I3, I7).
+Every name contains a UUID and is written once, so a write without a response is simply repeated; nothing is
+ever deleted here (invariants I3, I7).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ROW_GROUP_ROWS_MAX = 1_000_000
 
 
 class FileIO:
-    """Objects by location (`s3://bucket/key`), over a store that knows keys.
+    """File IO by location (`s3://bucket/key`), over a store addressed by key.
 
     Args:
-        store: the bucket.
-        bucket: its name; other locations are refused.
-        sleep: waits between attempts.
+        store: object store of the bucket.
+        bucket: name of the bucket; locations elsewhere are rejected.
+        sleep: waits between attempts, in seconds.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class FileIO:
         self._sleep = sleep
 
     def read(self, location: str) -> bytes:
-        """The object's bytes.
+        """Read a file.
 
         Raises:
-            UnavailableError: no answer, or not there (yet).
-            ForbiddenError: not allowed.
+            UnavailableError: the store does not respond, or the object does not exist (yet).
+            ForbiddenError: the credentials lack permission.
         """
         found = self._store.get(self._key(location))
         if found is None:
@@ -56,12 +56,12 @@ class FileIO:
         return found.data
 
     def write_new(self, location: str, data: bytes) -> None:
-        """Writes an object whose name nobody else uses; repeats it while the store gives no clear answer.
+        """Write a file under a unique name; repeat the write while its outcome is unknown.
 
         Raises:
-            UnavailableError: still no answer after all attempts; the object may or may not be there, which
-                harms nothing as nothing names it.
-            ForbiddenError: not allowed.
+            UnavailableError: no response after all attempts; the object may exist, which is harmless because
+                nothing references it.
+            ForbiddenError: the credentials lack permission.
         """
         key = self._key(location)
         for attempt in range(1, PUT_ATTEMPTS_MAX + 1):
@@ -89,14 +89,15 @@ class FileIO:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """One data file that is in the store and in no table yet.
+    """A data file that is in the store but not yet in a table.
 
     Attributes:
-        path: its location.
-        partition: the partition's values as Iceberg stores them, in the order of the table's spec.
-        spec_id: the partitioning they belong to.
-        records, bytes: its size.
-        statistics: counts and bounds per column id, by the names that a manifest uses.
+        path: location of the file.
+        partition: partition values as Iceberg stores them, in the order of the partition spec.
+        spec_id: id of the partition spec.
+        records: number of rows.
+        bytes: file size in bytes.
+        statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
     """
 
     path: str
@@ -109,7 +110,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFile:
-    """A data file that is not in the store yet."""
+    """A data file in memory, not yet in the store."""
 
     file: WrittenFile
     data: bytes
@@ -118,17 +119,20 @@ class EncodedFile:
 def encode_rows(
     layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
 ) -> tuple[EncodedFile, ...]:
-    """The rows as files below `root`/data, one per partition; no rows, no file. Nothing is written.
+    """Encode the rows as Parquet files below `root`/data, one per partition; nothing is written.
 
     Args:
-        layout: the table's.
-        root: the table's location.
-        rows: columns by the layout's names and types.
-        new_name: gives a name, without suffix, that was never used before.
+        layout: write schema of the table.
+        root: location of the table.
+        rows: columns with the names and types of the write schema.
+        new_name: generates a unique file name without suffix.
+
+    Returns:
+        One file per partition; none without rows.
 
     Raises:
-        InvalidError: more partitions than one batch may touch.
-        Exception: a value that a library cannot take.
+        InvalidError: the rows touch more partitions than a batch may.
+        Exception: a library rejects a value.
     """
     shaped = _shape(rows, layout.arrow)
     made = []
@@ -148,10 +152,10 @@ def encode_rows(
 
 
 def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
-    """Puts the files into the store.
+    """Write encoded files to the store.
 
     Raises:
-        UnavailableError: the store does not answer.
+        UnavailableError: the store does not respond.
     """
     for made in encoded:
         objects.write_new(made.file.path, made.data)
@@ -161,12 +165,12 @@ def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenF
 def write_rows(
     objects: FileIO, layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
 ) -> tuple[WrittenFile, ...]:
-    """Encodes the rows and puts the files into the store; errors as `encode_rows` and `put_files`."""
+    """Encode the rows and write the files; raises the errors of `encode_rows` and `put_files`."""
     return put_files(objects, encode_rows(layout, root, rows, new_name=new_name)) if rows.num_rows else ()
 
 
 def _shape(rows: pa.Table, target: pa.Schema) -> pa.Table:
-    """The same columns in the target's order, with its field ids."""
+    """The columns in the order of the target schema, with its field ids."""
     columns = []
     for wanted in target:
         column = rows.column(wanted.name)

@@ -1,7 +1,7 @@
-"""A topic as ingestion needs it: who it is, how far it reaches, and polls that say how far they read.
+"""Topic client of ingestion: topic identity, partition bounds, and polls that report the position reached.
 
-The consumer never joins a group: it is given all partitions and sought to where the table stands. Group
-offsets are written after the table, for lag tools only.
+The consumer never joins a group: it assigns itself all partitions and seeks to the offsets in the table.
+Group offsets are committed after the table, for lag monitoring only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 with warnings.catch_warnings():
-    # The library reads its schemas by a way that Python 3.11 calls deprecated and 3.13 does not.
+    # kafka-python uses importlib.resources.read_text, deprecated in Python 3.11 but not in 3.13.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
-    # mypy takes the folder services/kafka for the library.
+    # mypy mistakes the folder services/kafka for the library.
     from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[attr-defined]
     from kafka import errors as vendor
     from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 REQUEST_TIMEOUT_MS = 10_000
 CALL_TIMEOUT_MS = 10_000
-# The library's own 30 s would let a broker that has just come up wait for us for seconds.
+# With the library's default of 30 s, reconnecting to a broker that has just started may take seconds.
 RECONNECT_MS_MAX = 500
 FETCH_WAIT_MS_MAX = 250
 FETCH_BYTES_MAX = 16 * 1024 * 1024
@@ -50,8 +50,8 @@ class KafkaSources:
     """`TopicClient` of one Kafka cluster.
 
     Args:
-        bootstrap: host:port of a broker, several joined by commas.
-        login: who we are, asked anew for every connection, so that a renewed password is taken.
+        bootstrap: host:port of a broker, several separated by commas.
+        login: credentials, read for every connection so that a rotated password is used.
     """
 
     def __init__(self, bootstrap: str, login: Callable[[], Login]) -> None:
@@ -217,7 +217,7 @@ class KafkaSource:
 
 
 class _told:  # noqa: N801 - reads as a word in a with statement
-    """Turns the client's errors into ours; ours pass."""
+    """Context manager that translates kafka-python's errors to those of `tarn.core.errors`."""
 
     def __init__(self, what: str, bootstrap: str) -> None:
         self._what = what
@@ -228,7 +228,7 @@ class _told:  # noqa: N801 - reads as a word in a with statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, UnauthenticatedError):
-            # The broker, or our secret file, may get the right one at any time: a service waits for that.
+            # The broker, or the secret file, may be corrected at any time: a service waits for that.
             raise UnavailableError(f"could not {self._what}: {error.message}", **error.fields) from error
         if error is None or isinstance(error, TarnError):
             return
@@ -262,10 +262,15 @@ LOOK_TIMEOUT_MS = 4_000
 
 
 def cluster_id(bootstrap: str, login: Login, *, timeout_ms: int = LOOK_TIMEOUT_MS) -> str:
-    """The cluster's id, asked over a connection of its own, so that a password that counts no more shows.
+    """The cluster id, asked for over a new connection so that a revoked password is noticed.
+
+    Args:
+        bootstrap: host:port of a broker, several separated by commas.
+        login: Kafka credentials.
+        timeout_ms: limit of the request.
 
     Raises:
-        UnavailableError: no answer in time, or the broker does not let us in.
+        UnavailableError: no response in time, or the broker rejects the login.
     """
     with _told("ask the cluster who it is", bootstrap):
         require_login(bootstrap, login.options(), timeout_s=timeout_ms / 1_000)

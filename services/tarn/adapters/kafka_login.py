@@ -1,7 +1,7 @@
-"""How our clients log in at Kafka, and why a broker does not let them in.
+"""Kafka client credentials, and a login check that reports why a broker rejects them.
 
-The client library tries a refused log-in again until its timeout and then says only that it could not; so a
-connection of its own asks first: it takes a few milliseconds, and a refusal is told at once, in words.
+The client library retries a rejected login until its timeout and then reports only that it failed. A separate
+connection checks the login first: it takes a few milliseconds and reports a rejection at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ ASK_TIMEOUT_S = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Who we are towards Kafka.
+    """Kafka client credentials.
 
     Attributes:
-        protocol: `SASL_PLAINTEXT`, `SASL_SSL`, or `PLAINTEXT` for a broker that asks nobody.
+        protocol: `SASL_PLAINTEXT`, `SASL_SSL`, or `PLAINTEXT` for a broker without authentication.
         mechanism: `SCRAM-SHA-512`, `SCRAM-SHA-256` or `PLAIN`.
-        user, password: none with `PLAINTEXT`.
+        user: user name; empty with `PLAINTEXT`.
+        password: password; empty with `PLAINTEXT`.
     """
 
     protocol: str = "SASL_PLAINTEXT"
@@ -33,7 +34,7 @@ class Login:
     password: str = field(default="", repr=False)
 
     def options(self) -> dict[str, Any]:
-        """The same for kafka-python's clients."""
+        """The credentials as configuration of kafka-python's clients."""
         if not self.protocol.startswith("SASL_"):
             return {"security_protocol": self.protocol}
         return {
@@ -48,17 +49,17 @@ ANONYMOUS = Login(protocol="PLAINTEXT")
 
 
 def require_login(bootstrap: str, options: Mapping[str, Any], *, timeout_s: float = ASK_TIMEOUT_S) -> None:
-    """Returns if a broker lets us in, or if none can be asked: then the client finds out.
+    """Require a successful login; pass if no broker can be reached, as the client then reports that itself.
 
     Args:
-        bootstrap: host:port of a broker, several joined by commas.
-        options: of kafka-python's clients, as `Login.options` gives them.
-        timeout_s: for each part of the answer of each broker.
+        bootstrap: host:port of a broker, several separated by commas.
+        options: configuration of kafka-python's clients, as returned by `Login.options`.
+        timeout_s: limit of each read from each broker, in seconds.
 
     Raises:
-        UnauthenticatedError: a broker answered, and refuses.
+        UnauthenticatedError: a broker rejects the login.
     """
-    # The client warns of every log-in without TLS; docs/security.md says where ours stays.
+    # The client warns of every login without TLS; docs/security.md describes where this traffic stays.
     logging.getLogger("kafka.net.sasl").setLevel(logging.ERROR)
     mechanism = str(options.get("sasl_mechanism"))
     if options.get("security_protocol") != "SASL_PLAINTEXT" or mechanism not in HASHES:

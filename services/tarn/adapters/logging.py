@@ -1,4 +1,4 @@
-"""Logs as JSON lines on stdout, each beginning alike: timestamp, level, event, service, logger."""
+"""Logs as JSON lines on stdout, each beginning with timestamp, level, event, service and logger."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ KEYS = ("timestamp", "level", "event", "service", "logger")
 
 
 def configure(level: str = "info", *, service: str | None = None) -> None:
-    """Send structlog and the standard library's logging to stdout as one JSON object per line.
+    """Send structlog and standard library logging to stdout, one JSON object per line.
 
     Args:
-        level: debug, info, warning or error; nothing below it is written.
-        service: added to every line, those of libraries too.
+        level: lowest level written: debug, info, warning or error.
+        service: added to every line, including those of libraries.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
@@ -57,6 +57,6 @@ def _bind_service(service: str) -> structlog.typing.Processor:
 def _in_order(
     _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """The keys that every line has, first; the line's own after them, as they were given."""
+    """Order the keys: those common to all lines first, then the others as given."""
     first = {key: event[key] for key in KEYS if key in event}
     return {**first, **event}

@@ -1,4 +1,4 @@
-"""Manifests as an auditor reads them: few columns, every live file, no table schema needed."""
+"""Manifests for the auditor: few columns, every live file, no table schema needed."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from tarn.core.audit.model import Bounds, FileEntry, Json, ManifestEntry
 from tarn.core.errors import CorruptStateError
 from tarn.core.spec import TRACE_COLUMN
 
-# The values of partitions are skipped, as none is asked for: so no table schema is needed.
+# The projection has no partition values, so the reader skips them and needs no table schema.
 _ENTRY = manifest_entry_schema_with_data_file(
     format_version=3, data_file=data_file_with_partition(StructType(), format_version=3)
 )
 
 TraceIds = tuple[int, int]
-"""The field ids of the Kafka partition and offset in a table's trace column."""
+"""Field ids of the Kafka partition and the offset inside a table's trace column."""
 
 
 def list_entries(data: bytes) -> list[tuple[ManifestEntry, int | None]]:
-    """The manifests of a list, each with the snapshot that added it.
+    """The manifests of a manifest list, each with the id of the snapshot that added it.
 
     Raises:
-        CorruptStateError: it cannot be read as one.
+        CorruptStateError: the data is not a manifest list.
     """
     try:
         return [
             (ManifestEntry(m.manifest_path, int(m.manifest_length)), m.added_snapshot_id)
             for m in read_list(data)
         ]
-    except Exception as error:  # whatever a reader makes of arbitrary bytes
+    except Exception as error:  # readers fail in many ways on arbitrary bytes
         raise CorruptStateError(f"it is no manifest list: {_first_line(error)}") from error
 
 
@@ -48,8 +48,13 @@ def file_entries(
 ) -> tuple[FileEntry, ...]:
     """The live files of a manifest.
 
+    Args:
+        data: content of the manifest.
+        added_snapshot_id: snapshot that added the manifest, inherited by its entries.
+        trace: field ids of the trace column; None if the table has none.
+
     Raises:
-        CorruptStateError: it cannot be read as one.
+        CorruptStateError: the data is not a manifest.
     """
     try:
         with AvroFile[Row](
@@ -63,12 +68,12 @@ def file_entries(
                 for row in reader
                 if row.status != ManifestEntryStatus.DELETED
             )
-    except Exception as error:  # whatever a reader makes of arbitrary bytes
+    except Exception as error:  # readers fail in many ways on arbitrary bytes
         raise CorruptStateError(f"it is no manifest: {_first_line(error)}") from error
 
 
 def trace_ids(metadata: Json) -> TraceIds | None:
-    """The field ids of the trace column; None if the table has none."""
+    """Field ids inside the trace column; None if the table has none."""
     for schema in metadata.get("schemas") or ():
         for field in schema.get("fields") or ():
             kind = field.get("type")

@@ -1,9 +1,19 @@
-"""Manifests and manifest lists: what a snapshot is made of, written so that a commit costs the same for ever.
+"""Manifests and manifest lists of a snapshot, written so that the cost of a commit does not grow.
 
-A commit writes one manifest for its own files and a list that carries the older manifests over with every
-field they have, `first_row_id` included. When sixteen manifests of about one size have gathered, they become
-one of the next size (invariant I8): each entry is written again once per size, and a list stays a few dozen
-entries long.
+See the Iceberg table specification, sections "Manifests" and "Manifest Lists".
+
+A commit writes one manifest for its own files, and a manifest list that carries the older manifests over with
+all their fields, `first_row_id` included. Sixteen manifests of similar size are merged into one of the next
+size (invariant I8): each entry is rewritten once per size, and a list stays a few dozen entries long.
+
+pyiceberg's records give access by position. The positions used here stand for these field ids of the
+specification:
+
+- `ManifestFile`, fields of `manifest_file`: 3 is `content` (517), 4 `sequence_number` (515),
+  5 `min_sequence_number` (516), 10 `added_rows_count` (512), 11 `existing_rows_count` (513),
+  15 `first_row_id` (520).
+- `ManifestEntry`, fields of `manifest_entry`: 3 is `file_sequence_number` (4).
+- `DataFile`, fields of `data_file`: 16 is `first_row_id` (142).
 """
 
 from __future__ import annotations
@@ -50,12 +60,12 @@ AVRO_CODEC: Literal["deflate"] = "deflate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenList:
-    """A manifest list that is in the store.
+    """A manifest list in the store.
 
     Attributes:
-        path: its location.
-        added_rows: how many row ids it gave out (format 3; 0 before).
-        manifests: how many manifests it names.
+        path: location of the manifest list.
+        added_rows: number of row ids assigned (format version 3; 0 before).
+        manifests: number of manifests in the list.
     """
 
     path: str
@@ -64,11 +74,11 @@ class WrittenList:
 
 
 class Manifests:
-    """Writes what a commit needs. Not safe for several threads.
+    """Writes the manifests and manifest lists of commits. Not thread-safe.
 
     Args:
-        objects: the store.
-        new_name: gives a name that was never used before.
+        objects: file IO.
+        new_name: generates a unique file name.
     """
 
     def __init__(self, objects: FileIO, *, new_name: Callable[[], str]) -> None:
@@ -79,7 +89,17 @@ class Manifests:
     def write_manifest(
         self, layout: WriteSchema, root: str, files: Sequence[WrittenFile], *, snapshot_id: int
     ) -> ManifestFile | None:
-        """A manifest that adds the files, or None; it fits every base, as sequence numbers are inherited."""
+        """Write a manifest that adds the files; None without files.
+
+        Its entries inherit their sequence numbers (specification, "Sequence Number Inheritance"), so the
+        manifest is valid on every base.
+
+        Args:
+            layout: schema, partition spec and format version of the files.
+            root: location of the table.
+            files: data files to add.
+            snapshot_id: id of the snapshot that adds them.
+        """
         if not files:
             return None
         entries = [
@@ -93,10 +113,19 @@ class Manifests:
     def write_manifest_list(
         self, state: TableState, added: ManifestFile | None, *, snapshot_id: int, schema: Schema
     ) -> WrittenList:
-        """The manifest list of a snapshot on this base: the added manifest and everything the base has.
+        """Write the manifest list of a snapshot: the added manifest, then those of the base snapshot.
+
+        Unassigned sequence numbers and, in format version 3, first row ids are assigned here (specification,
+        "Manifest Lists" and "First Row ID Assignment").
+
+        Args:
+            state: version of the table that the snapshot builds on.
+            added: manifest to add, if any.
+            snapshot_id: id of the new snapshot.
+            schema: schema of the table, used if manifests are merged.
 
         Raises:
-            UnavailableError: the store does not answer.
+            UnavailableError: the store does not respond.
         """
         carried = self._merge(self._base(state), state, snapshot_id, schema)
         sequence = state.last_sequence + 1
@@ -104,11 +133,15 @@ class Manifests:
         listed: list[ManifestFile] = []
         for manifest in ([added] if added is not None else []) + carried:
             data = list(manifest._data)
+            # 16 fields up to `first_row_id` (520); lists of older format versions have fewer.
             data += [None] * (16 - len(data))
+            # `sequence_number` (515) and `min_sequence_number` (516) of a manifest new in this snapshot.
             if data[4] == UNASSIGNED:
                 data[4] = sequence
             if data[5] == UNASSIGNED:
                 data[5] = sequence
+            # `first_row_id` (520) of a data manifest (`content`, 517): it reserves as many row ids as it has
+            # `existing_rows_count` (513) and `added_rows_count` (512).
             if state.format_version >= 3 and data[3] == ManifestContent.DATA and data[15] is None:
                 data[15] = next_row_id
                 next_row_id += int(data[11] or 0) + int(data[10] or 0)
@@ -158,7 +191,7 @@ class Manifests:
     def _merge(
         self, manifests: list[ManifestFile], state: TableState, snapshot_id: int, schema: Schema
     ) -> list[ManifestFile]:
-        """The same live files in fewer manifests, if a group is due; at most one group per commit."""
+        """Merge one group of manifests, if one is due; the live files stay the same."""
         spec = _spec(state, int(state.metadata["default-spec-id"]))
         due = manifests_to_merge(manifests, spec_id=spec.spec_id) if _readable(spec, schema) else []
         if not due:
@@ -192,9 +225,9 @@ class Manifests:
 
 
 def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> list[int]:
-    """The positions of manifests to merge now: sixteen of this partitioning and about one size, or none.
+    """Indexes of the manifests to merge now: at least 16 of this partition spec and similar size, or none.
 
-    Those of another partitioning stay as they are: no commit adds to them, and their column may be gone.
+    Manifests of another spec are left alone: no commit adds to them, and their source column may be gone.
     """
     groups: dict[int, list[int]] = {}
     for n, m in enumerate(manifests):
@@ -210,12 +243,15 @@ def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> li
 
 
 def _readable(spec: PartitionSpec, schema: Schema) -> bool:
-    """Whether partition values come back as they were: pyiceberg 0.12 reads a double as half of one."""
+    """Whether partition values survive a round trip: pyiceberg 0.12 reads a double with the wrong width."""
     return not any(isinstance(f.field_type, DoubleType) for f in spec.partition_type(schema).fields)
 
 
 def read_list(data: bytes) -> list[ManifestFile]:
-    """The manifests of a list, with every field that any format version knows."""
+    """The manifests of a manifest list, in its order, with the fields of all format versions.
+
+    Struct 508 is the element of `partitions` (507), enum 517 is `content`; -1 is pyiceberg's id of the root.
+    """
     with AvroFile[ManifestFile](
         _MemoryInput(data),
         MANIFEST_LIST_FILE_SCHEMAS[3],
@@ -228,10 +264,16 @@ def read_list(data: bytes) -> list[ManifestFile]:
 def read_entries(
     data: bytes, manifest: ManifestFile, spec: PartitionSpec, schema: Schema
 ) -> list[ManifestEntry]:
-    """The live entries of a manifest as existing ones: inherited values written out, row ids kept."""
+    """The live entries of a manifest with status EXISTING, inherited values made explicit, row ids kept.
+
+    Struct 2 is `data_file`; the enums are `status` (0), `file_format` (101) and the file's `content` (134);
+    -1 is pyiceberg's id of the root. Inheritance follows the specification, "Sequence Number Inheritance" and
+    "First Row ID Inheritance".
+    """
     read_schema = manifest_entry_schema_with_data_file(
         format_version=3, data_file=data_file_with_partition(spec.partition_type(schema), format_version=3)
     )
+    # Position 15 of `manifest_file` is `first_row_id` (520).
     first_row_id = manifest._data[15] if len(manifest._data) > 15 else None
     found: list[ManifestEntry] = []
     with AvroFile[ManifestEntry](
@@ -248,8 +290,10 @@ def read_entries(
                 entry.snapshot_id = manifest.added_snapshot_id
             if entry.sequence_number is None:
                 entry.sequence_number = manifest.sequence_number
+            # Position 3 of `manifest_entry` is `file_sequence_number` (4).
             if entry.file_sequence_number is None:
                 entry._data[3] = manifest.sequence_number
+            # Position 16 of `data_file` is `first_row_id` (142).
             if first_row_id is not None and file._data[16] is None:
                 file._data[16] = first_row_id
                 first_row_id += file.record_count
@@ -259,7 +303,7 @@ def read_entries(
 
 
 class _Writer(ManifestWriterV2):
-    """The library's writer, for format 2 and 3 alike."""
+    """pyiceberg's manifest writer, for format versions 2 and 3."""
 
     def __init__(
         self, spec: PartitionSpec, schema: Schema, output: OutputFile, snapshot_id: int, format_version: int
@@ -282,7 +326,7 @@ class _Writer(ManifestWriterV2):
 
 
 class _OneBlock(AvroOutputFile[ManifestEntry]):
-    """Holds entries back and writes them in few blocks: a block per entry is slow to write and to read."""
+    """Buffers entries and writes them in few Avro blocks: a block per entry is slow to write and to read."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -309,7 +353,7 @@ class _OneBlock(AvroOutputFile[ManifestEntry]):
 
 
 class _MemoryInput(InputFile):
-    """Bytes that are already here, in the shape that the Avro reader wants."""
+    """An in-memory `InputFile` for the Avro reader."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__("memory")
@@ -326,7 +370,7 @@ class _MemoryInput(InputFile):
 
 
 class _Sink(io.BytesIO):
-    """Keeps its content when it is closed."""
+    """A buffer that hands over its content when closed."""
 
     def __init__(self, keep: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -339,7 +383,7 @@ class _Sink(io.BytesIO):
 
 
 class _MemoryOutput(OutputFile):
-    """Collects what the Avro writer writes; it is put into the store in one piece."""
+    """Collects the Avro writer's output, to be written to the store as one object."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)

@@ -1,6 +1,6 @@
-"""Rows by partition: what a transform makes of a column, and the values as Iceberg stores them.
+"""Rows by partition: partition transforms of columns, and partition values as Iceberg stores them.
 
-Dates are days and times are microseconds from the start: no Python date is made, so that none can fail.
+Dates are days and timestamps microseconds since the epoch: no Python date is created, so none can overflow.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from tarn.core.errors import InvalidError, InvalidSpecError
 
 PARTITIONS_PER_BATCH_MAX = 500
 FOLDER_BYTES_MAX = 200
-"""Of one level; a longer name is cut and told apart by a digest. MinIO takes 255, S3 1,024 for all levels."""
+"""Bytes of one path level; longer names are cut and get a digest. MinIO allows 255, S3 1,024 in total."""
 
 
 def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """The rows by partition, with the partition's values as Iceberg stores them.
+    """Split rows by partition.
+
+    Yields:
+        The partition values as Iceberg stores them, in the order of the spec's fields, and their rows.
 
     Raises:
-        InvalidError: more partitions than one batch may touch.
-        InvalidSpecError: the table has a transform that ingest does not know.
+        InvalidError: the rows touch more partitions than a batch may.
+        InvalidSpecError: the table has a transform that ingest does not support.
     """
     fields = [f for f in layout.spec.fields if not isinstance(f.transform, VoidTransform)]
     if not fields:
@@ -52,7 +55,7 @@ def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...]
 
 
 def folder(values: tuple[Any, ...], layout: WriteSchema) -> str:
-    """Where files of a partition go below the data folder, with a slash at the end; "" without partitions."""
+    """Path of a partition below the data folder, with a trailing slash; "" if unpartitioned."""
     if not values:
         return ""
     levels = layout.spec.partition_to_path(Record(*values), layout.schema).split("/")
@@ -67,9 +70,9 @@ def _short(level: str) -> str:
 
 
 def unfit(rows: pa.Table, layout: WriteSchema) -> dict[int, str]:
-    """Row to reason where a partition value does not fit the column's type: a number cut down below its end.
+    """Rows whose partition value overflows the column's type, as {row index: reason}, as truncate can do.
 
-    Written as it wraps around, engines would look for the row in another partition and not find it.
+    A wrapped-around value would make engines look for the row in another partition and miss it.
     """
     found: dict[int, str] = {}
     for field in layout.spec.fields:
@@ -99,7 +102,7 @@ def unfit(rows: pa.Table, layout: WriteSchema) -> dict[int, str]:
 
 
 def _values(rows: pa.Table, layout: WriteSchema, field: PartitionField) -> pa.Array:
-    """What the transform makes of the field's column: dates as days, times as microseconds."""
+    """The transformed source column of the field: dates as days, timestamps as microseconds."""
     column = _column(rows, layout, field.source_id)
     if column is None:
         return pa.nulls(rows.num_rows, pa.int32())
@@ -114,7 +117,7 @@ def _values(rows: pa.Table, layout: WriteSchema, field: PartitionField) -> pa.Ar
         try:
             column = transform(column)
         except BaseException as e:
-            # The library's native part may panic, which is no Exception: one record must not end the process.
+            # The native library may panic, which is not an Exception: one record must not end the process.
             if type(e).__module__ != "pyo3_runtime":
                 raise
             raise ValueError(f"{field.transform} of {field.name} failed: {e}") from e
@@ -124,7 +127,7 @@ def _values(rows: pa.Table, layout: WriteSchema, field: PartitionField) -> pa.Ar
 
 
 def _column(rows: pa.Table, layout: WriteSchema, field_id: int) -> pa.Array | None:
-    """A column by its id, also inside a struct; None if ingest does not write it, so that it is all null."""
+    """A column by field id, also inside a struct; None if ingest does not write it: it is then all null."""
     path = layout.schema.find_column_name(field_id)
     names = [] if path is None else path.split(".")
     if not names or names[0] not in rows.column_names:

@@ -1,4 +1,4 @@
-"""The address of Spark Connect with what opens it."""
+"""The Spark Connect address with its access token."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tarn.core.credentials import SPARK_TOKEN_FILE
 def with_token(remote: str, secrets_dir: Path) -> str:
     """Return `sc://host:port/;authorization=Bearer%20<token>`, with the token of the secret file.
 
-    Spark's client sends parameters that it does not know as metadata of every call, and this is how the
-    server wants the token. Its own parameter `token` would want TLS, but for the host `localhost`.
+    Spark's client sends unknown parameters as metadata of every call, which is where the server expects the
+    token. The client's own parameter `token` requires TLS, except for the host `localhost`.
 
-    An address that has parameters already comes back as it is, and so does any where there is no secret file:
-    that of a Spark of the user's own.
+    An address that already has parameters is returned unchanged, and so is any address if there is no secret
+    file, as with a Spark of the user's own.
 
     Raises:
-        OSError: the file may not be read.
+        OSError: the secret file cannot be read.
     """
     path = secrets_dir / SPARK_TOKEN_FILE
     if "/;" in remote or not path.exists():

@@ -1,7 +1,7 @@
-"""What a manifest says about a data file: sizes, counts and bounds per column id.
+"""Statistics of a data file for its manifest entry: sizes, counts and bounds per field id.
 
-Bounds come from the Arrow columns, in the form that Iceberg stores (specification, Appendix D). The Parquet
-footer has them too, but its reader makes Python dates of them, which end at year 9999 and fail beyond it.
+Bounds are computed from the Arrow columns, serialised as in the Iceberg specification (Appendix D). The
+Parquet footer has them too, but its reader converts them to Python dates, which fail beyond year 9999.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
-    """The statistics of a file, by the names that a manifest uses.
+    """Statistics of a file, keyed by pyiceberg's `DataFile` argument names.
 
     Args:
-        rows: what was written; every field carries its Iceberg id.
-        footer: of the file.
+        rows: the rows written; every field carries its Iceberg field id.
+        footer: Parquet footer of the file.
     """
     found: dict[str, dict[int, Any]] = {
         "value_counts": {},
@@ -52,10 +52,10 @@ def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes | None]:
-    """The lowest and the highest value as Iceberg stores them; None where there is none.
+    """Lower and upper bound as Iceberg stores them; None if there is none.
 
-    Text and bytes are cut to `chars_max`; the upper bound is then the next higher text of that length, and
-    None if there is none. NaN counts for nothing.
+    Strings and binary values are truncated to `chars_max` characters or bytes; the upper bound is then the
+    next higher value of that length, None if there is none. NaN values are ignored.
     """
     kind = column.type
     if pa.types.is_date32(kind):
@@ -77,7 +77,7 @@ def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes 
 
 
 def next_text(text: str) -> str | None:
-    """The lowest text, no longer than this one, above all that begin with it; None if there is none."""
+    """The lowest string, at most as long, above all strings with this prefix; None if there is none."""
     for at in range(len(text) - 1, -1, -1):
         code = ord(text[at]) + 1
         if code in _SURROGATES:
@@ -88,7 +88,7 @@ def next_text(text: str) -> str | None:
 
 
 def next_bytes(value: bytes) -> bytes | None:
-    """As `next_text`, for bytes."""
+    """`next_text` for bytes."""
     for at in range(len(value) - 1, -1, -1):
         if value[at] < 255:
             return value[:at] + bytes([value[at] + 1])
@@ -98,7 +98,7 @@ def next_bytes(value: bytes) -> bytes | None:
 def _float_bounds(kind: pa.DataType, low: float, high: float) -> tuple[bytes | None, bytes | None]:
     if low != low or high != high:
         return None, None
-    # Of the two zeros the negative one is the lower bound and the positive one the upper.
+    # The lower bound of a zero is negative zero, the upper bound positive zero.
     form = "<f" if pa.types.is_float32(kind) else "<d"
     return struct.pack(form, low if low != 0 else -0.0), struct.pack(form, high if high != 0 else 0.0)
 
@@ -114,7 +114,7 @@ def _plain(kind: pa.DataType, value: Any) -> bytes:
 
 
 def _leaves(rows: pa.Table) -> Iterator[tuple[str, int, pa.Array]]:
-    """Every column that holds values as (path, id, values); below a null struct all is null."""
+    """Yield every leaf column as (path, field id, values); values below a null struct are null."""
     for field in rows.schema:
         yield from _leaf(field.name, field, rows.column(field.name).combine_chunks())
 
@@ -128,7 +128,7 @@ def _leaf(path: str, field: pa.Field, column: pa.Array) -> Iterator[tuple[str, i
 
 
 def _places(footer: pq.FileMetaData, by_path: dict[str, int]) -> dict[str, Any]:
-    """Compressed bytes per column, and where row groups begin."""
+    """Compressed bytes per column, and the offsets of the row groups."""
     sizes: dict[int, int] = {}
     splits: list[int] = []
     for number in range(footer.num_row_groups):

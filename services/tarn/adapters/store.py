@@ -1,12 +1,12 @@
-"""The object store: one small interface, and the stores behind it. Vendor errors stop here.
+"""Object store: one small interface and its implementations. Vendor errors stop here.
 
-    StoreRefusedError    the condition did not hold (412, 409, already exists): read the key
-    StoreBusyError       asked to slow down (503, 429): wait, try again
-    StoreDeniedError     these credentials may not do this
-    StoreOutcomeUnknownError  a write without an answer (time-out, reset, 5xx): it may have happened
-    StoreUnavailableError a read without an answer
+    StoreRefusedError         the precondition failed (412, 409, already exists): read the key
+    StoreBusyError            slow down (503, 429): wait, retry
+    StoreDeniedError          the credentials lack permission
+    StoreOutcomeUnknownError  a write without a response (timeout, reset, 5xx): it may have happened
+    StoreUnavailableError     a read without a response
 
-Nothing is retried here except reads: who writes decides (invariant I3).
+Only reads are retried here: whether to repeat a write is the caller's decision (invariant I3).
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ REQUEST_TIMEOUT_MS = 8_000
 
 
 class StoreRefusedError(ConflictError):
-    """The condition of a write did not hold, or the store says that it could not tell (S3's 409)."""
+    """The precondition of a write failed, or the store could not evaluate it (S3's 409)."""
 
 
 class StoreBusyError(UnavailableError):
-    """The store asks to come back later."""
+    """The store asks the client to slow down."""
 
 
 class StoreDeniedError(ForbiddenError):
-    """The credentials may not do this, or are not known."""
+    """The credentials lack permission or are unknown."""
 
 
 class StoreOutcomeUnknownError(OutcomeUnknownError):
-    """A write without an answer: it may have happened, or may still happen."""
+    """A write received no response: it may have happened, or may still happen."""
 
 
 class StoreUnavailableError(UnavailableError):
-    """A read without an answer."""
+    """A read received no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a key holds.
+    """An object: content and version.
 
     Attributes:
-        data: the bytes.
-        etag: the entity tag, to be given back as `if_match`.
-        modified_ms: the last change by the store's clock, in milliseconds since the epoch.
+        data: content.
+        etag: entity tag, for `if_match`.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
     """
 
     data: bytes
@@ -79,13 +79,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One key of a listing.
+    """One entry of a listing.
 
     Attributes:
-        key: the whole key.
-        etag: the entity tag.
-        size_bytes: the size.
-        modified_ms: the last change by the store's clock, in milliseconds since the epoch.
+        key: full key.
+        etag: entity tag.
+        size_bytes: size of the object.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
     """
 
     key: str
@@ -95,44 +95,50 @@ class Listed:
 
 
 class ObjectStore(Protocol):
-    """What Tarn asks of a store. All implementations pass one contract suite."""
+    """Interface of an object store. All implementations pass one contract suite."""
 
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
-        """What the key holds, or None; `known` itself if it still holds that, by the entity tag.
+        """Read an object; None if it does not exist; `known` itself if its entity tag is still current.
 
         Raises:
-            StoreUnavailableError: no answer.
-            StoreDeniedError: not allowed.
+            StoreUnavailableError: the store does not respond.
+            StoreDeniedError: the credentials lack permission.
         """
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
-        """Write, and return the new entity tag. With `if_absent` or `if_match`, only if that holds.
+        """Write an object and return its new entity tag.
+
+        Args:
+            key: full key.
+            data: content.
+            if_absent: write only if the key does not exist.
+            if_match: write only if the key has this entity tag.
 
         Raises:
-            StoreRefusedError: the condition did not hold; nothing was written by this call.
-            StoreBusyError: the store asks to come back later.
-            StoreDeniedError: not allowed; nothing was written.
-            StoreOutcomeUnknownError: no answer; it may have been written, or may still be.
+            StoreRefusedError: the precondition failed; this call wrote nothing.
+            StoreBusyError: the store asks the client to slow down.
+            StoreDeniedError: the credentials lack permission; nothing was written.
+            StoreOutcomeUnknownError: no response; the write may have happened, or may still happen.
         """
 
     def delete(self, key: str) -> None:
-        """Remove the key; absent is fine.
+        """Delete the key; a missing key is not an error.
 
         Raises:
-            StoreOutcomeUnknownError: no answer.
-            StoreDeniedError: not allowed.
+            StoreOutcomeUnknownError: no response.
+            StoreDeniedError: the credentials lack permission.
         """
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
-        """All keys below `prefix` (which ends in a slash) in key order, from the one behind `after`.
+        """Yield all keys below `prefix` (which ends in a slash) in key order, starting after `after`.
 
         Raises:
-            StoreUnavailableError: no answer.
-            StoreDeniedError: not allowed.
+            StoreUnavailableError: the store does not respond.
+            StoreDeniedError: the credentials lack permission.
         """
 
 
-# A request that broke off on its way: 400 by number, but nothing that is wrong with it or its sender.
+# A request that was cut off in transit: status 400, although neither request nor sender is at fault.
 BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -148,7 +154,7 @@ def _status(error: BaseException) -> int | None:
 
 
 class S3Store:
-    """A bucket of an S3 store, over obstore with its retries off."""
+    """An `ObjectStore` over a bucket of an S3-compatible store, using obstore with its retries off."""
 
     def __init__(
         self,
@@ -171,7 +177,7 @@ class S3Store:
             access_key_id=access_key_id,
             secret_access_key=secret_access_key,
             virtual_hosted_style_request=False,
-            # One DELETE per key: a refusal in a bulk answer cannot be told from a failure.
+            # One DELETE per key: in a bulk response, a permission error looks like any other failure.
             disable_bulk_delete=True,
             client_options={
                 "allow_http": endpoint.startswith("http://"),
@@ -232,7 +238,7 @@ class S3Store:
             self._raise_write(e, f"delete {key}")
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
-        """See `ObjectStore.list`. The whole listing is read before the first key is given."""
+        """See `ObjectStore.list`. The whole listing is read before the first key is yielded."""
 
         def once() -> Sequence[Listed]:
             return [
@@ -255,10 +261,10 @@ class S3Store:
             except (vendor.PermissionDeniedError, vendor.UnauthenticatedError) as e:
                 raise self._denied(e, what) from e
             except (vendor.BaseError, OSError) as e:
-                # A listing that is refused comes as a general error.
+                # A denied listing is raised as a generic error.
                 if _status(e) in (401, 403):
                     raise self._denied(e, what) from e
-                # A time-out has used up the caller's patience; only quick failures are tried again.
+                # A timeout has used up the caller's time budget; only fast failures are retried.
                 if attempt == READ_ATTEMPTS_MAX or _status(e) is None:
                     raise StoreUnavailableError(
                         f"could not {what} at {self.endpoint}: {_first_line(e)}; wait for the store and try "
@@ -283,7 +289,7 @@ class S3Store:
                 f"could not {what} at {self.endpoint}: {_first_line(error)}; check bucket and settings"
             ) from error
         if status == 507 or any(word in str(error) for word in NO_ROOM):
-            # Not a refusal: a disk that runs full while it writes proves nothing about what is on it.
+            # Not a denial: a disk that fills up during the write proves nothing about what was stored.
             raise StoreOutcomeUnknownError(
                 f"could not {what}: the disk of the store at {self.endpoint} is full; free some space and it "
                 "goes on by itself (scripts/doctor tells how much there is)",
@@ -321,10 +327,10 @@ def _check(found: bytes | None, key: str, if_absent: bool, if_match: str | None)
 
 
 class MemoryStore:
-    """A store in memory, for tests. Entity tags are the MD5 of the bytes, as in S3.
+    """An in-memory store, for tests. Entity tags are the MD5 of the content, as in S3.
 
     Args:
-        now_ms: its clock.
+        now_ms: clock of the store, in milliseconds since the epoch.
     """
 
     def __init__(self, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:

@@ -1,4 +1,4 @@
-"""Table schemas: from a spec to a create request, and from a table to the layout of its files."""
+"""Table schemas: from a spec to a create request, and from a table to the write schema of its files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class WriteSchema:
-    """How files of a table are written, for one version of its schema and partitioning.
+    """How files of a table are written, for one version of its schema and partition spec.
 
     Attributes:
-        arrow: the file's columns, with field ids.
-        schema: the table's schema.
-        file_schema: the part of it that is written.
-        spec: the table's partitioning.
-        format_version: Iceberg's.
+        arrow: columns of a file, with field ids.
+        schema: schema of the table.
+        file_schema: the part of the schema that is written.
+        spec: partition spec of the table.
+        format_version: Iceberg format version.
     """
 
     arrow: pa.Schema
@@ -58,7 +58,15 @@ def create_request(
     properties: dict[str, str] | None = None,
     format_version: int = 2,
 ) -> Json:
-    """The body of a create-table request, without the name."""
+    """The body of a create-table request, without the name.
+
+    Args:
+        fields: columns of the spec.
+        trace: whether to add the trace column (topic, partition, offset of each record).
+        partitioning: partition rules of the spec.
+        properties: table properties, in addition to the defaults.
+        format_version: Iceberg format version.
+    """
     columns: list[Json] = []
     ids: dict[str, int] = {}
     for number, field in enumerate(fields, start=1):
@@ -100,10 +108,16 @@ def create_request(
 
 
 def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, table: str) -> WriteSchema:
-    """The layout for writing these columns to the table as it is now.
+    """The write schema of these columns for this version of the table.
+
+    Args:
+        state: version of the table.
+        fields: columns of the spec.
+        trace: whether the trace column is written.
+        table: name of the table, for error messages.
 
     Raises:
-        InvalidSpecError: the table cannot take these columns; names every difference.
+        InvalidSpecError: the table cannot hold these columns; lists every difference.
     """
     metadata = state.metadata
     schema = _current(metadata, "schemas", "current-schema-id", "schema-id", Schema)
@@ -163,14 +177,14 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
 
 
 def is_current(layout: WriteSchema, state: TableState) -> bool:
-    """Whether the layout was made for the table's present columns and partitioning."""
+    """Whether the write schema matches the table's current schema, partition spec and format version."""
     m = state.metadata
     now = (m.get("current-schema-id", 0), m.get("default-spec-id", 0), state.format_version)
     return now == (layout.schema.schema_id, layout.spec.spec_id, layout.format_version)
 
 
 def layout_version(state: TableState) -> tuple[object, ...]:
-    """Changes whenever a layout made before must be made again."""
+    """(table UUID, current schema id, default spec id, format version): changes when a schema is stale."""
     m = state.metadata
     return (state.uuid, m.get("current-schema-id"), m.get("default-spec-id"), state.format_version)
 

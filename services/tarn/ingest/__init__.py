@@ -1,1 +1,1 @@
-"""Ingestion: topics into tables, each row exactly once."""
+"""Ingestion: Kafka topics into Iceberg tables, each record exactly once."""

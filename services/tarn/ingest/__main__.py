@@ -1,4 +1,4 @@
-"""Entry point: `python -m tarn.ingest` runs the service, with `--check` it only checks the specs."""
+"""Entry point: `python -m tarn.ingest` runs the service; with `--check` it only validates the specs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from tarn.ingest.specs import load_specs
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0 fine, 2 something to correct, see `tarn.core.exit_codes`."""
+    """Run the command line.
+
+    Returns:
+        The exit code: 0 on success, 2 for invalid input; see `tarn.core.exit_codes`.
+    """
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="tarn-ingest",
@@ -47,7 +51,7 @@ def main(arguments: list[str]) -> int:
                 return exit_codes.INVALID
             return exit_codes.INVALID if errors else exit_codes.OK
         configure(settings.log_level, service="ingest")
-        # The clients' own errors come to us as exceptions and are logged where they are handled.
+        # The client libraries' own errors reach this code as exceptions and are logged where handled.
         for name in ("kafka", "pyiceberg", "urllib3"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         from tarn.ingest.service import serve
@@ -62,7 +66,7 @@ def main(arguments: list[str]) -> int:
         return exit_codes.exit_code(e)
     logging.shutdown()
     sys.stdout.flush()
-    # Threads that wait for an answer must not hold the process; every state they could leave is a safe one.
+    # Threads blocked on a response must not keep the process alive; every state they can leave is safe.
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""The two kinds of commit that ingestion makes: a batch of a stream, and the registering of dead letters."""
+"""The two kinds of ingest commit: a batch of a stream, and the registration of dead-letter files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tarn.ingest.committer import Covered, Fit, Unfit
 
 
 def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
-    """Where the stream stands in this version of the table; None before its first commit.
+    """The stream's offset map in this version of the table; None before its first commit.
 
     Raises:
-        CorruptStateError: the map is unreadable, or was there and is lost.
+        CorruptStateError: the map is unreadable, or it existed and was lost.
     """
     text = state.newest(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream)
     return None if text is None else OffsetMap.from_json(text)
 
 
 def streams_named(state: TableState) -> frozenset[str]:
-    """The streams that ever wrote the table, by its properties: cheap enough for every commit."""
+    """Names of all streams that ever wrote the table, from its properties; cheap enough for every commit."""
     suffix = marker_property("")
     return frozenset(
         key[len(SUMMARY_PREFIX) : -len(suffix)]
@@ -48,14 +48,24 @@ def streams_named(state: TableState) -> frozenset[str]:
 def require_only_stream(
     state: TableState, stream: str, source: TopicIdentity, bounds: Mapping[int, OffsetBounds], *, table: str
 ) -> None:
-    """Returns if this stream may begin in the table: no other one has put records there that it would read.
+    """Require that the stream may begin in the table: no other stream has committed records it would read.
 
-    A stream that was rolled back with its rows does not count, nor one of a topic of the same name that was
-    made anew: its offsets are others. Nor does one whose offsets all lie before the start of the log: then
-    nothing comes twice, and what is lost between them is what a new name accepts.
+    Another stream does not count if:
+
+    - it was rolled back together with its rows;
+    - it read another topic of the same name (recreated, or in another cluster), whose offsets are unrelated;
+    - all its offsets lie before the log start: no record is read twice, and whoever chooses a new stream name
+      accepts the loss of the records in between.
+
+    Args:
+        state: version of the target table.
+        stream: name of the stream that is about to begin.
+        source: identity of the topic that it reads.
+        bounds: partition to log start and end offsets.
+        table: name of the table, for the error message.
 
     Raises:
-        OtherStreamError: another one has.
+        OtherStreamError: another stream has committed such records.
     """
     for other in sorted(_others(state, stream)):
         found = _map_of(state, other)
@@ -87,7 +97,12 @@ def _others(state: TableState, stream: str) -> frozenset[str]:
 
 
 def _map_of(state: TableState, stream: str) -> OffsetMap | Literal["unknown"] | None:
-    """The newest map of another stream whose rows the head holds; None if it holds none."""
+    """The newest offset map of another stream whose rows the current snapshot includes.
+
+    Returns:
+        The map; None if the current snapshot has no rows of the stream; "unknown" if the map is unreadable or
+        was lost with expired snapshots.
+    """
     key = SUMMARY_PREFIX + stream
     oldest: Json | None = None
     for snapshot in state.ancestors():
@@ -97,7 +112,7 @@ def _map_of(state: TableState, stream: str) -> OffsetMap | Literal["unknown"] | 
         oldest = snapshot
     if oldest is None or oldest.get("parent-snapshot-id") is None:
         return None
-    # The ancestry is cut: the rows may have come before. Not if the stream began after what is known of it.
+    # Older snapshots have expired: the rows may predate the ancestry unless the stream began after its start.
     began = state.properties.get(marker_property(key), "")
     if began.isdecimal() and int(began) > int(oldest["timestamp-ms"]):
         return None
@@ -113,13 +128,13 @@ def _read(text: str) -> OffsetMap | Literal["unknown"]:
 
 
 def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
-    """Dead-letter files that this version of the table names.
+    """Dead-letter files that this version of the table lists as not yet registered.
 
     Raises:
         CorruptStateError: the list is unreadable.
     """
     key = dead_letter.PENDING_PREFIX + stream
-    # Each of our commits writes both entries: the newest map's snapshot is the one that counts.
+    # Every batch commit writes both entries, so the snapshot with the newest offset map is authoritative.
     for snapshot in state.ancestors():
         summary = snapshot.get("summary", {})
         if SUMMARY_PREFIX + stream in summary:
@@ -133,10 +148,10 @@ def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
 
 
 def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
-    """Every stream's marker in this version of the dead-letter table.
+    """Watermark per stream in this version of the dead-letter table.
 
     Raises:
-        CorruptStateError: they are unreadable, or were there and are lost.
+        CorruptStateError: the watermarks are unreadable, or they existed and were lost.
     """
     text = state.newest(dead_letter.MARKER_KEY, tag=dead_letter.MARKER_TAG)
     return {} if text is None else dead_letter.markers_from_json(text)
@@ -144,19 +159,19 @@ def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommit:
-    """A batch: its files, its ranges and its dead letters are one fact (invariants I5, I12).
+    """One batch: its data files, offset ranges and dead letters commit atomically (invariants I5, I12).
 
     Attributes:
-        commit_id: one for all attempts.
-        table_uuid: the table that the plan was made for; one of the same name made anew is another.
-        stream: whose batch.
-        source: what was read.
-        ranges: what was read of it.
-        fresh: partitions that the table did not know when the plan was made.
-        files: the good records.
-        letters: the dead-letter file, if there are bad ones; its sequence is filled in per attempt.
-        registered: the marker last seen in the dead-letter table; files it covers are not carried on.
-        beside: other streams that the table named when the plan was made; one more means: plan again.
+        commit_id: identifies the commit; the same for all attempts.
+        table_uuid: UUID of the planned table; a table recreated under the same name has another.
+        stream: name of the stream.
+        source: identity of the topic that was read.
+        ranges: offset ranges that the batch covers.
+        fresh: partitions missing from the table's offset map at planning time.
+        files: data files of the good records.
+        letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
+        registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
+        beside: other streams in the table at planning time; any further stream requires a new plan.
     """
 
     commit_id: str
@@ -216,16 +231,18 @@ class BatchCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterChange:
-    """Puts dead-letter files into the dead-letter table; the marker moves with them, so each goes in once.
+    """Appends dead-letter files to the dead-letter table and advances the watermark in the same commit.
+
+    Each file is therefore registered exactly once.
 
     Attributes:
-        commit_id: one for all attempts.
-        table_uuid: the dead-letter table that the plan was made for.
-        stream: whose dead letters.
-        ingested_uuid: the ingested table that names them.
-        sequence: the newest of them.
-        files: what to register.
-        after: the marker that they were chosen against.
+        commit_id: identifies the commit; the same for all attempts.
+        table_uuid: UUID of the dead-letter table at planning time.
+        stream: stream whose dead letters these are.
+        ingested_uuid: UUID of the ingested table that lists the files.
+        sequence: highest sequence number among the files.
+        files: files to register.
+        after: watermark against which the files were selected.
     """
 
     commit_id: str

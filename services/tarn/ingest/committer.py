@@ -1,14 +1,14 @@
-"""The commit loop: one logical commit, as many attempts as it takes, in the table at most once.
+"""The commit loop: one logical commit, any number of attempts, applied to the table at most once.
 
-Each attempt looks at one version of the table, lets the change judge it (already in, refused, or what to
-append), and sends a commit that holds only if that very version is still the head. The outcomes (I3):
+Each attempt reads one version of the table, lets the change judge it (already committed, rejected, or what to
+append) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
 
 - committed: done.
-- conflict: somebody was first. Look again; the payload is made anew with a new idempotency key.
-- unknown: wait, look again. If the change is in the ancestry it is done. If the head has not moved, the same
-  payload goes out again with the same key; at most one of the two can match the base.
+- conflict: another writer won. Reload the table; rebuild the payload with a new idempotency key.
+- unknown: back off and reload. If the change is in the ancestry, it is committed. If the current snapshot is
+  unchanged, resend the same payload with the same key; at most one of the two requests can match the base.
 
-Nothing is deleted, whatever happens: files that no snapshot names are the reaper's.
+Nothing is ever deleted here: unreferenced files are left to the reaper.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ COMMITTED_LOOK_BACK_MAX = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The change is in the table.
+    """The change is committed.
 
     Attributes:
-        state: a version of the table that holds it.
-        by_us: whether a request of this very commit put it there.
-        attempts: requests sent.
+        state: a version of the table that includes the change.
+        by_us: whether a request of this commit applied it.
+        attempts: number of requests sent.
     """
 
     state: TableState
@@ -61,7 +61,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedsReplan:
-    """The change does not fit the table and is not in it: plan again from the table's own state."""
+    """The change is not in the table and does not fit it: plan again from the table's current state."""
 
     state: TableState
     reason: str
@@ -72,19 +72,19 @@ CommitResult = Done | NeedsReplan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """A change's verdict: what it wants is in this version already."""
+    """Verdict of a change: this version already includes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """A change's verdict: it cannot be put on this version."""
+    """Verdict of a change: it cannot be applied to this version."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A change's verdict: put this on exactly this version."""
+    """Verdict of a change: apply it to exactly this version, with these summary properties."""
 
     summary: Mapping[str, str]
 
@@ -94,42 +94,42 @@ class Change(Protocol):
 
     @property
     def commit_id(self) -> str:
-        """The same for all attempts."""
+        """Commit id, the same for all attempts."""
 
     @property
     def table_uuid(self) -> str:
-        """The table that it was planned for."""
+        """UUID of the table that the change was planned for."""
 
     @property
     def files(self) -> tuple[WrittenFile, ...]:
-        """Data files to add; they are in the store."""
+        """Data files to append; they are in the store already."""
 
     @property
     def tag(self) -> str:
-        """The tag that moves to the new snapshot."""
+        """Tag that moves to the new snapshot."""
 
     @property
     def since(self) -> str:
-        """The property that is set with the first such commit."""
+        """Table property that records that this summary key was ever written."""
 
     def on(self, state: TableState) -> Covered | Unfit | Fit:
-        """Judges one version of the table. Pure.
+        """Judge one version of the table. Pure.
 
         Raises:
-            DataError: going on would lose or double rows.
+            DataError: continuing would lose or duplicate rows.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What the commit loop calls; time, ids and the random number generator are arguments.
+    """Side effects of the commit loop: time, ids and the random number generator are injected.
 
     Attributes:
-        sleep: waits; raises to give up when the process is asked to stop.
-        now_ms: wall time in milliseconds.
-        new_key: an idempotency key, a UUIDv7.
-        new_snapshot_id: a positive 63-bit number.
-        chance: for jitter.
+        sleep: waits for a number of seconds; raises if the process is asked to stop.
+        now_ms: wall-clock time in milliseconds since the epoch.
+        new_key: generates an idempotency key, a UUIDv7.
+        new_snapshot_id: generates a positive 63-bit integer.
+        chance: random number generator for backoff jitter.
     """
 
     sleep: Callable[[float], None] = time.sleep
@@ -140,15 +140,15 @@ class Ports:
 
 
 class Committer:
-    """Commits changes to one table. Not safe for several threads; several of them are safe beside each other.
+    """Commits changes to one table. Not thread-safe; several committers may work on one table concurrently.
 
     Args:
-        catalog: where the table is.
-        table: its name.
-        manifests: writes manifests and lists.
-        ports: time, ids, chance.
-        retention: which snapshots stay, where the table's properties do not say.
-        on_wait: told why before each wait, for the status page.
+        catalog: catalog of the table.
+        table: table identifier.
+        manifests: writer of manifests and manifest lists.
+        ports: time, ids and the random number generator.
+        retention: default snapshot retention, where the table's properties set none.
+        on_wait: called with the reason before each wait, for the status page.
     """
 
     def __init__(
@@ -170,23 +170,30 @@ class Committer:
         self._last: TableState | None = None
 
     def load(self) -> TableState:
-        """The table as it is now; remembered as the base of the next first attempt.
+        """Load the table; the result is the base of the next first attempt.
 
         Raises:
-            NoSuchTableError: it does not exist.
-            UnavailableError: no answer.
+            NoSuchTableError: the table does not exist.
+            UnavailableError: the catalog does not respond.
         """
         self._last = self._catalog.load(self._table)
         return self._last
 
     def commit(self, change: Change, layout: WriteSchema) -> CommitResult:
-        """Puts the change into the table, once; returns only when that is certain, one way or the other.
+        """Commit the change at most once; return only when the outcome is certain.
 
-        The first attempt may build on the version that the last answer showed: if that is not the head any
-        more, the catalog refuses it.
+        The first attempt may build on the version in the previous response; if that is no longer current, the
+        catalog rejects it.
+
+        Args:
+            change: the logical commit.
+            layout: schema and partition spec that the change's files were written with.
+
+        Returns:
+            `Done` if the table includes the change, `NeedsReplan` if it does not and cannot as planned.
 
         Raises:
-            DataError: from the change's judgement; or stored state contradicts itself.
+            DataError: raised by the change's `on`, or the stored state contradicts itself.
             NoSuchTableError, InvalidError, AccessError: waiting does not help.
         """
         snapshot_id = self._ports.new_snapshot_id()
@@ -240,7 +247,7 @@ class Committer:
                 self._wait(outcome.reason, waits)
 
     def _settled(self, change: Change, state: TableState, attempts: int) -> Done | None:
-        """Whether an earlier request of this commit is in the ancestry: asked before anything else (I3)."""
+        """`Done` if an earlier request of this commit is in the ancestry; checked first of all (I3)."""
         if attempts == 0:
             return None
         for seen, snapshot in enumerate(state.ancestors()):

@@ -1,4 +1,4 @@
-"""What an ingestor works with: ports to the outside, and the numbers of its loop."""
+"""What an ingestor works with: interfaces to the outside and the intervals of its loop."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from tarn.ingest.status import StatusRegistry
 
 
 class StoppedError(Exception):
-    """The process was asked to stop; whatever is open is dropped, which is safe."""
+    """The process was asked to stop; dropping the open batch is safe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The numbers of the loop, in seconds.
+    """Intervals of the ingest loop, in seconds.
 
     Attributes:
-        poll_s_max: the longest wait for records.
-        check_interval_s: how often the topic is asked how far it reaches, and the table whether it moved.
-        watermark_s: how long a position that moved without records may stay uncommitted (invariant I11).
-        group_commit_interval_s: how often group offsets are written.
-        retry_s: the first wait after a dependency failed; doubles up to retry_s_max.
-        stopped_retry_s: how often a stopped ingestor looks whether its reason is gone.
+        poll_s_max: longest poll.
+        check_interval_s: how often the topic's end offsets and the table's state are checked.
+        watermark_s: how long an offset that advanced without records may stay uncommitted (invariant I11).
+        group_commit_interval_s: how often consumer group offsets are committed.
+        retry_s: first wait after a dependency fails; doubles up to retry_s_max.
+        retry_s_max: longest wait after a dependency fails.
+        stopped_retry_s: how often a stopped ingestor retries.
     """
 
     poll_s_max: float = 0.25
@@ -42,19 +43,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestContext:
-    """What an ingestor needs: ports to the outside, shared by all ingestors of a process.
+    """Dependencies of an ingestor, shared by all ingestors of a process.
 
     Attributes:
-        sources: topics.
-        catalog: tables.
-        objects: files.
-        ports: what the commit loop needs; its `sleep` raises StoppedError when the process stops.
-        new_id: a commit id or file name that was never used before.
-        clock: monotonic seconds.
-        registry: where to tell.
+        sources: topic client.
+        catalog: table catalog.
+        objects: file IO.
+        ports: side effects of the commit loop; its `sleep` raises StoppedError when the process stops.
+        new_id: generates a unique commit id or file name.
+        clock: monotonic time in seconds.
+        registry: status registry.
         stopping: whether the process was asked to stop.
-        limits: numbers.
-        retention: which snapshots stay.
+        limits: intervals of the loop.
+        retention: default snapshot retention.
     """
 
     sources: TopicClient

@@ -1,4 +1,4 @@
-"""Dead letters: written beside their batch, registered after it, repeated until seen (invariant I12)."""
+"""Dead letters: written beside their batch, registered after its commit, retried until seen (I12)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ REGISTER_ROUNDS_MAX = 20
 
 
 class DeadLetterWriter:
-    """The dead letters of one stream.
+    """Writes and registers the dead letters of one stream.
 
     Args:
-        committer: of the dead-letter table.
-        objects: the store.
-        stream: the stream's name.
-        topic: where it reads.
-        table: the dead-letter table's name, for people.
-        new_id: gives a commit id or a file name.
+        committer: committer of the dead-letter table.
+        objects: file IO.
+        stream: name of the stream.
+        topic: name of the topic that it reads.
+        table: name of the dead-letter table, for messages.
+        new_id: generates a unique commit id or file name.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class DeadLetterWriter:
 
     @property
     def marker(self) -> DeadLetterWatermark | None:
-        """How far the stream was registered when the dead-letter table was last seen."""
+        """The stream's watermark when the dead-letter table was last read; None before the first."""
         return self._marker
 
     def see(self, state: TableState) -> None:
-        """Takes note of the dead-letter table as it is now.
+        """Refresh the write schema and the watermark from this version of the dead-letter table.
 
         Raises:
-            InvalidSpecError: it cannot take dead letters.
+            InvalidSpecError: the table cannot hold dead letters.
         """
         version = layout_version(state)
         if self._layout is None or self._layout[0] != version:
@@ -79,7 +79,16 @@ class DeadLetterWriter:
         self._marker = markers_in(state).get(self._stream)
 
     def write(self, batch: RawBatch, bad: Mapping[int, str], *, at: datetime) -> tuple[WrittenFile, ...]:
-        """Writes the bad records of a batch into one file; it is a fact only when a commit names it."""
+        """Write the bad records of a batch to one dead-letter file; it takes effect once a commit lists it.
+
+        Args:
+            batch: the raw records.
+            bad: index in the batch to the reason of rejection.
+            at: time that is recorded with each bad record.
+
+        Returns:
+            The data files written; empty if no record is bad.
+        """
         if not bad:
             return ()
         rows: pa.Table = dead_letter.rows(batch, bad, ingestor=self._stream, source=self._topic, at=at)
@@ -88,13 +97,13 @@ class DeadLetterWriter:
         return written
 
     def register(self, ingested: TableState) -> int:
-        """Brings every file that this version of the ingested table names into the dead-letter table.
+        """Register every dead-letter file that this version of the ingested table lists.
 
         Returns:
-            How many files were registered now; 0 when all of them were already.
+            The number of files registered now; 0 if all of them were registered before.
 
         Raises:
-            UnavailableError and others of `Committer.commit`: nothing is lost, the next call tries again.
+            UnavailableError and others of `Committer.commit`: nothing is lost, the next call retries.
         """
         count = 0
         for _ in range(REGISTER_ROUNDS_MAX):
@@ -123,7 +132,7 @@ class DeadLetterWriter:
             result = self._committer.commit(change, layout)
             self.see(result.state)
             if isinstance(result, NeedsReplan):
-                # Somebody else registered some of them: choose again.
+                # Another writer registered some of the files: select again.
                 self.see(self._committer.load())
                 continue
             for f in waiting:

@@ -1,7 +1,7 @@
-"""Looks at what the service needs, every few seconds, with the service's own keys.
+"""Periodic checks of the service's dependencies, with the service's own credentials.
 
-A look is a real request that needs a real answer: a frozen process with its port open and a revoked key show
-here, also while no record comes.
+A check is a real request that needs a real response, so a frozen process with an open port and a revoked key
+are noticed even while no records arrive.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PROBE_TABLE = TableName(("ops",), "canary")
 
 
 class DependencyMonitor:
-    """Looks on a thread per dependency, so that a frozen one hides no other.
+    """Runs each check on a thread of its own, so that a frozen dependency does not hide another.
 
     Args:
-        looks: by name; a look raises if the dependency is not usable.
-        registry: where to tell.
-        stop: ends the threads.
+        looks: dependency name to check; a check raises if the dependency is not usable.
+        registry: status registry that receives the results.
+        stop: ends the threads when set.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DependencyMonitor:
         self._stop = stop
 
     def start(self) -> None:
-        """Starts looking."""
+        """Start the threads."""
         for name, look in self._looks.items():
             threading.Thread(target=self._run, args=(name, look), name=f"watch-{name}", daemon=True).start()
 
@@ -66,7 +66,7 @@ class DependencyMonitor:
 
 
 def check_store(store: ObjectStore) -> Callable[[], None]:
-    """Reads a key with the service's own credentials; absent is fine."""
+    """A check that reads a key with the service's own credentials; a missing key passes."""
 
     def look() -> None:
         store.get(PROBE_KEY)
@@ -75,21 +75,25 @@ def check_store(store: ObjectStore) -> Callable[[], None]:
 
 
 def write_to_store(store: ObjectStore) -> list[str]:
-    """Writes a key where tables are, with the service's own credentials, and reads it back; the faults."""
+    """Write a key below the warehouse with the service's own credentials and read it back.
+
+    Returns:
+        The faults; empty if the store works.
+    """
     stamp = str(time.time_ns()).encode()
     try:
         store.put(PROBE_KEY, stamp)
         found = store.get(PROBE_KEY)
     except TarnError as e:
         return [f"store: {e.message}"]
-    # A second replica may have written in between: any stamp not older than ours is an answer.
+    # Another replica may have written in between: any stamp at least as new as this one passes.
     if found is None or int(found.data) < int(stamp):
         return [f"store: {PROBE_KEY} was written and cannot be read back"]
     return []
 
 
 def check_catalog(catalog: RestCatalog) -> Callable[[], None]:
-    """Loads a table as the service's own principal; absent is fine."""
+    """A check that loads a table as the service's own principal; a missing table passes."""
 
     def look() -> None:
         try:
@@ -101,7 +105,7 @@ def check_catalog(catalog: RestCatalog) -> Callable[[], None]:
 
 
 def check_kafka(bootstrap: str, login: Callable[[], Login]) -> Callable[[], None]:
-    """Asks the cluster who it is, logged in as the service's own user with what its secret files say now."""
+    """A check that asks for the cluster id, logged in with the current content of the secret files."""
 
     def look() -> None:
         cluster_id(bootstrap, login())

@@ -1,4 +1,4 @@
-"""A batch of records to files and bad records: whatever a record holds, it ends in one of the two (I12)."""
+"""Splits a batch into encoded files and bad records: every record ends in exactly one of the two (I12)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tarn.core.isolate import isolate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What a batch became.
+    """Result of encoding a batch; rows and bad records together are all of its records.
 
     Attributes:
-        files: the good records, encoded and not in the store yet.
-        rows: how many they are.
-        bad: index in the batch to reason; together with the rows every record.
+        files: encoded data files of the good records, not yet in the store.
+        rows: number of good records.
+        bad: index in the batch to the reason of rejection.
     """
 
     files: tuple[EncodedFile, ...]
@@ -31,10 +31,10 @@ class Made:
 
 
 def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
-    """As `Decoder.decode`; a record that breaks the decoder is a bad one, and its neighbours are rows.
+    """Decode like `Decoder.decode`, but treat a record that makes the decoder fail as a bad record.
 
     Raises:
-        Exception: decoding fails without any record, too: a defect.
+        Exception: decoding fails even without records, which is a defect.
     """
     found = isolate(len(batch), lambda start, end: decoder.decode(batch.part(start, end)), doing="decode")
     if len(found.parts) == 1 and not found.bad:
@@ -50,11 +50,17 @@ def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
 
 
 def encode(decoded: Decoded, layout: WriteSchema, root: str, *, new_name: Callable[[], str]) -> Made:
-    """Encodes the rows of a batch as files below `root`; a row that cannot be encoded is a bad record.
+    """Encode the rows of a batch as files below `root`; a row that cannot be encoded is a bad record.
+
+    Args:
+        decoded: rows and bad records of the batch.
+        layout: schema and partition spec to write with.
+        root: location of the table.
+        new_name: generates a unique file name.
 
     Raises:
         TarnError: the table cannot take rows at all.
-        Exception: encoding fails without any row, too: a defect.
+        Exception: encoding fails even without rows, which is a defect.
     """
     bad = dict(decoded.bad)
     rows, index = decoded.rows, decoded.index
@@ -73,7 +79,7 @@ def encode(decoded: Decoded, layout: WriteSchema, root: str, *, new_name: Callab
     tried = isolate(rows.num_rows, attempt, doing="write")
     drop(tried.bad)
     if len(tried.parts) > 1:
-        # One file for all that is left, not one for each run between two bad records.
+        # One file for all remaining rows, not one per run between two bad records.
         tried = isolate(rows.num_rows, attempt, doing="write")
         drop(tried.bad)
     files = tuple(file for _, part in tried.parts for file in part)

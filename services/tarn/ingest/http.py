@@ -1,4 +1,4 @@
-"""The status page: /health, /status and /metrics. Reads the registry; only the deep health check waits."""
+"""Status server: /health, /status and /metrics. Reads the registry; only the deep health check blocks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ OWN_HOSTS = Hosts.of("ingest")
 
 
 class StatusServer:
-    """Serves the registry on a thread of its own.
+    """Serves the status registry over HTTP on a thread of its own.
 
     Args:
-        registry: what to show.
-        listen: the address to listen on.
-        port: 0 takes a free one.
-        clock: monotonic seconds, the same as the registry's writers use.
-        deep: does what the deep health check asks for beyond the registry; its faults.
-        hosts: the names that it answers under.
+        registry: status registry to show.
+        listen: address to listen on.
+        port: TCP port; 0 takes a free one.
+        clock: monotonic time in seconds, the clock of the registry's writers.
+        deep: checks of the deep health check beyond the registry; returns their faults.
+        hosts: accepted values of the Host header.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The TCP port that the server listens on."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Starts serving."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops serving."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
     deep: Callable[[], list[str]]
     hosts: Hosts
     timeout = REQUEST_TIMEOUT_S
-    # Head and body leave together and at once; apart, the body would wait for a delayed acknowledgement.
+    # Send headers and body in one write; separate writes would wait for a delayed TCP ACK.
     wbufsize = -1
     disable_nagle_algorithm = True
     server_version = "tarn"
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: probes ask every few seconds."""
+        """Suppress access logs: probes send a request every few seconds."""
 
     def _status(self) -> bytes:
         now = self.clock()

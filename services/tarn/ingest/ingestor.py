@@ -1,7 +1,7 @@
-"""One ingestor at work: plan, read, decode, write, commit, again. One thread; no state but the table's own.
+"""One ingestor: plan, read, decode, write, commit, repeat. Single-threaded; its only state is the table's.
 
-Whatever goes wrong, the next plan starts from the table: a batch that was not committed is read again from
-the log, one that was is found in the table's map.
+After any failure the next plan starts from the table: an uncommitted batch is read again from the log, a
+committed one is found in the table's offset map.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = structlog.get_logger()
 
 
 class Ingestor:
-    """One spec at work.
+    """Runs one spec.
 
     Args:
-        spec: what to do.
-        context: what to do it with.
+        spec: ingestor spec.
+        context: dependencies and limits.
     """
 
     def __init__(self, spec: IngestorSpec, context: IngestContext) -> None:
@@ -75,10 +75,10 @@ class Ingestor:
             self.name, table=str(self.target.name), topic=self._topic, stream=self._stream
         )
 
-    # -- life ----------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Works until the process stops. What fails is told, waited for and tried again, for ever."""
+        """Run until the process stops; failures are reported and retried without limit."""
         waits = 0
         while not self._context.stopping():
             try:
@@ -105,12 +105,15 @@ class Ingestor:
         self._context.registry.update(self.name, state=State.FINISHED, reason="", message="the process stops")
 
     def cycle(self, until: Callable[[], bool]) -> None:
-        """Plans once and works until asked to stop, or until the plan does not hold any more.
+        """Plan once, then ingest until asked to stop or until the plan no longer holds.
+
+        Args:
+            until: whether to stop; called before each poll.
 
         Raises:
-            UnavailableError: a dependency is away.
-            DataError: going on would lose or double rows.
-            TarnError: anything else that a person must see.
+            UnavailableError: a dependency does not respond.
+            DataError: continuing would lose or duplicate rows.
+            TarnError: any other error that needs a person.
         """
         source, identity, state, fresh = self._plan()
         self._reporter.tell(State.RUNNING)
@@ -150,10 +153,10 @@ class Ingestor:
     # -- steps ---------------------------------------------------------------------------------------------
 
     def _plan(self) -> tuple[TopicReader, TopicIdentity, TableState, frozenset[int]]:
-        """Opens the topic, makes what is missing, and seeks to where the table stands.
+        """Open the topic, create missing tables and topics, and seek to the table's committed offsets.
 
         Returns:
-            The topic, who it is, the table, and the partitions that the table does not know yet.
+            The topic reader, the topic's identity, the table, and the partitions missing from its offset map.
         """
         kafka = self.spec.spec.source.kafka
         self._measured = False
@@ -171,7 +174,7 @@ class Ingestor:
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
         self._show(state, table, identity, bounds)
-        # From here on whatever stops the ingestor leaves a true lag, renewed by each plan.
+        # From here on the reported lag is true even if the ingestor stops; each plan refreshes it.
         self.target.see(state)
         if table is None:
             require_only_stream(state, self._stream, identity, bounds, table=str(self.target.name))
@@ -199,7 +202,7 @@ class Ingestor:
         identity: TopicIdentity,
         bounds: Mapping[int, OffsetBounds],
     ) -> None:
-        """Record how far table and topic are, if their offsets can be compared."""
+        """Record the committed and end offsets, if they belong to the same topic."""
         if table is None or table.source == identity:
             held = next_or_start(table, {p: b.start for p, b in bounds.items()})
             ends = {p: b.end for p, b in bounds.items()}
@@ -216,10 +219,20 @@ class Ingestor:
         fresh: frozenset[int],
         table_uuid: str,
     ) -> tuple[TableState, dict[int, int]] | None:
-        """Makes a batch a fact; None if the plan does not hold any more.
+        """Decode, write and commit one batch.
+
+        Args:
+            batch: raw records and their offset ranges.
+            source: topic reader.
+            identity: identity of the topic at planning time.
+            fresh: partitions missing from the table's offset map.
+            table_uuid: UUID of the table at planning time.
+
+        Returns:
+            The table after the commit and, per partition, the next offset; None if a new plan is needed.
 
         Raises:
-            SourceChangedError: the topic was made anew while it was read.
+            SourceChangedError: the topic was recreated while it was read.
         """
         context = self._context
         started = context.clock()
@@ -231,7 +244,7 @@ class Ingestor:
         at = datetime.fromtimestamp(context.ports.now_ms() / 1_000, tz=UTC)
         letters = self._dead_letters.write(batch, made.bad, at=at)
         written_s = context.clock()
-        # Ids are never used twice: the same one before the first read and now means that all came from it.
+        # Topic ids are never reused: an unchanged id means that all records came from this topic.
         require_same_source(identity, source.identity())
         change = BatchCommit(
             commit_id=context.new_id(),
@@ -256,7 +269,7 @@ class Ingestor:
         after = {r.partition: r.end for r in batch.ranges}
         held = offsets_in(result.state, self._stream)
         if held is None or any(held.next.get(p, -1) != end for p, end in after.items()):
-            # In the table, and more besides: somebody else writes this stream too.
+            # The table includes the batch and more: another writer of this stream is active.
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
             return None
         if not self.target.is_current(result.state):
@@ -295,7 +308,7 @@ class Ingestor:
         return result.state, after
 
     def _measure(self, source: TopicReader) -> bool:
-        """Asks how far the topic reaches, for the lag; False if a new plan is due."""
+        """Refresh the end offsets, which the lag is computed from; False if a new plan is needed."""
         ends = {p: b.end for p, b in source.bounds().items()}
         status = self._context.registry.update(self.name, ends=ends, measured=True)
         if status.lag == 0:
@@ -306,7 +319,7 @@ class Ingestor:
         return True
 
     def _look(self, source: TopicReader, identity: TopicIdentity, state: TableState) -> bool:
-        """Looks at topic and table while nothing comes; False if a new plan is due."""
+        """Check topic and table while no records arrive; False if a new plan is needed."""
         require_same_source(identity, source.identity())
         now = self._committer.load()
         moved = now.uuid != state.uuid or offsets_in(now, self._stream) != offsets_in(state, self._stream)
@@ -336,7 +349,7 @@ class Ingestor:
         )
 
     def _rest(self, seconds: float) -> bool:
-        """Waits; False if the process stops meanwhile. A lag that this turn could not ask for is no lag."""
+        """Wait; False if the process stops meanwhile. The lag is unknown if this cycle did not measure it."""
         if not self._measured:
             self._context.registry.update(self.name, measured=False)
         try:

@@ -1,4 +1,4 @@
-"""Where a stream reads on, decided from what the table and the topic say. Pure."""
+"""Start offsets of a stream, from the table's offset map and the topic's bounds. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from tarn.core.source import OffsetBounds
 def start_positions(
     table: OffsetMap | None, source: TopicIdentity, bounds: Mapping[int, OffsetBounds], *, stream: str
 ) -> dict[int, int]:
-    """The position of every partition: the table's map, and the log's start where the table knows nothing.
+    """Start offset per partition: the table's offset map, or the log start for partitions it lacks.
+
+    Args:
+        table: the stream's offset map; None before its first commit.
+        source: identity of the topic.
+        bounds: partition to log start and end offsets.
+        stream: name of the stream, for error messages.
 
     Raises:
         SourceChangedError: the map belongs to another topic or cluster.
-        OffsetGapError: the log does not hold what comes next: it starts behind the map, ends before it, or a
-            partition is gone. Going on would skip rows, so nothing goes on.
+        OffsetGapError: the log does not hold the next offset: it starts after it, ends before it, or the
+            partition is missing. Continuing would skip rows.
     """
     if table is not None:
         require_same_source(table.source, source)

@@ -1,4 +1,4 @@
-"""An ingestor's status: in the registry always, in the log when it changes."""
+"""Status of an ingestor: always in the registry, in the log on change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ log = structlog.get_logger()
 
 
 class StatusReporter:
-    """Tells how one ingestor is.
+    """Reports the status of one ingestor.
 
     Args:
-        name: of the ingestor.
-        context: its registry and clocks.
+        name: name of the ingestor.
+        context: provides the registry and the clocks.
     """
 
     def __init__(self, name: str, context: IngestContext) -> None:
@@ -25,7 +25,7 @@ class StatusReporter:
         self._told: tuple[State, str, str] | None = None
 
     def tell(self, state: State, error: TarnError | None = None) -> None:
-        """Record the state, and log it when it changes."""
+        """Record the state; log it if it changed."""
         reason = type(error).__name__.removesuffix("Error") if error is not None else ""
         message = error.message if error is not None else ""
         changes: dict[str, object] = {"state": state, "reason": reason, "message": message}
@@ -42,12 +42,12 @@ class StatusReporter:
         self._context.registry.update(self._name, **changes)
 
     def tell_wait(self, reason: str) -> None:
-        """Tells that something is waited for; how far the topic reaches meanwhile is not asked."""
+        """Record that the ingestor waits; the lag is unknown meanwhile."""
         self._context.registry.update(self._name, measured=False)
         self.tell(State.WAITING, UnavailableError(reason))
 
     def tell_defect(self, error: Exception) -> None:
-        """Tells that this ingestor failed in a way nobody foresaw."""
+        """Record and log an unexpected exception of this ingestor."""
         message = f"{type(error).__name__}: {error}; a defect of Tarn, please report it"
         log.error("ingestor failed", ingestor=self._name, exc_info=error)
         self._told = (State.STOPPED, "Defect", message)

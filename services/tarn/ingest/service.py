@@ -1,4 +1,4 @@
-"""The service: a thread per ingestor, a watch on dependencies, a status page; ends soon after SIGTERM."""
+"""The service: a thread per ingestor, dependency checks and a status server; ends soon after SIGTERM."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ DRAIN_S_MAX = 8.0
 
 
 class Service:
-    """Runs the ingestors of a folder of specs.
+    """Runs the ingestors of a spec folder.
 
     Args:
-        loaded: good specs, and errors by file.
-        context: what ingestors work with.
-        registry: where they tell.
-        stop: set to end.
+        loaded: valid specs, and errors by file name.
+        context: dependencies of the ingestors.
+        registry: status registry.
+        stop: ends the service when set.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Service:
             self._refuse(file, error)
 
     def start(self) -> None:
-        """Starts every ingestor."""
+        """Start every ingestor."""
         for thread in self._threads:
             thread.start()
 
@@ -77,7 +77,7 @@ class Service:
         )
 
     def _settle(self, clash: Clash) -> None:
-        """Finds out which file of a clash works already, refuses the others, and is its ingestor's thread."""
+        """Find the file of a clash whose stream its table already has, reject the others and run that one."""
         for file in clash.files:
             self._registry.update(file, message=f"{clash.about}: the tables are asked whose stream they hold")
         waits = 0
@@ -86,7 +86,7 @@ class Service:
             try:
                 holders = frozenset(f for f in clash.files if self._holds(self._loaded.specs[f]))
             except TarnError as e:
-                # Away, or damaged: who is right can be said only when it is known.
+                # Unavailable or damaged: the clash can only be settled once every table is readable.
                 waits += 1
                 for file in clash.files:
                     self._registry.update(file, state=State.WAITING, message=f"{clash.about}: {e.message}")
@@ -103,7 +103,7 @@ class Service:
             Ingestor(self._loaded.specs[winner], self._context).run()
 
     def _holds(self, spec: IngestorSpec) -> bool:
-        """Whether the spec's table holds its stream."""
+        """Whether the spec's table already has its stream."""
         table = spec.spec.table
         try:
             state = self._context.catalog.load(TableName(table.levels, table.name))
@@ -115,13 +115,13 @@ class Service:
             return True
 
     def _distinct(self, clash: Clash, holders: frozenset[str]) -> frozenset[str]:
-        """The holders; one of them where all say the same, as copies of a file do."""
+        """The holders, or only one of them if all have the same content, as copies of a file do."""
         files = sorted(holders or clash.files)
         same = all(self._loaded.specs[f] == self._loaded.specs[files[0]] for f in files)
         return frozenset(files[:1]) if same else holders
 
     def drain(self) -> bool:
-        """Waits until all ingestors ended; False if some did not in time, which is safe."""
+        """Wait until all ingestors have ended; False if some have not in time, which is safe."""
         until = time.monotonic() + DRAIN_S_MAX
         for thread in self._threads:
             if thread.ident is not None:
@@ -130,7 +130,7 @@ class Service:
 
 
 def serve(settings: Settings, loaded: Loaded) -> int:
-    """Runs until a signal asks to stop; 0 after a clean end.
+    """Run until a signal asks to stop; returns 0 after a clean end.
 
     Raises:
         InvalidSettingError: a secret file cannot be read.

@@ -17,7 +17,7 @@ def _names(text: str) -> str:
 
 
 class Settings(BaseSettings):
-    """What the service is told from outside."""
+    """Environment variables of the service."""
 
     model_config = SettingsConfigDict(env_prefix="TARN_", frozen=True, extra="ignore")
 
@@ -38,15 +38,15 @@ class Settings(BaseSettings):
 
     @property
     def own_hosts(self) -> Hosts:
-        """The names that the status page answers under."""
+        """The Host header values that the status server accepts."""
         return Hosts.of("ingest", self.ingest_listen, extra=parse_names(self.hosts))
 
     @staticmethod
     def read() -> Settings:
-        """The settings of this process.
+        """Read the settings from the environment.
 
         Raises:
-            InvalidSettingError: names the variable, its value and what is allowed.
+            InvalidSettingError: names the variable, its value and the allowed values.
         """
         try:
             return Settings()
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
             raise InvalidSettingError(f"settings cannot be used: {'; '.join(told)}; correct them") from e
 
     def secret(self, name: str) -> str:
-        """A secret, read now, without the newline at its end.
+        """Read a secret file now, without its trailing newlines.
 
         Raises:
             InvalidSettingError: the file cannot be read.

@@ -1,7 +1,7 @@
-"""Spec files of a folder: the good ones, and what is wrong with the others. A bad file stops only itself.
+"""Spec files of a folder: the valid ones, and the errors of the others. An invalid file stops only itself.
 
-Files that want the same name, stream or table are not judged by their order: the one whose table holds its
-stream already is right, and only the tables know that (`tarn.ingest.service`).
+Files that claim the same name, stream or table are not resolved by file order: the one whose table already
+has its stream wins, which only the tables can show (`tarn.ingest.service`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a folder holds, by file name.
+    """Content of a spec folder, by file name.
 
     Attributes:
-        specs: the good ones; those of a clash among them.
-        errors: what is wrong with the others.
-        clashes: which of the good ones cannot be used together.
+        specs: valid specs, including those of a clash.
+        errors: errors of the other files.
+        clashes: groups of valid specs that exclude each other.
     """
 
     specs: dict[str, IngestorSpec]
@@ -29,12 +29,12 @@ class Loaded:
 
     @property
     def contested(self) -> frozenset[str]:
-        """The files of all clashes."""
+        """File names of all clashes."""
         return frozenset(file for clash in self.clashes for file in clash.files)
 
 
 def load_specs(folder: Path) -> Loaded:
-    """All `*.yaml` and `*.yml` files of the folder.
+    """Load all `*.yaml` and `*.yml` files of the folder.
 
     Raises:
         InvalidSettingError: the folder cannot be read.

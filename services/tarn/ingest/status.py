@@ -1,4 +1,4 @@
-"""What the service knows about itself, for people, probes and metrics. Written by threads, read by HTTP."""
+"""Status of the service for people, probes and metrics. Written by threads, read by the HTTP server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class State(StrEnum):
-    """Where an ingestor stands."""
+    """State of an ingestor."""
 
     STARTING = "Starting"
     RUNNING = "Running"
@@ -22,24 +22,27 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestorStatus:
-    """One ingestor.
+    """Status of one ingestor.
 
     Attributes:
-        state: where it stands.
-        reason: a short word for why, as in the error tree; empty while it runs.
-        message: what people need to know and do.
-        since_ms: wall time of the last change of state or reason.
-        beat_s: monotonic time of the last turn of its loop.
-        progress_s: monotonic time of the last commit, or of the last look that found nothing to commit.
-        table, topic: what it writes and reads.
-        stream: the name under which the table keeps its offsets.
-        measured: whether `committed` and `ends` were asked for since the loop last began or waited.
-        committed: partition to the next offset, as in the table.
-        ends: partition to the end of the log, as last asked.
-        rows, bad_records, commits: since the process started.
-        commit_ms: how long the last commit took, with its files.
-        commit_at_ms: when it was done.
-        snapshot_id: the table's head after it.
+        state: lifecycle state.
+        reason: short code for the state, as in the error tree; empty while running.
+        message: what happened and what to do, for people.
+        since_ms: wall-clock time of the last change of state or reason, in milliseconds since the epoch.
+        beat_s: monotonic time of the last iteration of its loop, in seconds.
+        progress_s: monotonic time of the last commit, or of the last check that found nothing to commit.
+        table: name of the table that it writes.
+        topic: name of the topic that it reads.
+        stream: name under which the table keeps its offsets.
+        measured: whether `committed` and `ends` were refreshed since the loop last began or waited.
+        committed: partition to next offset, as in the table.
+        ends: partition to log end offset, as last read.
+        rows: rows committed since the process started.
+        bad_records: bad records since the process started.
+        commits: commits since the process started.
+        commit_ms: duration of the last commit in milliseconds, including its files.
+        commit_at_ms: wall-clock time of the last commit, in milliseconds since the epoch.
+        snapshot_id: the table's current snapshot after that commit.
     """
 
     state: State = State.STARTING
@@ -63,20 +66,20 @@ class IngestorStatus:
 
     @property
     def lag(self) -> int | None:
-        """Offsets between the log's end and the table, over all partitions; None while that is not known."""
+        """Offsets from the table to the log end, summed over all partitions; None while unknown."""
         if not self.measured or set(self.ends) - set(self.committed):
             return None
         return sum(max(0, end - self.committed[p]) for p, end in self.ends.items())
 
     @property
     def lag_reason(self) -> str:
-        """Why there is no lag; empty if there is one."""
+        """Why the lag is unknown; empty if it is known."""
         if self.lag is not None:
             return ""
         return f"the table or the topic could not be asked: {self.message or 'not yet'}"
 
     def to_json(self) -> dict[str, Any]:
-        """The form of the status page."""
+        """JSON of the status page."""
         return {
             "state": self.state.value,
             "conditions": [
@@ -109,7 +112,7 @@ class IngestorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
-    """The last look at something the service needs."""
+    """Result of the last check of a dependency."""
 
     ok: bool
     message: str
@@ -117,7 +120,7 @@ class Dependency:
 
 
 class StatusRegistry:
-    """All statuses, safe for several threads."""
+    """Statuses of all ingestors and dependencies. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,14 +128,14 @@ class StatusRegistry:
         self._dependencies: dict[str, Dependency] = {}
 
     def update(self, name: str, **changes: Any) -> IngestorStatus:
-        """Changes some fields of one ingestor's status; the new one."""
+        """Set fields of an ingestor's status; returns the new status."""
         with self._lock:
             found = replace(self._ingestors.get(name, IngestorStatus()), **changes)
             self._ingestors[name] = found
             return found
 
     def add(self, name: str, **amounts: int) -> IngestorStatus:
-        """Adds to counters of one ingestor's status; the new one."""
+        """Increment counters of an ingestor's status; returns the new status."""
         with self._lock:
             found = self._ingestors.get(name, IngestorStatus())
             found = replace(found, **{k: getattr(found, k) + v for k, v in amounts.items()})
@@ -140,27 +143,27 @@ class StatusRegistry:
             return found
 
     def remove(self, name: str) -> None:
-        """Forgets one ingestor."""
+        """Remove an ingestor."""
         with self._lock:
             self._ingestors.pop(name, None)
 
     def get(self, name: str) -> IngestorStatus:
-        """One ingestor's status."""
+        """Status of one ingestor."""
         with self._lock:
             return self._ingestors.get(name, IngestorStatus())
 
     def ingestors(self) -> dict[str, IngestorStatus]:
-        """All of them, by name."""
+        """Statuses of all ingestors, by name."""
         with self._lock:
             return dict(sorted(self._ingestors.items()))
 
     def record_check(self, dependency: str, *, ok: bool, message: str, looked_s: float) -> None:
-        """Notes a look at a dependency."""
+        """Record the result of a dependency check; `looked_s` is monotonic time in seconds."""
         with self._lock:
             self._dependencies[dependency] = Dependency(ok=ok, message=message, looked_s=looked_s)
 
     def dependencies(self) -> dict[str, Dependency]:
-        """The last looks, by name."""
+        """Results of the last dependency checks, by name."""
         with self._lock:
             return dict(sorted(self._dependencies.items()))
 
@@ -175,10 +178,15 @@ HANGING_S_MIN = 300.0
 
 
 def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> list[str]:
-    """Why the service cannot do its work now; empty if it can. The deep look also asks that lag shrinks.
+    """Why the service cannot work now; empty if it can. The deep check also requires lag to shrink.
 
-    A stopped or invalid ingestor, and one whose topic nobody made, is told on the status page and in the
-    metrics: it waits for a person, and restarting the service would not help.
+    A stopped or invalid ingestor, or one whose topic does not exist, appears on the status page and in the
+    metrics only: it needs a person, and restarting the service would not help.
+
+    Args:
+        registry: status registry.
+        now_s: monotonic time in seconds.
+        deep: whether to require progress while there is lag.
     """
     found = []
     seen = registry.dependencies()
@@ -209,7 +217,7 @@ def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> lis
 
 
 def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
-    """The ingestors that do nothing though nothing is in their way: only a restart helps."""
+    """Ingestors that make no progress although every dependency works: only a restart helps."""
     seen = registry.dependencies()
     if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
         return []
@@ -241,7 +249,7 @@ _METRICS = (
 
 
 def to_metrics(registry: StatusRegistry) -> str:
-    """The metrics in Prometheus' text form."""
+    """The metrics in the Prometheus text format."""
     lines = []
     statuses = registry.ingestors()
     for name, kind, help_text, read in _METRICS:

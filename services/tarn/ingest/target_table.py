@@ -1,4 +1,4 @@
-"""The tables that an ingestor writes: made where they are missing, and how rows are laid out in them."""
+"""The tables that an ingestor writes: created if missing, and the write schema of their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 def ensure(catalog: TableCatalog, table: TableName, request: Json) -> TableState:
-    """The table; made if it does not exist."""
+    """Load the table; create it, and its namespace, if it does not exist."""
     try:
         return catalog.load(table)
     except NoSuchTableError:
@@ -30,15 +30,15 @@ def ensure(catalog: TableCatalog, table: TableName, request: Json) -> TableState
 
 
 def dead_letter_request() -> Json:
-    """What makes the table of dead letters."""
+    """REST request that creates the dead-letter table."""
     return create_request(dead_letter.FIELDS, trace=False)
 
 
 class TargetTable:
-    """The table of one ingestor, and the layout that its files need.
+    """The target table of one ingestor, and the write schema of its files.
 
     Args:
-        spec: what is to be written.
+        spec: ingestor spec.
     """
 
     def __init__(self, spec: IngestorSpec) -> None:
@@ -50,7 +50,7 @@ class TargetTable:
         self._root = ""
 
     def request(self) -> Json:
-        """What makes the table."""
+        """REST request that creates the table."""
         body = self._body
         return create_request(
             body.columns.fields,
@@ -61,7 +61,7 @@ class TargetTable:
         )
 
     def see(self, state: TableState) -> None:
-        """Takes over where the table keeps its files and, if it changed, how they are laid out.
+        """Refresh the table location and, if it changed, the write schema.
 
         Raises:
             TarnError: the table cannot take the spec's columns.
@@ -74,17 +74,17 @@ class TargetTable:
         self._root = state.root
 
     def is_current(self, state: TableState) -> bool:
-        """Whether the layout is the one that this state of the table asks for."""
+        """Whether the write schema matches this version of the table."""
         return layout_version(state) == self._version
 
     @property
     def root(self) -> str:
-        """Where its files go."""
+        """Location of the table."""
         return self._root
 
     @property
     def layout(self) -> WriteSchema:
-        """How rows are laid out; known after `see`."""
+        """The write schema; available after `see`."""
         if self._layout is None:
             raise AssertionError("no layout before the first plan")
         return self._layout

@@ -1,4 +1,4 @@
-"""Where adapters and flows meet: the one place that knows which is which."""
+"""Composition root: the only place where adapters and flows meet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_TIMEOUT_MS = 4_000
 
 
 def uuid7() -> str:
-    """A time-ordered UUID (RFC 9562, version 7): 48 bits of milliseconds, then chance."""
+    """A time-ordered UUID (RFC 9562, version 7): 48 bits of milliseconds, then random bits."""
     value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
@@ -32,12 +32,19 @@ def uuid7() -> str:
 
 
 def new_snapshot_id() -> int:
-    """A positive number of 63 bits by chance."""
+    """A random positive integer of 63 bits."""
     return secrets.randbits(63) or 1
 
 
 def stoppable_sleep(stop: Event) -> Callable[[float], None]:
-    """Waits, and raises as soon as the process is asked to stop."""
+    """A sleep function that raises StoppedError as soon as the process is asked to stop.
+
+    Args:
+        stop: set when the process is asked to stop.
+
+    Returns:
+        A function that waits for a number of seconds.
+    """
 
     def sleep(seconds: float) -> None:
         if stop.wait(seconds):
@@ -47,7 +54,7 @@ def stoppable_sleep(stop: Event) -> Callable[[float], None]:
 
 
 def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) -> S3Store:
-    """The bucket, with this service's own key."""
+    """Object store client of the bucket, with this service's own key."""
     return S3Store(
         bucket=settings.bucket,
         endpoint=settings.s3_endpoint,
@@ -59,7 +66,7 @@ def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) 
 
 
 def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCatalog:
-    """The catalog, as this service's own principal."""
+    """Catalog client, as this service's own principal."""
     return RestCatalog(
         settings.catalog_uri,
         warehouse=settings.warehouse,
@@ -69,7 +76,7 @@ def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCat
 
 
 def make_login(settings: Settings) -> Login:
-    """This service's own user of Kafka, read now; no files are read for a broker that asks nobody.
+    """Kafka credentials of this service, read now; PLAINTEXT needs none and reads no files.
 
     Raises:
         InvalidSettingError: a secret file cannot be read.
@@ -85,7 +92,12 @@ def make_login(settings: Settings) -> Login:
 
 
 def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> IngestContext:
-    """Everything an ingestor needs.
+    """Dependencies of an ingestor, wired for production.
+
+    Args:
+        settings: environment variables of the service.
+        registry: status registry.
+        stop: set when the process is asked to stop.
 
     Raises:
         InvalidSettingError: a secret file cannot be read.
