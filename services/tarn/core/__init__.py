@@ -1,1 +1,1 @@
-"""Pure: no sockets, clock, chance, environment or logging (import-linter holds it to that)."""
+"""Pure core: no sockets, clock, randomness, environment or logging (enforced by import-linter)."""

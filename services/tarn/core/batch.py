@@ -1,4 +1,4 @@
-"""A batch of raw records in columns, and when it is cut. Nothing here looks into a record."""
+"""Batches of raw records as columns, and when a batch is closed. Record contents are not examined here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from tarn.core.offsets import OffsetRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRecords:
-    """Records of one partition as they were polled: four columns of one length, and how far the read went.
+    """Records of one partition as polled: four columns of equal length, and the range of offsets read.
 
     Attributes:
-        partition: whose records.
-        offsets: rising.
-        times_ms: the records' Kafka timestamps; -1 where there is none.
-        keys, values: as sent; None where there is none.
-        start, end: the consumer's position before and after; records lie in [start, end), and offsets in it
-            without a record are aborted, compacted or control records.
+        partition: partition of the records.
+        offsets: offset of each record, ascending.
+        times_ms: Kafka timestamps in milliseconds since the epoch; -1 where there is none.
+        keys: keys as sent; None where there is none.
+        values: values as sent; None where there is none.
+        start: the consumer's position before the poll.
+        end: the consumer's position after it. Records lie in [start, end); offsets in the range without a
+            record are aborted, compacted or control records.
     """
 
     partition: int
@@ -30,7 +32,7 @@ class RawRecords:
     end: int
 
     def __post_init__(self) -> None:
-        """Refuses columns that do not fit together: a source that breaks this would lose or double rows."""
+        """Reject inconsistent columns: a source that produces them would lose or duplicate rows."""
         n = len(self.offsets)
         if not n == len(self.times_ms) == len(self.keys) == len(self.values):
             raise ValueError(f"partition {self.partition}: columns of different lengths")
@@ -43,11 +45,12 @@ class RawRecords:
 
 @dataclass(slots=True)
 class BatchBuilder:
-    """Collects polls until a limit is reached. One per open batch.
+    """Accumulates polls until a limit is reached. One builder per open batch.
 
     Attributes:
-        records_max, bytes_max: limits on what is held; a poll may go over by itself, never by a second one.
-        latency_s_max: limit on the age of the first record.
+        records_max: limit on the number of records; one poll alone may exceed it, a second is not added.
+        bytes_max: limit on the size in bytes, with the same exception.
+        latency_s_max: limit on the age of the first record, in seconds.
     """
 
     records_max: int
@@ -59,10 +62,10 @@ class BatchBuilder:
     _parts: dict[int, list[RawRecords]] = field(default_factory=dict)
 
     def add(self, polled: RawRecords, *, now_s: float) -> None:
-        """Takes what was polled; a part without records still moves its partition's end.
+        """Add a poll; one without records still advances its partition's end.
 
         Raises:
-            ValueError: it does not start where the partition's last part ended.
+            ValueError: the poll does not start where the partition's previous one ended.
         """
         held = self._parts.setdefault(polled.partition, [])
         if held and held[-1].end != polled.start:
@@ -79,11 +82,11 @@ class BatchBuilder:
 
     @property
     def room(self) -> int:
-        """How many more records fit."""
+        """Number of further records that fit."""
         return max(0, self.records_max - self.records)
 
     def wait_s(self, now_s: float) -> float | None:
-        """How long the batch may still stay open: 0 when it must be cut, None while it holds no record."""
+        """Seconds until the batch must be closed: 0 if it must be now, None while it has no records."""
         if self.opened_s is None:
             return None
         if self.records >= self.records_max or self.bytes >= self.bytes_max:
@@ -91,7 +94,7 @@ class BatchBuilder:
         return max(0.0, self.opened_s + self.latency_s_max - now_s)
 
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Per partition from the first position to the last; partitions that did not move are left out."""
+        """Offset range per partition, from first to last position, omitting partitions that did not move."""
         return tuple(
             OffsetRange(partition=p, start=parts[0].start, end=parts[-1].end)
             for p, parts in sorted(self._parts.items())
@@ -99,7 +102,7 @@ class BatchBuilder:
         )
 
     def cut(self) -> RawBatch:
-        """What was collected, partition after partition, in offset order."""
+        """Close the batch: its records by partition, in offset order."""
         parts = [part for _, held in sorted(self._parts.items()) for part in held if part.offsets]
         return RawBatch(
             partitions=[p.partition for p in parts for _ in p.offsets],
@@ -113,7 +116,7 @@ class BatchBuilder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawBatch:
-    """A closed batch: columns of one length, and the ranges they came from."""
+    """A closed batch: columns of equal length, and the offset ranges that they come from."""
 
     partitions: list[int]
     offsets: list[int]
@@ -126,7 +129,7 @@ class RawBatch:
         return len(self.offsets)
 
     def part(self, start: int, end: int) -> RawBatch:
-        """The records from index `start` to before `end`; the ranges stay those of the whole batch."""
+        """The records with indexes in [start, end); the ranges remain those of the whole batch."""
         if start == 0 and end == len(self):
             return self
         return RawBatch(

@@ -1,7 +1,7 @@
-"""The catalog's own objects as an auditor reads them: pointers, namespaces, claims. Pure.
+"""The catalog's stored objects as seen by an auditor: pointers, namespaces, claims. Pure.
 
-This is no part of the catalog. It shares no code with it, so that a mistake there is not repeated here, and
-it reads every value as far as it can be read: an auditor goes on where a server must refuse.
+Deliberately shares no code with the catalog, so that its mistakes are not repeated here, and reads as much of
+each value as possible: an auditor continues where a server must refuse.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerValue:
-    """What a pointer says.
+    """A table or view pointer.
 
     Attributes:
-        key: where it is.
+        key: object key.
         kind: `table` or `view`.
         state: `live`, or `dropped` for a tombstone.
-        namespace, name: the name it is the pointer of, by its own words.
-        uuid: of the table.
-        version: counts the values of the key.
-        metadata: the location of the metadata; None in a tombstone.
-        written_ms: when this value was written, by the catalog's clock; None if it does not say.
+        namespace: namespace stored in the object.
+        name: name stored in the object.
+        uuid: UUID of the table or view.
+        version: number of writes of this key.
+        metadata: metadata location; None in a tombstone.
+        written_ms: write time by the catalog's clock, in milliseconds since the epoch; None if not stored.
         pages: keys of the pages of remembered idempotency keys.
-        intent: what a pending change of several objects left in it.
-        done: the nonces of its latest changes; a change of several objects has the same one in each.
+        intent: intent of a pending multi-object transaction, if any.
+        done: nonces of the latest writes; a multi-object transaction leaves the same nonce in each object.
     """
 
     key: str
@@ -59,13 +60,13 @@ class PointerValue:
 
     @property
     def text(self) -> str:
-        """The name, for people."""
+        """The qualified name, for messages."""
         return ".".join((*self.namespace, self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceValue:
-    """What a namespace's object says: `state` is `live`, `dropping` or `dropped`."""
+    """A namespace object; `state` is `live`, `dropping` or `dropped`."""
 
     key: str
     levels: tuple[str, ...]
@@ -75,15 +76,15 @@ class NamespaceValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimValue:
-    """What the claim on a table says.
+    """The claim on a table.
 
     Attributes:
-        key: where it is.
-        uuid: of the table.
-        holder: the key of the pointer that the table was given to last; None if none was.
-        purged: whether its files are to go.
-        pages: as in a pointer.
-        settled: whether no change of it is pending.
+        key: object key.
+        uuid: UUID of the table.
+        holder: key of the pointer that last got the table; None if there was none.
+        purged: whether the table's files are to be deleted.
+        pages: as in `PointerValue`.
+        settled: whether no transaction on it is pending.
     """
 
     key: str
@@ -95,10 +96,10 @@ class ClaimValue:
 
 
 def parse_pointer(key: str, data: bytes) -> PointerValue:
-    """Read a pointer.
+    """Parse a pointer.
 
     Raises:
-        CorruptStateError: it is none, or has a format that this version does not know.
+        CorruptStateError: the data is not a pointer, or has an unknown format.
     """
     value = _parse(key, data)
     try:
@@ -126,10 +127,10 @@ def parse_pointer(key: str, data: bytes) -> PointerValue:
 
 
 def parse_namespace(key: str, data: bytes) -> NamespaceValue:
-    """Read a namespace's object.
+    """Parse a namespace object.
 
     Raises:
-        CorruptStateError: it is none, or has a format that this version does not know.
+        CorruptStateError: the data is not a namespace object, or has an unknown format.
     """
     value = _parse(key, data)
     try:
@@ -144,10 +145,10 @@ def parse_namespace(key: str, data: bytes) -> NamespaceValue:
 
 
 def parse_claim(key: str, data: bytes) -> ClaimValue:
-    """Read the claim on a table.
+    """Parse the claim on a table.
 
     Raises:
-        CorruptStateError: it is none, or has a format that this version does not know.
+        CorruptStateError: the data is not a claim, or has an unknown format.
     """
     value = _parse(key, data)
     try:

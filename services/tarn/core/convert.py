@@ -1,4 +1,4 @@
-"""Columns as JSON has them to columns as the spec wants them; what does not fit is named, never guessed."""
+"""Conversion of JSON columns to the spec's column types; values that do not fit are reported, not guessed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros"
 
 
 def target_type(field: FieldSpec) -> pa.DataType:
-    """The Arrow type of a column."""
+    """Arrow type of a column."""
     if field.type.startswith("decimal("):
         precision, scale = (int(n) for n in field.type[8:-1].split(","))
         return pa.decimal128(precision, scale)
@@ -40,7 +40,11 @@ def target_type(field: FieldSpec) -> pa.DataType:
 
 
 def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    """The column in its own type, and index to reason of the values that do not count."""
+    """Convert a column to the field's type.
+
+    Returns:
+        The converted column, and {row index: reason} of the rejected values.
+    """
     reasons: dict[int, str] = {}
     if field.required and column.null_count:
         missing = pc.indices_nonzero(column.is_null()).to_pylist()
@@ -83,7 +87,16 @@ def _cast_halves(
     parts: list[pa.Array],
     reasons: dict[int, str],
 ) -> None:
-    """Casts all at once; where that fails, each half by itself, down to the values that do not fit."""
+    """Cast the whole column; if that fails, cast each half separately, down to the values that do not fit.
+
+    Args:
+        field: column of the spec.
+        column: values to cast.
+        first: row index of the first value.
+        target: Arrow type to cast to.
+        parts: receives the converted chunks, in order.
+        reasons: receives {row index: reason} of the rejected values.
+    """
     try:
         parts.append(_cast(field, column, target))
         return
@@ -99,7 +112,11 @@ def _cast_halves(
 
 
 def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Raises: ArrowException or ValueError if any value does not fit."""
+    """Cast a column.
+
+    Raises:
+        ArrowException, ValueError: a value does not fit.
+    """
     if field.type == "float":
         return _narrow(column, target)
     if field.type in ("timestamp", "timestamptz") and field.encoding == "iso8601":
@@ -121,10 +138,10 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _cast_times(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """ISO 8601 text as times; what .NET, Java and Go write beyond microseconds is cut off, up to 9 digits.
+    """ISO 8601 strings to timestamps; digits 7 to 9 of a fraction, as .NET, Java and Go write, are truncated.
 
     Raises:
-        ArrowException: a text is no time.
+        ArrowException: a string is not a timestamp.
     """
     try:
         return column.cast(target)
@@ -133,10 +150,10 @@ def _cast_times(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _narrow(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Rounded to the nearest of half the size.
+    """Doubles rounded to the nearest float.
 
     Raises:
-        ValueError: one is beyond the largest of them.
+        ValueError: a value exceeds the largest float.
     """
     found = column.cast(target, safe=False)
     if pc.any(pc.is_inf(found), min_count=0).as_py():

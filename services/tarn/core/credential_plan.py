@@ -1,25 +1,25 @@
-"""Which secret files are missing, and the order in which they are made.
+"""Plan of the secret files to write: which are missing, and in which order they are created.
 
-A *volume* is one consumer's folder of secret files. `plan` looks at all volumes at once and answers with the
-files to write, in order, or refuses. It never changes a secret that somebody already holds.
+A *volume* is one consumer's folder of secret files. `plan` examines all volumes together and returns the
+files to write, in order, or raises. It never changes a secret that a consumer already has.
 
-Each secret has one place that decides:
+Each secret has one authoritative copy:
 
-- root user and password, and the store users' keys: the volume of `bootstrap`; every other copy follows it;
-- the secret of a catalog principal: its own consumer's `catalog_credential`; the catalog holds only the hash;
+- root user and password, and the store users' keys: the volume of `bootstrap`; all other copies follow it;
+- the secret of a catalog principal: the consumer's own `catalog_credential`; the catalog has only the hash;
 - the catalog's token key: the catalog alone;
-- the token that opens JupyterLab: the volume of `jupyter`; `cli` holds a copy, to tell people;
-- the token that Spark Connect asks for: the volume of `spark`; every other copy follows it;
-- the passwords of Kafka's users: the volume of `kafka`; every other copy follows it. The admin's: only there.
+- the token of JupyterLab: the volume of `jupyter`; `cli` has a copy, to show it to users;
+- the token of Spark Connect: the volume of `spark`; all other copies follow it;
+- the passwords of Kafka users: the volume of `kafka`; all other copies follow it. The admin's is only there.
 
-The order of writes makes a crash between any two of them harmless: a deciding file is written before its
-copies, and the hash of a new principal before the secret is handed out. So a file that exists always agrees
-with the file that decides, and whatever is missing can be made again. Two files that disagree therefore never
-come from a crash; they come from a volume of another copy of Tarn, and are refused.
+The order of writes makes a crash between any two of them harmless: an authoritative file is written before
+its copies, and the hash of a new principal before its secret is handed out. An existing file therefore agrees
+with the authoritative one, and whatever is missing can be created again. Two files that disagree never result
+from a crash; they come from a volume of another Tarn installation, and are rejected.
 
-Losing one volume is healed in the same way: the root secret comes back from `minio`, the store users from
-their consumers, the list of principals from the credentials, and a consumer without a credential gets a new
-one.
+The loss of one volume is repaired in the same way: the root secret is restored from `minio`, the store users
+from their consumers, the list of principals from the credentials, and a consumer without a credential gets a
+new one.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ RandomBytes = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """Two volumes that hold different ideas of one secret.
+    """Two volumes with different values of one secret.
 
     Attributes:
-        decides: the volume that decides.
-        follows: the volume that should agree with it.
-        about: the file in `follows`.
+        decides: volume with the authoritative copy.
+        follows: volume whose copy should agree.
+        about: name of the file in `follows`.
     """
 
     decides: str
@@ -91,16 +91,16 @@ class Disagreement:
 
 
 def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ...]:
-    """Return the files to write, in order, so that every volume is complete and all agree.
+    """Return the files to write, in order, so that every volume is complete and all of them agree.
 
-    Empty when nothing is missing. Existing secrets are kept. Unknown files are left alone.
+    The result is empty if nothing is missing. Existing secrets are kept, unknown files left alone.
 
     Args:
-        volumes: consumer -> file name -> content, of all consumers.
-        random_bytes: a source of that many unpredictable bytes.
+        volumes: consumer to {file name: content}, of all consumers.
+        random_bytes: returns the given number of cryptographically random bytes.
 
     Raises:
-        InvalidError: a volume is not there, or a file cannot be what it should be.
+        InvalidError: a volume is not mounted, or a file has invalid content.
         CorruptStateError: two volumes contradict each other.
     """
     _check_shape(volumes)
@@ -119,7 +119,7 @@ def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ..
 
 
 def applied(volumes: Volumes, writes: tuple[SecretFile, ...]) -> dict[str, dict[str, str]]:
-    """Return the volumes as they are after the writes."""
+    """Return the volumes after the writes."""
     result = {consumer: dict(files) for consumer, files in volumes.items()}
     for write in writes:
         result.setdefault(write.consumer, {})[write.name] = write.content
@@ -165,10 +165,10 @@ def _plan_store_users(
                 access_key=_access_key(user, random_bytes), secret_key=_secret(random_bytes)
             )
             reasons[user] = "made"
-    # The added ones first: one that moves is in both files after a crash, never in none.
+    # The additional users first: after a crash, a user that moves is in both files, never in neither.
     for file in (ADDED_STORE_USERS_FILE, STORE_USERS_FILE):
         before = held_by_file[file]
-        # Users that only a later release knows stay where they are.
+        # Users known only to a later release are kept.
         wanted = {
             name: user
             for name, user in users.items()
@@ -193,7 +193,7 @@ def _plan_store_users(
             if found is not None and user in known:
                 disagreements.append(Disagreement(decides="bootstrap", follows=user, about=name))
                 continue
-            # Half a pair whose other half and whose entry are both gone is of no use to anybody: replaced.
+            # A key whose other half and whose entry are both lost is useless: replace it.
             yield SecretFile(consumer=user, name=name, content=value, reason="copied from bootstrap")
 
 
@@ -361,7 +361,7 @@ def _contradiction(disagreements: list[Disagreement]) -> CorruptStateError:
 
 
 def _strangers(disagreements: list[Disagreement]) -> list[str]:
-    """Return the volumes to blame: a deciding one if all that follow it disagree, else those that follow."""
+    """Return the volumes to blame: the authoritative one if all its copies disagree, else the copies."""
     followers = {
         "bootstrap": {"minio", *STORE_USERS},
         "catalog": set(PRINCIPALS),
@@ -371,7 +371,7 @@ def _strangers(disagreements: list[Disagreement]) -> list[str]:
     for decides, expected in followers.items():
         odd = {d.follows for d in disagreements if d.decides == decides}
         blamed += [decides] if odd == expected else sorted(odd)
-    # One copy cannot outvote the one that decides; a stranger shows by other signs as well.
+    # A single copy cannot outvote the authoritative one; a foreign volume differs in other secrets too.
     blamed += [d.follows for d in disagreements if d.decides == "jupyter" and "jupyter" not in blamed]
     token = [
         d for d in disagreements if d.about == SPARK_TOKEN_FILE and not {d.decides, d.follows} & {*blamed}

@@ -1,6 +1,6 @@
-"""Tarn's credentials as data: who holds what, what each file is called and how it is read.
+"""Tarn's credentials as data: consumers, names of their secret files, and parsers of the contents.
 
-`credential_plan` says which of them are missing and in which order they are made.
+`credential_plan` determines which of them are missing and in which order they are created.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ UIDS: Mapping[str, int] = {
     "keeper": 10012,
     "reaper": 10013,
 }
-"""Every consumer and the uid (and gid) that may read its volume."""
+"""Consumer to the uid (and gid) that may read its volume."""
 
 STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper", "reaper")
 ADDED_STORE_USERS = ("reaper",)
-"""Store users with a file of their own: a release before them refuses a `store_users.json` that names others
-than its own users, and one must be able to go back to it."""
+"""Store users with a file of their own: an earlier release rejects a `store_users.json` that names users
+unknown to it, and a downgrade must remain possible."""
 PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
 SPARK_CLIENTS = ("pipeline", "cli", "jupyter")
-"""Consumers that hold the token of Spark Connect, besides Spark itself."""
+"""Consumers that have the token of Spark Connect, besides Spark itself."""
 KAFKA_CLIENTS = tuple(user for user in KAFKA_USERS if user in UIDS)
-"""Consumers that log in at Kafka, each under its own name."""
+"""Consumers that log in to Kafka, each as a user of the same name."""
 
 ROOT_FILES = ("root_user", "root_password")
 STORE_USERS_FILE = "store_users.json"
@@ -64,7 +64,11 @@ Volumes = Mapping[str, Mapping[str, str]]
 
 
 def files_of(consumer: str) -> tuple[str, ...]:
-    """Return the names of the secret files that a consumer's volume holds once it is complete."""
+    """Return the names of the secret files in a consumer's complete volume.
+
+    Raises:
+        InvalidError: the consumer is unknown.
+    """
     if consumer not in UIDS:
         raise InvalidError(
             f"unknown consumer {consumer!r}: choose one of {', '.join(UIDS)}", consumer=consumer
@@ -93,11 +97,11 @@ def files_of(consumer: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUser:
-    """A user of the object store.
+    """Credentials of an object store user.
 
     Attributes:
-        access_key: its name towards the store, 20 capital letters and digits; not a secret.
-        secret_key: its secret.
+        access_key: access key id, 20 capital letters and digits; not a secret.
+        secret_key: secret access key.
     """
 
     access_key: str
@@ -109,10 +113,10 @@ class SecretFile:
     """One secret file to write.
 
     Attributes:
-        consumer: the volume.
-        name: the file.
-        content: the whole content, without a newline at the end.
-        reason: why it is written, for the log; never holds the secret.
+        consumer: volume.
+        name: file name.
+        content: complete content, without a trailing newline.
+        reason: why it is written, for the log; never contains the secret.
     """
 
     consumer: str
@@ -122,15 +126,15 @@ class SecretFile:
 
 
 def store_users_file(user: str) -> str:
-    """Return the file in the volume of `bootstrap` that holds a store user's keys."""
+    """Return the name of the file in the volume of `bootstrap` that has a store user's keys."""
     return ADDED_STORE_USERS_FILE if user in ADDED_STORE_USERS else STORE_USERS_FILE
 
 
 def parse_store_users(text: str, file: str = STORE_USERS_FILE) -> dict[str, StoreUser]:
-    """Return user -> keys from the content of `store_users.json`, or of the other file with store users.
+    """Return {user: keys} from the content of `store_users.json` or of the file of additional store users.
 
     Raises:
-        InvalidError: it is not such a file.
+        InvalidError: the content is not of this form.
     """
     users: dict[str, StoreUser] = {}
     for name, entry in json_object(text, f"bootstrap/{file}").items():
@@ -150,7 +154,7 @@ def parse_credential(text: str, consumer: str) -> tuple[str, str]:
     """Return (client id, secret) from the content of `catalog_credential`.
 
     Raises:
-        InvalidError: it is not `client_id:client_secret`.
+        InvalidError: the content is not `client_id:client_secret`.
     """
     client_id, colon, secret = text.partition(":")
     if not (client_id and colon and secret) or ":" in secret:
@@ -163,10 +167,10 @@ def parse_credential(text: str, consumer: str) -> tuple[str, str]:
 
 
 def parse_kafka_users(text: str) -> dict[str, str]:
-    """Return user -> password from the content of `kafka_users.json`.
+    """Return {user: password} from the content of `kafka_users.json`.
 
     Raises:
-        InvalidError: it is not such a file.
+        InvalidError: the content is not of this form.
     """
     users: dict[str, str] = {}
     for name, password in json_object(text, f"{KAFKA_ADMIN}/{KAFKA_USERS_FILE}").items():
@@ -182,10 +186,10 @@ def parse_kafka_users(text: str) -> dict[str, str]:
 
 
 def without_kafka_user(text: str, user: str) -> str:
-    """Return the content of `kafka_users.json` without one user, who then gets a new password by `plan`.
+    """Return the content of `kafka_users.json` without one user, so that `plan` creates a new password.
 
     Raises:
-        InvalidError: there is no such user, or it is not such a file.
+        InvalidError: the user does not exist, or the content is not of this form.
     """
     users = parse_kafka_users(text)
     if user not in KAFKA_USERS:
@@ -202,7 +206,7 @@ def secret_sha256(secret: str) -> str:
 
 
 def is_tarn_access_key(access_key: str) -> bool:
-    """Tell whether an access key has the form that Tarn makes."""
+    """Whether an access key has the form that Tarn generates."""
     return (
         len(access_key) == ACCESS_KEY_CHARS
         and access_key.startswith(tuple(access_key_stem(user) for user in STORE_USERS))
@@ -213,10 +217,10 @@ def is_tarn_access_key(access_key: str) -> bool:
 
 
 def json_object(text: str, where: str) -> dict[str, object]:
-    """Return the object in a secret file, `where` being consumer/file.
+    """Parse the JSON object in a secret file; `where` is consumer/file, for error messages.
 
     Raises:
-        InvalidError: it is no JSON object.
+        InvalidError: the content is not a JSON object.
     """
     try:
         value = json.loads(text)
@@ -236,10 +240,10 @@ def json_object(text: str, where: str) -> dict[str, object]:
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """Return the content of a secret file that holds an object."""
+    """Return an object as the content of a secret file."""
     return json.dumps(value, sort_keys=True)
 
 
 def access_key_stem(user: str) -> str:
-    """Return how the access key of a store user begins."""
+    """Return the prefix of a store user's access key."""
     return f"{ACCESS_KEY_PREFIX}{user.upper()}"

@@ -1,9 +1,8 @@
-"""Bad records as rows (invariant I12): nothing of a record is lost, and nothing of it can block.
+"""Bad records as rows (invariant I12): every record is kept in full, and none can block ingestion.
 
-A dead-letter file is written under the dead-letter table's location and named in the snapshot summary of the
-ingested table, together with the batch it came from: that commit is the fact. Each commit carries forward
-the files that are not known to be registered yet; registering is repeated until the dead-letter table's own
-marker covers them.
+A dead-letter file is written below the dead-letter table's location and listed in the snapshot summary of the
+ingested table, together with its batch: that commit makes it durable. Each commit carries forward the files
+not yet known to be registered; registration is repeated until the dead-letter table's watermark covers them.
 """
 
 from __future__ import annotations
@@ -39,12 +38,13 @@ FIELDS: tuple[FieldSpec, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFile:
-    """A dead-letter file named by a commit and not yet known to be in the dead-letter table.
+    """A dead-letter file listed by a commit and not yet known to be in the dead-letter table.
 
     Attributes:
-        path: the file's location.
-        records, bytes: what it holds.
-        sequence: the sequence number of the first snapshot that named it: what the marker counts.
+        path: location of the file.
+        records: number of records.
+        bytes: file size in bytes.
+        sequence: sequence number of the first snapshot that listed it, which the watermark is compared with.
     """
 
     path: str
@@ -55,7 +55,7 @@ class PendingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterWatermark:
-    """How far one stream's files are registered: everything up to this sequence number of that very table."""
+    """Registration progress of a stream: all files up to this sequence number of this ingested table."""
 
     table_uuid: str
     sequence: int
@@ -65,11 +65,11 @@ def rows(batch: RawBatch, bad: Mapping[int, str], *, ingestor: str, source: str,
     """The bad records of a batch as rows of the dead-letter table.
 
     Args:
-        batch: what was polled.
-        bad: index in the batch to reason.
-        ingestor: whose batch.
-        source: from which topic.
-        at: when it was decoded, with a time zone.
+        batch: the raw records.
+        bad: index in the batch to the reason of rejection.
+        ingestor: name of the stream.
+        source: name of the topic.
+        at: decode time, with time zone.
     """
     index = sorted(bad)
     stamp = pa.timestamp("us", "UTC")
@@ -89,15 +89,15 @@ def rows(batch: RawBatch, bad: Mapping[int, str], *, ingestor: str, source: str,
 
 
 def pending_to_json(files: tuple[PendingFile, ...]) -> str:
-    """The form in the ingested table's summary."""
+    """JSON of the ingested table's summary property: [[path, records, bytes, sequence], ...]."""
     return orjson.dumps([[f.path, f.records, f.bytes, f.sequence] for f in files]).decode()
 
 
 def pending_from_json(text: str) -> tuple[PendingFile, ...]:
-    """Reads the form of `pending_to_json`.
+    """Parse the result of `pending_to_json`.
 
     Raises:
-        CorruptStateError: it is not such a form.
+        CorruptStateError: the text is not of this form.
     """
     try:
         return tuple(
@@ -112,15 +112,15 @@ def pending_from_json(text: str) -> tuple[PendingFile, ...]:
 
 
 def markers_to_json(markers: Mapping[str, DeadLetterWatermark]) -> str:
-    """The form in the dead-letter table's summary: every stream's marker, carried forward by each commit."""
+    """JSON of the dead-letter table's summary property: {stream: [table UUID, sequence]}, of all streams."""
     return orjson.dumps({s: [m.table_uuid, m.sequence] for s, m in sorted(markers.items())}).decode()
 
 
 def markers_from_json(text: str) -> dict[str, DeadLetterWatermark]:
-    """Reads the form of `markers_to_json`.
+    """Parse the result of `markers_to_json`.
 
     Raises:
-        CorruptStateError: it is not such a form.
+        CorruptStateError: the text is not of this form.
     """
     try:
         return {
@@ -136,7 +136,7 @@ def markers_from_json(text: str) -> dict[str, DeadLetterWatermark]:
 def unregistered(
     pending: tuple[PendingFile, ...], marker: DeadLetterWatermark | None, *, table_uuid: str
 ) -> tuple[PendingFile, ...]:
-    """The files that the marker does not cover; a marker of another table covers nothing."""
+    """Files that the watermark does not cover; a watermark of another table covers none."""
     if marker is None or marker.table_uuid != table_uuid:
         return pending
     return tuple(f for f in pending if f.sequence > marker.sequence)

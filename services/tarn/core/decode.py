@@ -1,9 +1,9 @@
-"""JSON records to typed columns: many in one parse where that is provably the same, else one by one.
+"""Decoding of JSON records to typed columns: one parse for many records if provably equal, else one each.
 
-The joined parse is trusted only under the rules in `_joinable` and `_parse_joined`. Where one of them
-does not hold, the records that break it by themselves are taken out and the others are parsed in blocks; a
-block that still cannot be trusted is parsed record by record, and what that says counts. All ways give text,
-whole numbers, floating numbers and truth values first; `convert` makes the spec's types of them.
+A joined parse is trusted only under the rules in `_joinable` and `_parse_joined`. If one of them does not
+hold, the records that violate it on their own are removed and the others parsed in blocks; a block that still
+cannot be trusted is parsed record by record, whose result is authoritative. Every path produces strings,
+integers, doubles and booleans first; `convert` turns them into the spec's types.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tarn.core.years import LOG_TIME, log_times
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EXACT_FLOAT_END = 2**53
-"""From here on a float may stand for another whole number than the message says."""
+"""From this value on, a double may represent a different integer than the message contains."""
 REASON_CHARS_MAX = 300
 BLOCK_BYTES_MIN = 1 << 20
 BLOCK_RECORDS = 1_024
@@ -44,13 +44,13 @@ _NUMBER = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What a batch became.
+    """Result of decoding a batch; rows and bad records together are all of its records.
 
     Attributes:
-        rows: the good records in order, one column per field, and the trace column if asked for.
-        index: row to its index in the batch, rising.
-        bad: index in the batch to reason, rising; together with the rows every record of the batch.
-        joined: whether one parse served all candidates.
+        rows: good records in order, one column per field, and the trace column if requested.
+        index: row index to index in the batch, ascending.
+        bad: index in the batch to the reason of rejection, ascending.
+        joined: whether a single parse served all candidates.
     """
 
     rows: pa.Table
@@ -61,20 +61,20 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One key on the way to columns: either the column itself or an object that holds more keys."""
+    """One key on a path to columns: either a column or an object with further keys."""
 
     column: int | None
     children: dict[str, _Node]
 
 
 class Decoder:
-    """Decodes batches of one ingestor.
+    """Decodes the batches of one ingestor.
 
     Args:
-        fields: the columns.
-        source: the name that the trace column shows.
+        fields: columns of the spec.
+        source: name shown in the trace column.
         trace: whether to add the trace column.
-        record_bytes_max: a longer value is a bad record.
+        record_bytes_max: a value longer than this many bytes is a bad record.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Decoder:
         self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
 
     def decode(self, batch: RawBatch) -> Decoded:
-        """Every record of the batch, as a row or as a bad one with its reason."""
+        """Decode every record of the batch, to a row or to a bad record with its reason."""
         bad = self._unusable(batch.values)
         index = [i for i in range(len(batch)) if i not in bad] if bad else list(range(len(batch)))
         values = [v for i in index if (v := batch.values[i]) is not None]
@@ -122,7 +122,7 @@ class Decoder:
         return Decoded(rows=rows, index=index, bad=told, joined=joined)
 
     def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
-        """Index to reason of the values that need no look inside."""
+        """Values that are rejected without parsing, as {index: reason}."""
         if None not in values and max(map(len, values), default=0) <= self._record_bytes_max:  # type: ignore[arg-type]
             return {}
         bad = {}
@@ -151,7 +151,7 @@ class Decoder:
         )
 
     def _parse_joined(self, values: Sequence[bytes]) -> list[pa.Array] | None:
-        """The source columns of all messages from one parse, or None if that would not be safe."""
+        """Source columns of all messages from one parse; None if that would not be safe."""
         joined = _joinable(values)
         if joined is None:
             return None
@@ -168,7 +168,8 @@ class Decoder:
                 ),
             )
         except (pa.ArrowException, UnicodeDecodeError):
-            # The parser names only the first wrong row, and by its own count; one by one tells which and why.
+            # The parser reports only the first bad row, by its own count; parsing each alone finds which and
+            # why.
             return None
         if table.num_rows != len(values):
             return None
@@ -176,13 +177,18 @@ class Decoder:
         _collect(self._tree, table, found)
         columns = [found[i] for i in range(len(self._fields))]
         for column in columns:
-            # The parser takes NaN and infinities, which are no JSON.
+            # The parser accepts NaN and infinities, which are not JSON.
             if pa.types.is_float64(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
                 return None
         return columns
 
     def _parse_in_parts(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
-        """As `_parse_each`, with one parse for each block that allows it: few bad records cost little."""
+        """Like `_parse_each`, with one parse per block where allowed, so that few bad records cost little.
+
+        Returns:
+            Source columns of the parsed messages in the order of the second value, indexes of these messages
+            (ascending), and {index: reason} of the others.
+        """
         plain = [i for i, value in enumerate(values) if _joinable([value]) is not None]
         odd = sorted(set(range(len(values))) - set(plain))
         blocks = [plain[at : at + BLOCK_RECORDS] for at in range(0, len(plain), BLOCK_RECORDS)]
@@ -203,7 +209,12 @@ class Decoder:
         return columns, sorted(kept), reasons
 
     def _parse_each(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
-        """The source columns of the readable messages, which ones these are, and why the others are not."""
+        """Parse each message alone.
+
+        Returns:
+            Source columns of the parsed messages, indexes of these messages, and {index: reason} of the
+            others.
+        """
         rows: list[list[object]] = []
         kept: list[int] = []
         reasons: dict[int, str] = {}
@@ -211,7 +222,7 @@ class Decoder:
             try:
                 message = orjson.loads(value)
             except orjson.JSONDecodeError as e:
-                # Alone it would be a row: the other parser takes any depth, and a field that nobody reads.
+                # The joined parser accepts it: it allows any depth, and fields that no column reads.
                 deep = self._parse_joined([value]) if "depth limit" in str(e) else None
                 if deep is None:
                     reasons[i] = f"not JSON: {e}"
@@ -239,13 +250,13 @@ class Decoder:
 
 
 def _joinable(values: Sequence[bytes]) -> bytes | None:
-    """The messages as lines, or None if some message could be read differently as a line among others."""
+    """The messages as lines; None if a message could parse differently as one line among others."""
     joined = _lines(values)
     if joined is None:
         joined = _lines([v.strip(b" \t\r\n") for v in values])
     if joined is None or b"\r" in joined:
         return None
-    # What one parser takes and the other does not, also in fields that no column reads.
+    # Literals that only one of the two parsers accepts, even in fields that no column reads.
     if b"NaN" in joined or b"Inf" in joined:
         return None
     if not joined.isascii():
@@ -257,10 +268,10 @@ def _joinable(values: Sequence[bytes]) -> bytes | None:
 
 
 def _lines(values: Sequence[bytes]) -> bytes | None:
-    """The values joined by line breaks, if each is `{...}` without one inside: counted, not looked at singly.
+    """The values joined by newlines, if each is `{...}` without a newline inside; checked by counting.
 
-    As many line breaks as there are joints, and each of them between a } and a {. (A line break inside a
-    message is blank space outside of text and an error inside of text.)
+    The joined text must have as many newlines as joints, each between a } and a {. (A newline inside a
+    message is whitespace outside of strings and an error inside of them.)
     """
     joined = b"\n".join(values)
     joints = len(values) - 1
@@ -270,7 +281,7 @@ def _lines(values: Sequence[bytes]) -> bytes | None:
 
 
 def _source_type(field: FieldSpec) -> pa.DataType:
-    """What a value is in JSON, before it becomes the column's type."""
+    """Arrow type of a value as parsed from JSON, before conversion to the column's type."""
     if field.type == "boolean":
         return pa.bool_()
     if field.type in ("int", "long") or field.encoding != "iso8601":
@@ -301,7 +312,7 @@ def _arrow_fields(node: _Node, fields: Sequence[FieldSpec]) -> list[pa.Field]:
 
 
 def _collect(node: _Node, holder: pa.Table | pa.StructArray, found: dict[int, pa.Array]) -> None:
-    """Takes the columns out of the parsed structs; below a null object everything is null."""
+    """Collect the leaf columns of the parsed structs; below a null object everything is null."""
     for key, child in node.children.items():
         array = (
             holder.column(key).combine_chunks()
@@ -317,7 +328,18 @@ def _collect(node: _Node, holder: pa.Table | pa.StructArray, found: dict[int, pa
 def _read(
     node: _Node, holder: dict[str, object], path: str, row: list[object], fields: Sequence[FieldSpec]
 ) -> str | None:
-    """Fills the row from one message; a reason if a value is of the wrong kind."""
+    """Fill a row from one message.
+
+    Args:
+        node: tree of the columns' keys.
+        holder: the object at that node.
+        path: keys so far, for the reason.
+        row: receives the values, by column.
+        fields: columns of the spec.
+
+    Returns:
+        The reason if a value has the wrong type, else None.
+    """
     for name, child in node.children.items():
         value = holder.get(name)
         if value is None:
@@ -354,7 +376,7 @@ def _read(
 
 
 def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:
-    """Puts in the text of the numbers that `_read` found for decimals: a float would lose digits."""
+    """Replace the numbers that `_read` left for decimals by their text: a double would lose digits."""
     message = json.loads(value, parse_float=str, parse_int=str)
     for column, field in enumerate(fields):
         if row[column] is _NUMBER:

@@ -1,4 +1,4 @@
-"""The error tree. A type says what the caller does next; a message says what, the values, what to do.
+"""The error tree. The type determines the caller's next move; the message has what, the values, what to do.
 
 TarnError
 ├── InvalidError            fix the input
@@ -13,11 +13,11 @@ TarnError
 ├── NotEmptyError           empty it first
 ├── AccessError
 │   ├── UnauthenticatedError show a valid token
-│   └── ForbiddenError       ask for the right
-├── ConflictError           reload, rebase, try again
-├── UnavailableError        wait, try again; nothing was changed
-├── OutcomeUnknownError     read back one's own commit id before anything else
-└── DataError               stop: going on would lose or double rows
+│   └── ForbiddenError       request the missing privilege
+├── ConflictError           reload, rebase, retry
+├── UnavailableError        wait, retry; nothing was changed
+├── OutcomeUnknownError     look for one's own commit id before anything else
+└── DataError               stop: continuing would lose or duplicate rows
     ├── OffsetGapError
     ├── SourceChangedError   the topic is not the one that was read before
     ├── OtherStreamError     the table holds the topic's records under another stream's name
@@ -28,11 +28,11 @@ from __future__ import annotations
 
 
 class TarnError(Exception):
-    """The base of every error Tarn raises on purpose.
+    """Base of all errors that Tarn raises deliberately.
 
     Args:
         message: what happened, the values, and what to do.
-        **fields: the same values for logs, by name.
+        **fields: the same values by name, for logs.
     """
 
     def __init__(self, message: str, **fields: object) -> None:
@@ -42,7 +42,7 @@ class TarnError(Exception):
 
 
 class InvalidError(TarnError):
-    """The input is wrong: fix it."""
+    """The input is invalid: fix it."""
 
 
 class InvalidNameError(InvalidError):
@@ -54,15 +54,15 @@ class InvalidLocationError(InvalidError):
 
 
 class InvalidSpecError(InvalidError):
-    """An ingestor spec that cannot be used."""
+    """An invalid ingestor spec."""
 
 
 class InvalidSettingError(InvalidError):
-    """A setting that cannot be used."""
+    """An invalid setting."""
 
 
 class NotFoundError(TarnError):
-    """The named thing does not exist."""
+    """The named object does not exist."""
 
 
 class NoSuchNamespaceError(NotFoundError):
@@ -78,47 +78,47 @@ class AlreadyExistsError(TarnError):
 
 
 class NotEmptyError(TarnError):
-    """The thing still holds others: empty it first."""
+    """The object is not empty: empty it first."""
 
 
 class AccessError(TarnError):
-    """The caller may not do this."""
+    """The caller lacks permission."""
 
 
 class UnauthenticatedError(AccessError):
-    """No valid token was shown."""
+    """The request has no valid token."""
 
 
 class ForbiddenError(AccessError):
-    """The principal lacks the right."""
+    """The principal lacks the privilege."""
 
 
 class ConflictError(TarnError):
-    """Somebody else was first, provably: reload, rebase, try again."""
+    """Another writer provably won: reload, rebase, retry."""
 
 
 class UnavailableError(TarnError):
-    """A dependency does not answer and nothing was changed: wait, try again."""
+    """A dependency does not respond and nothing was changed: wait, retry."""
 
 
 class OutcomeUnknownError(TarnError):
-    """A write may or may not have happened: read back one's own commit id first."""
+    """A write may or may not have happened: look for one's own commit id first."""
 
 
 class DataError(TarnError):
-    """Going on would lose or double rows: stop."""
+    """Continuing would lose or duplicate rows: stop."""
 
 
 class OffsetGapError(DataError):
-    """An offset range does not start where the table's range ends."""
+    """An offset range does not start where the table's offsets end."""
 
 
 class SourceChangedError(DataError):
-    """The topic is not the one that was read before (other cluster or topic id, or shorter)."""
+    """The topic is not the one read before (other cluster or topic id, or shorter log)."""
 
 
 class OtherStreamError(DataError):
-    """The table holds another stream of the same topic: its records would go in a second time."""
+    """The table has another stream of the same topic: its records would be inserted twice."""
 
 
 class CorruptStateError(DataError):

@@ -1,4 +1,4 @@
-"""Exit codes of every Tarn command: they follow the error tree, so that a script can tell its next step."""
+"""Exit codes of all Tarn commands; they follow the error tree, so that a script can choose its next step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CODES: tuple[tuple[type[TarnError], int], ...] = (
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an error.
 
-    2 means fix the input or a setting, 3 wait and try again, 4 wrong or missing right, 5 stored state must be
-    looked at by a person, 1 any other refusal, 70 a defect of Tarn itself.
+    2 means fix the input or a setting, 3 wait and retry, 4 a wrong or missing privilege, 5 stored state needs
+    a person's attention, 1 any other failure, 70 a bug in Tarn.
     """
     return next((code for kind, code in _CODES if isinstance(error, kind)), BUG)

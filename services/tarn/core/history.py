@@ -1,9 +1,9 @@
-"""How a table's history thins as it ages: which snapshots the commit that adds one leaves behind. Pure.
+"""Snapshot retention that thins history with age: which snapshots a commit expires. Pure.
 
-The newest snapshots all stay; of older ones fewer, the older they are: steps of a ladder. So a table that is
-committed to once a second for ever has about a hundred snapshots (invariant I8), and one that is committed to
-once a day keeps its last eighty. The rule works on the parsed metadata JSON, in one pass. Parent ids are
-never rewritten: whoever needs every snapshot between two finds the gap and must say so.
+The newest snapshots are all kept; older ones ever more sparsely, in the steps of a ladder. A table with one
+commit per second keeps about a hundred snapshots however long it runs (invariant I8), one with a commit per
+day its last eighty. The rule works on the parsed metadata JSON in one pass. Parent ids are never rewritten: a
+reader that needs every snapshot between two others finds the gap and must report it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the ladder.
+    """One step of the retention ladder.
 
     Attributes:
-        every_ms: of each span of so long, the oldest snapshot stays; 1: all of them.
-        until_ms: the step ends at this age.
-        count_max: at most so many stay, whatever the clocks of their writers said.
+        every_ms: time span in milliseconds, of which the oldest snapshot is kept; 1 keeps all snapshots.
+        until_ms: age in milliseconds at which the step ends.
+        count_max: upper bound on the snapshots kept, whatever the writers' clocks say.
     """
 
     every_ms: int
@@ -47,19 +47,19 @@ class Step:
 
 
 def step(every_ms: int, until_ms: int) -> Step:
-    """A step that holds one snapshot per span."""
+    """A step that keeps one snapshot per span."""
     return Step(every_ms=every_ms, until_ms=until_ms, count_max=until_ms // every_ms + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which snapshots stay.
+    """A snapshot retention rule.
 
     Attributes:
-        newest: so many of the newest stay, whatever their age.
-        steps: what stays of older ones, youngest step first; beyond the last step nothing does.
-        total_min: nothing is removed while there are no more than so many; then the oldest go first.
-        removed_max: at most so many are removed by one commit.
+        newest: number of newest snapshots kept regardless of age.
+        steps: ladder for older snapshots, youngest step first; none are kept beyond the last step.
+        total_min: number of snapshots up to which none is expired; beyond it the oldest are expired first.
+        removed_max: maximum number of snapshots that one commit expires.
     """
 
     newest: int = 40
@@ -69,15 +69,15 @@ class Retention:
 
     @property
     def count_max(self) -> int:
-        """So many stay at most, besides what refs need."""
+        """Maximum number of snapshots kept, not counting those that refs need."""
         return max(self.newest + sum(one.count_max for one in self.steps), self.total_min)
 
 
 def retention_of(properties: Mapping[str, str], default: Retention | None) -> Retention | None:
-    """What a table's own properties say, else the default; None: everything stays.
+    """Retention rule of a table's properties, else the default; None keeps everything.
 
     Raises:
-        InvalidError: a property says something else than it can.
+        InvalidError: a property has an invalid value.
     """
     history, kept = properties.get(HISTORY_PROPERTY), properties.get(KEPT_PROPERTY)
     if history is not None and kept is not None:
@@ -130,18 +130,18 @@ def _ladder(text: str) -> Retention:
 def snapshots_to_expire(
     metadata: Json, retention: Retention, *, now_ms: int, keep: frozenset[int] = frozenset(), coming: int = 0
 ) -> list[int]:
-    """The snapshots that a commit removes, oldest first.
+    """Ids of the snapshots that a commit expires, oldest first.
 
-    Never one that a ref points at, that a branch other than main descends from, that is staged for an audit
-    (`wap.id`), or that is in `keep`. Snapshots are in the order in which they were committed; beyond a gap it
-    cannot be seen any more whether one was main's, so all that nothing needs age alike.
+    Never expired are snapshots that a ref points to, ancestors of a branch other than main, snapshots staged
+    for an audit (`wap.id`), and those in `keep`. Snapshots are in commit order; beyond a gap in the ancestry
+    it is unknown whether one belonged to main, so all unreferenced snapshots age alike.
 
     Args:
-        metadata: the table's.
-        retention: the rule.
-        now_ms: wall time; a snapshot of the future counts as new.
-        keep: further ones that stay.
-        coming: snapshots that the commit is about to add; they count among the newest.
+        metadata: parsed table metadata.
+        retention: retention rule.
+        now_ms: wall-clock time in milliseconds since the epoch; a snapshot from the future counts as new.
+        keep: ids of further snapshots to keep.
+        coming: number of snapshots that the commit is about to add; they count among the newest.
     """
     snapshots = metadata.get("snapshots") or []
     spare = len(snapshots) + coming - retention.total_min
@@ -155,7 +155,7 @@ def snapshots_to_expire(
         found, at_ms = snapshot["snapshot-id"], int(snapshot["timestamp-ms"])
         place = _place(retention, at_ms, now_ms)
         if place is not None:
-            # Walking back in time: who comes last is the oldest of its span, and stays.
+            # Going back in time, the last snapshot seen is the oldest of its span, and is kept.
             beaten = first.get(place)
             first[place] = found
             found = beaten
@@ -169,7 +169,7 @@ def snapshots_to_expire(
 
 
 def _place(retention: Retention, at_ms: int, now_ms: int) -> tuple[int, int] | None:
-    """The step and the span in it that a snapshot falls into; None: beyond the last."""
+    """(step, span within it) of a snapshot's timestamp; None beyond the last step."""
     age_ms = max(0, now_ms - at_ms)
     for number, one in enumerate(retention.steps):
         if age_ms < one.until_ms:
@@ -193,14 +193,14 @@ def _protected(metadata: Json, snapshots: list[Json]) -> frozenset[int]:
 
 
 def may_be_thinned(metadata: Json, snapshot: Json) -> bool:
-    """Whether a snapshot that is not in the metadata may have been, and was removed since (invariant I4).
+    """Whether a snapshot missing from the metadata may have been committed and expired since (invariant I4).
 
-    A sequence number belongs to one snapshot: if another one has it, this one was never committed. If it is
-    gone, it may have been this one's, unless what came next was there before this one was made.
+    A sequence number belongs to one snapshot: if another snapshot has it, this one was never committed. If no
+    snapshot has it, this one may have been expired, unless its successor was committed before it was created.
 
     Args:
-        metadata: the table's.
-        snapshot: as its writer sends it, perhaps again.
+        metadata: parsed table metadata.
+        snapshot: the snapshot as sent by its writer, possibly again.
     """
     sequence, at_ms = snapshot.get("sequence-number"), snapshot.get("timestamp-ms")
     if type(sequence) is not int or sequence <= 0 or type(at_ms) is not int:
@@ -218,4 +218,4 @@ def may_be_thinned(metadata: Json, snapshot: Json) -> bool:
 
 
 CLOCKS_DIFFER_MS = 60_000
-"""So far apart may the clocks of two writers be; Iceberg's own libraries allow as much."""
+"""Clock difference allowed between two writers; Iceberg's own libraries allow as much."""

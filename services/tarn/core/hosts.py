@@ -1,8 +1,8 @@
-"""Requests that a browser may have been talked into: under a foreign name, or by a foreign page. Pure.
+"""Rejection of requests that a foreign page made a browser send: DNS rebinding and cross-site requests. Pure.
 
-A page of any site can make a browser send requests to 127.0.0.1, and after it has pointed its own name there
-(DNS rebinding) it can read the answers too. Both show in headers that a page cannot set: `Host` then carries
-the page's name, and `Origin` or `Sec-Fetch-Site` (Fetch Metadata, W3C) says that the page is another site's.
+A page of any site can make a browser send requests to 127.0.0.1, and after pointing its own name there (DNS
+rebinding) it can also read the responses. Both show in headers that a page cannot set: `Host` then has the
+page's name, and `Origin` or `Sec-Fetch-Site` (Fetch Metadata, W3C) identifies the page as another site's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _HEADER = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a request is not answered.
+    """Why a request is rejected.
 
     Attributes:
-        status: of the HTTP answer.
-        message: for people.
+        status: HTTP status code.
+        message: reason, for people.
     """
 
     status: int
@@ -36,10 +36,10 @@ class Refusal:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """The names of a setting: host names or addresses, separated by commas, without ports.
+    """Parse a setting: host names or addresses separated by commas, without ports.
 
     Raises:
-        ValueError: one of them is neither.
+        ValueError: an entry is neither.
     """
     names = tuple(part.strip().lower().strip("[]") for part in text.split(",") if part.strip())
     for name in names:
@@ -60,7 +60,7 @@ def _is_address(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """The names under which a service answers.
+    """Host names that a service accepts.
 
     Attributes:
         names: lower case, without ports; IPv6 addresses without brackets.
@@ -70,16 +70,16 @@ class Hosts:
 
     @staticmethod
     def of(*names: str, extra: Iterable[str] = ()) -> Hosts:
-        """Loopback, the service's own names and the one it listens at, and those of a setting."""
+        """The loopback names, the service's own names and listen address, and those of a setting."""
         return Hosts(names=frozenset(name.lower() for name in (*LOOPBACK, *names, *extra)))
 
     def refusal(self, method: str, headers: Mapping[str, str], *, changes: bool = False) -> Refusal | None:
-        """Why this request must not be answered, or None.
+        """Why a request must be rejected; None if it may be served.
 
         Args:
-            method: of the request.
-            headers: by lower-case name.
-            changes: whether it changes something although its method says that it does not.
+            method: HTTP method.
+            headers: headers by lower-case name.
+            changes: whether the request changes state although its method is a safe one.
         """
         host = headers.get("host", "")
         if self._name(host) not in self.names:

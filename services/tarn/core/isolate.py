@@ -1,4 +1,4 @@
-"""Finds the records that break something, by halving: the others go on, and the work is bounded."""
+"""Isolation of failing records by bisection: the others proceed, and the number of attempts is bounded."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tarn.core.errors import TarnError
 ATTEMPTS_MAX = 2_000
 REASON_CHARS_MAX = 300
 NOT_A_RECORD = (TarnError, MemoryError, OSError)
-"""What no record is to blame for: it passes, and the whole batch is made again."""
+"""Errors that no record causes: they are raised, and the whole batch is retried."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolated(Generic[T]):
-    """What a batch became.
+    """Result of a batch.
 
     Attributes:
-        parts: (first index, result) of runs of records, rising; one run if nothing failed.
-        bad: index to reason.
+        parts: (first index, result) per run of good records, ascending; one run if nothing failed.
+        bad: record index to the reason of rejection.
     """
 
     parts: list[tuple[int, T]]
@@ -32,17 +32,17 @@ class Isolated(Generic[T]):
 def isolate(
     count: int, attempt: Callable[[int, int], T], *, doing: str, attempts_max: int = ATTEMPTS_MAX
 ) -> Isolated[T]:
-    """Does all at once; where that fails, each half by itself, down to single records.
+    """Process all records at once; on failure, each half separately, down to single records.
 
     Args:
-        count: how many records.
-        attempt: does it for the records from the first index to before the second.
-        doing: for the reason: "decode", "write".
-        attempts_max: then what still fails is bad as a whole, whoever in it is to blame.
+        count: number of records.
+        attempt: processes the records with indexes in [first, second).
+        doing: verb for the reason: "decode", "write".
+        attempts_max: number of attempts after which a run that still fails is rejected as a whole.
 
     Raises:
-        Exception: what `attempt` raises with no record at all: no record is to blame for that.
-        TarnError, MemoryError, OSError: from `attempt`.
+        Exception: `attempt` fails even without records, so none of them is the cause.
+        TarnError, MemoryError, OSError: raised by `attempt`.
     """
     parts: list[tuple[int, T]] = []
     bad: dict[int, str] = {}

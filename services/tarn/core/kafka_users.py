@@ -1,9 +1,9 @@
-"""Who may do what at Kafka: one table, from which the broker's users and rights are made at every start.
+"""Kafka users and their privileges: one table, from which the broker's users and ACLs are set at each start.
 
-Stdlib only: the broker's image holds this file alone, without the package. Names of resources and operations
-are Kafka's own. Allowing read, write, delete or alter allows describe too, as Kafka has it.
+Stdlib only: the broker's image has this file alone, without the package. Names of resources and operations
+are Kafka's own. Allowing read, write, delete or alter implies describe, as in Kafka.
 
-The admin is no user of this table: it logs in on the broker's loopback only, and may everything.
+The admin is not in this table: it logs in over the broker's loopback only and has all privileges.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ EVERYBODY = ALL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """What a user may do with some resources.
+    """A privilege of a user on some resources.
 
     Attributes:
         resource: `TOPIC`, `GROUP`, `TRANSACTIONAL_ID` or `CLUSTER`.
-        name: of the one resource, of all (`*`), or how names begin.
-        operations: what it may do.
-        prefixed: the name is how names begin.
-        denied: nobody may, whatever else is allowed; but the admin.
+        name: name of the resource, `*` for all, or a name prefix.
+        operations: operations allowed.
+        prefixed: whether the name is a prefix.
+        denied: deny instead, to everyone but the admin, whatever else is allowed.
     """
 
     resource: str
@@ -41,14 +41,14 @@ HEALTH = "health"
 HEALTH_TOPIC = "_tarn_health"
 
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
-    # Specs name the topics, and may ask for them to be made. A table remembers the cluster's id: the library
-    # asks for the rights on the cluster with it, and their denial would be logged at each commit.
+    # Specs name the topics, and may request their creation. A table stores the cluster id: the library asks
+    # for the privileges on the cluster along with it, and their denial would be logged at each commit.
     "ingest": (
         Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
         Right(resource="GROUP", name="tarn-", prefixed=True, operations=("READ",)),
         Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
     ),
-    # A person's own tools, from the host too.
+    # A person's tools, also from the host.
     "cli": (
         Right(
             resource="TOPIC",
@@ -67,29 +67,31 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
         Right(resource="TRANSACTIONAL_ID", name=ALL, operations=("WRITE",)),
         Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
     ),
-    # It reads where its topic ends, to go on from there.
+    # It reads the end of its topic, to resume there.
     "replay": (Right(resource="TOPIC", name="flight-events", operations=("READ", "WRITE", "CREATE")),),
     # The broker's own health check; its password never leaves the broker.
     HEALTH: (Right(resource="TOPIC", name=HEALTH_TOPIC, operations=("READ", "WRITE", "CREATE")),),
-    # Group offsets, transactions and the like are the broker's business.
+    # Group offsets, transactions and similar topics are internal to the broker.
     EVERYBODY: (Right(resource="TOPIC", name="__", prefixed=True, operations=("ALL",), denied=True),),
 }
-"""User to rights. A new service gets its own row here, and its files from `tarn.core.credentials`."""
+"""User to privileges. A new service gets a row here, and its files from `tarn.core.credentials`."""
 
 USERS: tuple[str, ...] = tuple(user for user in RIGHTS if user != EVERYBODY)
-"""Who logs in with a password of its own."""
+"""Users that log in with a password of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Rule:
-    """One rule as the broker keeps it (an ACL).
+    """One ACL of the broker.
 
     Attributes:
-        principal: `User:<name>`, or `User:*` for everybody.
-        resource, name, pattern: what it is about; the pattern is `LITERAL` or `PREFIXED`.
+        principal: `User:<name>`, or `User:*` for everyone.
+        resource: resource type.
+        name: resource name.
+        pattern: `LITERAL` or `PREFIXED`.
         operation: one operation.
         permission: `ALLOW` or `DENY`.
-        host: where from; `*` is anywhere.
+        host: client host; `*` is any.
     """
 
     principal: str
@@ -103,12 +105,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What must be done so that a broker has exactly the users and rights of the table.
+    """Changes that give a broker exactly the users and ACLs of the table.
 
     Attributes:
-        set_passwords: users whose password is set; all of them, as nobody can ask which one a broker has.
+        set_passwords: users whose password is set; all of them, as a broker's passwords cannot be read back.
         remove_users: users that are not in the table.
-        add, remove: rules.
+        add: ACLs to create.
+        remove: ACLs to delete.
     """
 
     set_passwords: tuple[str, ...]
@@ -118,7 +121,7 @@ class Changes:
 
 
 def rules(rights: Mapping[str, tuple[Right, ...]] = RIGHTS) -> frozenset[Rule]:
-    """The table as the broker's rules."""
+    """The table as the broker's ACLs."""
     return frozenset(
         Rule(
             principal=f"User:{user}",
@@ -135,7 +138,7 @@ def rules(rights: Mapping[str, tuple[Right, ...]] = RIGHTS) -> frozenset[Rule]:
 
 
 def changes(found_users: Collection[str], found_rules: Collection[Rule]) -> Changes:
-    """What to change at a broker that has these users and rules."""
+    """Changes for a broker that has these users and ACLs."""
     wanted = rules()
     return Changes(
         set_passwords=USERS,

@@ -1,6 +1,6 @@
-"""Names of namespaces and tables, the object keys they become, and which locations may be used.
+"""Names of namespaces and tables, the object keys derived from them, and permitted locations. Pure.
 
-Everything here is pure. A name never reaches a key, a location or a policy except through `encode`.
+A name reaches a key, a location or a policy only through `encode`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _LOCATION_SEGMENT = re.compile("[A-Za-z0-9_.~=+,@:-]+")
 
 
 def check_part(part: str, *, what: str) -> str:
-    """The name itself, if it is allowed.
+    """Validate a name and return it unchanged.
 
     Args:
-        part: a table's name or one level of a namespace.
-        what: what it names, for the message.
+        part: table name or one level of a namespace.
+        what: kind of name, for the message.
 
     Raises:
-        InvalidNameError: it is empty, is too long once encoded, or holds something that must not reach a
-            key, a URL or a policy.
+        InvalidNameError: the name is empty, too long once encoded, or contains something that must not reach
+            a key, a URL or a policy.
     """
     if not part:
         raise InvalidNameError(f"Invalid {what} name: it is empty; give it at least one character", name=part)
@@ -69,15 +69,15 @@ def check_part(part: str, *, what: str) -> str:
 
 
 def encode(part: str) -> str:
-    """`part` with every byte outside `A-Z a-z 0-9 _ -` as `~XX` (UTF-8, upper-case hex)."""
+    """Encode every byte outside `A-Z a-z 0-9 _ -` as `~XX` (UTF-8, upper-case hex)."""
     return "".join(chr(byte) if byte in _PLAIN else f"~{byte:02X}" for byte in part.encode())
 
 
 def decode(encoded: str) -> str:
-    """The name that `encode` made this of.
+    """Decode a name encoded by `encode`.
 
     Raises:
-        InvalidNameError: nothing encodes to this.
+        InvalidNameError: the text is not an encoded name.
     """
     out = bytearray()
     position = 0
@@ -98,10 +98,10 @@ def decode(encoded: str) -> str:
 
 
 def encode_namespace(namespace: Sequence[str]) -> str:
-    """The levels, each checked and encoded, joined by dots.
+    """Validate and encode the levels, joined by dots.
 
     Raises:
-        InvalidNameError: a level is not allowed, there are none or too many, or the whole is too long.
+        InvalidNameError: a level is invalid, there are none or too many, or the result is too long.
     """
     if not namespace:
         raise InvalidNameError("Invalid namespace: it is empty; name at least one level")
@@ -115,10 +115,10 @@ def encode_namespace(namespace: Sequence[str]) -> str:
 
 
 def encode_name(name: str) -> str:
-    """The name of a table or view, checked and encoded.
+    """Validate and encode the name of a table or view.
 
     Raises:
-        InvalidNameError: it is not allowed or too long.
+        InvalidNameError: the name is invalid or too long.
     """
     return _bounded(encode(check_part(name, what="table")), what="table")
 
@@ -134,70 +134,70 @@ def _bounded(encoded: str, *, what: str) -> str:
 
 
 def decode_namespace(encoded: str) -> tuple[str, ...]:
-    """The levels that `encode_namespace` made this of."""
+    """Decode the levels encoded by `encode_namespace`."""
     return tuple(decode(level) for level in encoded.split("."))
 
 
 def namespace_key(namespace: Sequence[str]) -> str:
-    """The key of the namespace's object."""
+    """Key of a namespace object."""
     return f"{NAMESPACES_PREFIX}{encode_namespace(namespace)}.json"
 
 
 def namespace_of_key(key: str) -> tuple[str, ...]:
-    """The namespace whose object has this key."""
+    """Namespace of a namespace object's key."""
     return decode_namespace(key.removeprefix(NAMESPACES_PREFIX).removesuffix(".json"))
 
 
 def pointers_prefix(namespace: Sequence[str]) -> str:
-    """The prefix under which the pointers of one namespace lie."""
+    """Key prefix of the pointers of a namespace."""
     return f"{POINTERS_PREFIX}{encode_namespace(namespace)}/"
 
 
 def pointer_key(namespace: Sequence[str], name: str) -> str:
-    """The key of the pointer of a table or view."""
+    """Key of the pointer of a table or view."""
     return f"{pointers_prefix(namespace)}{encode_name(name)}.json"
 
 
 def name_of_pointer_key(key: str) -> str:
-    """The name of the table or view whose pointer has this key."""
+    """Name of the table or view of a pointer key."""
     return decode(key.rsplit("/", 1)[-1].removesuffix(".json"))
 
 
 def transaction_key(transaction: str) -> str:
-    """The key of the record of a transaction (a uuid)."""
+    """Key of a transaction record; `transaction` is a UUID."""
     return f"{TRANSACTIONS_PREFIX}{transaction}.json"
 
 
 def claim_key(table_uuid: str) -> str:
-    """The key of the claim on a table: which name holds it, or that its files are to go."""
+    """Key of the claim on a table: which name holds it, or that its files are to be deleted."""
     return f"{CLAIMS_PREFIX}{table_uuid}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseLayout:
-    """Where keys and locations meet: the location of key `k` is `<base>/<k>`.
+    """Mapping between object keys and locations: the location of key `k` is `<base>/<k>`.
 
     Attributes:
-        base: the location of the store's empty key, such as `s3://tarn` or `file:///tmp/lake`, without a
-            slash at its end.
+        base: location of the store's empty key, such as `s3://tarn` or `file:///tmp/lake`, without a trailing
+            slash.
     """
 
     base: str
 
     @property
     def warehouse(self) -> str:
-        """The location under which all tables lie."""
+        """Location that contains all tables."""
         return f"{self.base}/{WAREHOUSE}"
 
     def location(self, key: str) -> str:
-        """The location of a key."""
+        """Location of a key."""
         return f"{self.base}/{key}"
 
     def key(self, location: str) -> str:
-        """The key of a location.
+        """Key of a location.
 
         Raises:
-            InvalidLocationError: it is not in this store.
+            InvalidLocationError: the location is not in this store.
         """
         prefix = f"{self.base}/"
         if not location.startswith(prefix):
@@ -209,13 +209,13 @@ class WarehouseLayout:
     def new_table(
         self, namespace: Sequence[str], name: str, table_uuid: str, *, requested: str | None = None
     ) -> str:
-        """A location that no other table has or will have: it ends in the table's uuid (invariant I7).
+        """A location that no other table has or will have: it ends in the table's UUID (invariant I7).
 
         Args:
-            namespace: the table's namespace.
-            name: the table's name.
-            table_uuid: the table's uuid, fresh.
-            requested: a folder under the warehouse that the caller would like it in.
+            namespace: namespace of the table.
+            name: name of the table.
+            table_uuid: new UUID of the table.
+            requested: folder in the warehouse that the caller prefers.
 
         Raises:
             InvalidLocationError: the requested folder is outside the warehouse or inside a table's location.
@@ -227,10 +227,10 @@ class WarehouseLayout:
         return f"{parent}/{encode_name(name)}-{table_uuid}"
 
     def check_parent(self, requested: str) -> str:
-        """`requested` without slashes at its end, if a table may be made below it.
+        """Require that a table may be created below the folder; returns it without trailing slashes.
 
         Raises:
-            InvalidLocationError: it is outside the warehouse or inside a table's location.
+            InvalidLocationError: the folder is outside the warehouse or inside a table's location.
         """
         parent = requested.rstrip("/")
         for segment in self._segments(parent):
@@ -243,10 +243,10 @@ class WarehouseLayout:
         return parent
 
     def check_table(self, location: str, table_uuid: str) -> str:
-        """`location`, if the catalog could have handed it out for this table.
+        """Require that the catalog could have assigned the location to this table; returns it unchanged.
 
         Raises:
-            InvalidLocationError: it is outside the warehouse, in another table's, or has another end.
+            InvalidLocationError: it is outside the warehouse, in another table's location, or lacks the UUID.
         """
         segments = self._segments(location)
         ends = segments and re.fullmatch(f"[A-Za-z0-9_~-]+-{re.escape(table_uuid)}", segments[-1])
@@ -260,10 +260,10 @@ class WarehouseLayout:
         return location
 
     def check_inside(self, location: str) -> str:
-        """`location`, if it is well formed and under the warehouse.
+        """Require a well-formed location in the warehouse; returns it unchanged.
 
         Raises:
-            InvalidLocationError: it is not.
+            InvalidLocationError: the location is malformed or outside the warehouse.
         """
         self._segments(location)
         return location
@@ -302,10 +302,10 @@ PATH_PROPERTIES = (
 
 
 def check_path_properties(properties: dict[str, str], location: str) -> None:
-    """Nothing, if every property that says where files are written stays inside the table's location.
+    """Require that every property that sets a write path stays inside the table's location.
 
     Raises:
-        InvalidLocationError: one of them points elsewhere.
+        InvalidLocationError: a property points elsewhere.
     """
     for name in PATH_PROPERTIES:
         path = properties.get(name)

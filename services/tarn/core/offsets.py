@@ -1,9 +1,10 @@
-"""The chain of offset ranges that makes ingestion exactly once (invariant I5).
+"""The chain of offset ranges that makes ingestion exactly-once (invariant I5).
 
-A table's summary holds one map per stream: for every partition the next offset that is not in the table yet.
-A batch carries half-open ranges. Judging a batch against the map of the very snapshot it builds on is the
-whole fence against lost replies, late requests, twins and zombies: a range either starts where the map ends,
-or is covered already, or the batch was cut from another view of the table and is made again.
+A table's snapshot summary has one offset map per stream: for every partition the next offset that is not in
+the table yet. A batch has half-open ranges. Checking a batch against the map of the snapshot that it builds
+on is the only fence, and a sufficient one, against lost responses, late requests, duplicate ingestors and
+zombies: a range either starts where the map ends, or is covered already, or the batch was read from an
+outdated view of the table and is read again.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdentity:
-    """What was read: offsets mean something only together with this.
+    """Identity of a topic; offsets are meaningful only together with it.
 
     Attributes:
-        cluster: the Kafka cluster's id.
-        topic: the topic's name.
-        topic_id: the id that a topic of the same name, made anew, does not have.
+        cluster: Kafka cluster id.
+        topic: topic name.
+        topic_id: topic id; a topic recreated under the same name has another.
     """
 
     cluster: str
@@ -39,39 +40,39 @@ class TopicIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Half-open: `start` is in, `end` is not. Compacted and aborted offsets inside count as covered."""
+    """Half-open range of offsets; compacted and aborted offsets inside count as covered."""
 
     partition: int
     start: int
     end: int
 
     def __post_init__(self) -> None:
-        """Refuses ranges that cannot exist."""
+        """Reject impossible ranges."""
         if self.partition < 0 or not 0 <= self.start <= self.end:
             raise ValueError(f"not an offset range: partition {self.partition}, [{self.start}, {self.end})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMap:
-    """Where a stream stands in a table: per partition the next offset to read.
+    """Committed offsets of a stream in a table: per partition the next offset to read.
 
     Attributes:
-        source: the topic that the offsets belong to.
-        next: partition to next offset; a partition that was never committed is absent.
+        source: topic that the offsets belong to.
+        next: partition to next offset; a partition without commits is absent.
     """
 
     source: TopicIdentity
     next: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Freezes the mapping."""
+        """Freeze the mapping."""
         object.__setattr__(self, "next", MappingProxyType(dict(sorted(self.next.items()))))
 
     def advance(self, ranges: Iterable[OffsetRange]) -> OffsetMap:
-        """The map after these ranges; partitions they do not name are carried forward.
+        """The map after these ranges; other partitions are carried forward.
 
         Raises:
-            ValueError: a range does not start where the map ends. Judge first.
+            ValueError: a range does not start where the map ends; call `check_offsets` first.
         """
         after = dict(self.next)
         for r in ranges:
@@ -81,7 +82,7 @@ class OffsetMap:
         return OffsetMap(source=self.source, next=after)
 
     def to_json(self) -> str:
-        """The compact form that stands in a snapshot summary."""
+        """Compact JSON, as stored in a snapshot summary."""
         return orjson.dumps(
             {
                 "v": FORMAT,
@@ -94,10 +95,10 @@ class OffsetMap:
 
     @staticmethod
     def from_json(text: str) -> OffsetMap:
-        """Reads the form of `to_json`.
+        """Parse the result of `to_json`.
 
         Raises:
-            CorruptStateError: it is not such a form.
+            CorruptStateError: the text is not of this form.
         """
         try:
             value = orjson.loads(text)
@@ -121,7 +122,7 @@ class Ready:
     """The batch continues the chain.
 
     Attributes:
-        after: the map to commit with it.
+        after: offset map to commit with it.
     """
 
     after: OffsetMap
@@ -129,20 +130,21 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyDone:
-    """Every range is in the table: an earlier attempt, or somebody else, committed it."""
+    """Every range is in the table: an earlier attempt or another writer committed it."""
 
     table: OffsetMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMismatch:
-    """The batch was cut from another view of the table: seek to the table's map and read again.
+    """The batch was read from an outdated view of the table: seek to the table's offsets and read again.
 
     Attributes:
-        partition: of the first range that does not fit.
-        expected: where the range starts.
-        found: where the table ends; None if it does not know the partition (any more).
-        kind: `gap` if rows would be lost, `overlap` if rows would be doubled.
+        partition: partition of the first range that does not fit.
+        expected: start of that range.
+        found: the table's next offset; None if its map lacks the partition (now).
+        kind: `gap` if rows would be lost, `overlap` if rows would be duplicated.
+        table: the table's offset map; None if there is none.
     """
 
     partition: int
@@ -153,7 +155,7 @@ class OffsetMismatch:
 
     @property
     def reason(self) -> str:
-        """For people."""
+        """Reason, for messages."""
         ends = f"ends at {self.found}" if self.found is not None else "does not know the partition"
         return (
             f"partition {self.partition}: the batch starts at {self.expected}, the table {ends} ({self.kind})"
@@ -170,19 +172,19 @@ def check_offsets(
     *,
     fresh: frozenset[int] = frozenset(),
 ) -> Verdict:
-    """Whether a batch may be committed on a base whose newest map is `table`.
+    """Check whether a batch may be committed on a base whose newest offset map is `table`.
 
     Args:
-        table: the newest map among the base's ancestors.
-        source: what the batch was read from.
-        ranges: what was read.
-        fresh: partitions that the table did not know when the batch's plan was made. Where they start was the
-            planner's business (the start of the log). Any other partition must be in the map: one that is
-            not there any more was taken back by a rollback, and its earlier rows with it.
+        table: newest offset map among the base's ancestors.
+        source: identity of the topic that the batch was read from.
+        ranges: offset ranges of the batch.
+        fresh: partitions that were missing from the table's map at planning time; the plan chose their start
+            (the log start). Any other partition must be in the map: if it is missing now, a rollback removed
+            it together with its earlier rows.
 
     Raises:
-        SourceChangedError: the map belongs to another topic or cluster; offsets cannot be compared.
-        ValueError: two ranges of one partition.
+        SourceChangedError: the map belongs to another topic or cluster; offsets are not comparable.
+        ValueError: two ranges have the same partition.
     """
     if len({r.partition for r in ranges}) != len(ranges):
         raise ValueError(f"a batch holds at most one range per partition: {ranges}")
@@ -201,10 +203,10 @@ def check_offsets(
 
 
 def require_same_source(table: TopicIdentity, seen: TopicIdentity) -> None:
-    """Returns if offsets of one can be compared with the other's.
+    """Require that the offsets of the two topics are comparable.
 
     Raises:
-        SourceChangedError: other cluster, topic or topic id.
+        SourceChangedError: cluster, topic or topic id differ.
     """
     if table == seen:
         return
@@ -223,6 +225,6 @@ def require_same_source(table: TopicIdentity, seen: TopicIdentity) -> None:
 
 
 def next_or_start(table: OffsetMap | None, log_starts: Mapping[int, int]) -> dict[int, int]:
-    """Where to read on: the table's map, and the start of the log for partitions that it does not know."""
+    """Start offsets: the table's offset map, or the log start for partitions it lacks."""
     known: Mapping[int, int] = table.next if table is not None else {}
     return {p: known.get(p, start) for p, start in sorted(log_starts.items())}

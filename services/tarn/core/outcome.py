@@ -18,7 +18,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """The write did not and will not happen: the stored value is another one.
+    """The write did not and will not happen: another value is stored.
 
     Attributes:
         reason: what was found instead, for people.
@@ -32,7 +32,7 @@ class Unknown:
     """The write may have happened, or may still happen.
 
     Attributes:
-        reason: why nothing better can be said, for people.
+        reason: why the outcome is unknown, for people.
     """
 
     reason: str

@@ -1,7 +1,7 @@
-"""What the reaper knows of a table's versions, and what may go: pure. See ADR 14.
+"""The reaper's model of a table's metadata versions, and what it may delete. Pure. See ADR 14.
 
-The chain of metadata files is the list of what was removed: each names the one before it, and what an older
-one has and its successor has not was removed by that commit.
+The chain of metadata files records what was removed: each file names its predecessor, and whatever a file has
+and its successor lacks was removed by that commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARKS_PREFIX = "reaper/v1/marks/"
 PURGED_PREFIX = "reaper/v1/purged/"
 HOLD_SUFFIX = ".json"
 HOLD_MS = 5 * 60_000
-"""So long does a hold that nobody renews keep the reaper from deleting, by the store's clock."""
+"""How long an unrenewed hold keeps the reaper from deleting, in milliseconds by the store's clock."""
 
 WAREHOUSE_PREFIX = "warehouse/"
 METADATA_SUFFIX = ".metadata.json"
@@ -33,10 +33,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What a commit, or several, removed from a table.
+    """What one or more commits removed from a table.
 
     Attributes:
-        snapshots: snapshot id -> location of its manifest list.
+        snapshots: snapshot id to the location of its manifest list.
         statistics: locations of statistics files.
     """
 
@@ -48,7 +48,7 @@ class Removed:
 
     @staticmethod
     def all_of(parts: Iterable[Removed]) -> Removed:
-        """All together."""
+        """The union of several removals."""
         snapshots: dict[int, str] = {}
         statistics: set[str] = set()
         for part in parts:
@@ -62,15 +62,15 @@ class Full:
     """One metadata file, as far as the reaper reads it.
 
     Attributes:
-        uuid: of the table.
-        root: the table's location, without a slash at its end.
-        previous: the metadata file before it; None for the first, or if its log does not say.
-        log: all metadata files that its log names.
-        snapshots: snapshot id -> location of its manifest list; None for one that has none (format 1).
+        uuid: UUID of the table.
+        root: location of the table, without a trailing slash.
+        previous: the metadata file before it; None for the first, or if its log does not name one.
+        log: all metadata files in its metadata log.
+        snapshots: snapshot id to the location of its manifest list; None for one without a list (format 1).
         statistics: locations of statistics files.
-        keeps_metadata: whether the table wants its old metadata files kept.
-        keeps_files: whether its files may be others' too (`gc.enabled` is false).
-        live_bytes: what the current snapshot says of the size of its files; None if it does not.
+        keeps_metadata: whether the table's old metadata files must be kept.
+        keeps_files: whether other tables may share its files (`gc.enabled` is false).
+        live_bytes: total size of the current snapshot's files in bytes, by its summary; None if not stated.
     """
 
     uuid: str
@@ -84,7 +84,7 @@ class Full:
     live_bytes: int | None
 
     def less(self, newer: Full) -> Removed:
-        """What this version has and a newer one has not."""
+        """What this version has and a newer one lacks."""
         return Removed(
             snapshots={
                 number: listed
@@ -100,10 +100,10 @@ class Version:
     """A metadata file in the chain.
 
     Attributes:
-        location: where it is.
-        modified_ms: when it was written, by the store's clock.
-        bytes: its size.
-        removed: what its successor has no more; empty for the current one.
+        location: location of the file.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
+        bytes: file size in bytes.
+        removed: what its successor lacks; empty for the current version.
     """
 
     location: str
@@ -113,10 +113,10 @@ class Version:
 
 
 def read_full(data: bytes, where: str) -> Full:
-    """A metadata file.
+    """Parse a metadata file.
 
     Raises:
-        CorruptStateError: it is none.
+        CorruptStateError: the data is not table metadata.
     """
     try:
         value = orjson.loads(data)
@@ -151,14 +151,14 @@ def _says(properties: Mapping[str, str], name: str, value: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """A list: what was removed from a table, written before the metadata that showed it is deleted.
+    """A candidate list: what was removed from a table, stored before the metadata that shows it is deleted.
 
     Attributes:
-        key: where the list is.
-        uuid: of the table.
-        root: its location.
-        removed: what is to be looked at once the grace has passed.
-        modified_ms: when it was written, by the store's clock.
+        key: key of the list.
+        uuid: UUID of the table.
+        root: location of the table.
+        removed: what to examine once the grace period has passed.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
     """
 
     key: str
@@ -168,7 +168,7 @@ class Candidates:
     modified_ms: int = 0
 
     def dump(self) -> bytes:
-        """As stored."""
+        """Serialise to the stored JSON."""
         return orjson.dumps(
             {
                 "format": FORMAT,
@@ -181,10 +181,10 @@ class Candidates:
 
 
 def read_candidates(key: str, data: bytes, modified_ms: int) -> Candidates:
-    """A list from what was stored.
+    """Parse a stored candidate list.
 
     Raises:
-        CorruptStateError: it is none that this version knows.
+        CorruptStateError: the data is not a candidate list of a known format.
     """
     try:
         value = orjson.loads(data)
@@ -206,12 +206,12 @@ def read_candidates(key: str, data: bytes, modified_ms: int) -> Candidates:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ListedManifest:
-    """A manifest as a manifest list names it.
+    """A manifest as described by a manifest list.
 
     Attributes:
-        path: its location.
-        sequence: the sequence number of the commit that wrote it.
-        sequence_min: the lowest sequence number of what is live in it.
+        path: location of the manifest.
+        sequence: sequence number of the commit that wrote it.
+        sequence_min: lowest sequence number of its live entries.
     """
 
     path: str
@@ -222,7 +222,7 @@ class ListedManifest:
 def dead_manifests(
     removed: Iterable[Sequence[ListedManifest]], kept: Iterable[Sequence[ListedManifest]]
 ) -> dict[str, ListedManifest]:
-    """The manifests of removed snapshots that no kept one names, by location."""
+    """Manifests of removed snapshots that no kept snapshot references, by location."""
     found = {manifest.path: manifest for manifests in removed for manifest in manifests}
     for manifests in kept:
         for manifest in manifests:
@@ -231,20 +231,20 @@ def dead_manifests(
 
 
 def may_hold(manifest: ListedManifest, dead: Collection[ListedManifest]) -> bool:
-    """Whether a kept manifest can name a file that was live in one of the dead ones.
+    """Whether a kept manifest can reference a file that was live in one of the dead ones.
 
-    A manifest never names a file that is younger than itself.
+    A manifest never references a file newer than itself.
     """
     return manifest.sequence >= min((one.sequence_min for one in dead), default=0)
 
 
 def key_within(location: str, *, bucket: str, root: str) -> str | None:
-    """The key of a file of a table; None if it does not lie in the table's own location.
+    """Object key of a table's file; None if the file is outside the table's own location.
 
     Args:
-        location: of the file.
-        bucket: the lake's.
-        root: the table's location.
+        location: location of the file.
+        bucket: bucket of the lake.
+        root: location of the table.
     """
     key, folder = _key(location, bucket), _key(root, bucket)
     if key is None or folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in key.split("/"):
@@ -253,7 +253,7 @@ def key_within(location: str, *, bucket: str, root: str) -> str | None:
 
 
 def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
-    """The prefix of all keys of a table, with a slash at its end; None if it is no place of its own (I7)."""
+    """Key prefix of a table, with a trailing slash; None if the location is not the table's own (I7)."""
     folder = _key(root.rstrip("/"), bucket)
     if folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in folder.split("/"):
         return None
@@ -270,12 +270,12 @@ def _key(location: str, bucket: str) -> str | None:
 
 @dataclass(slots=True)
 class Trust:
-    """Whether ages by the store's clock can be relied on. A clock that jumped is believed after a grace.
+    """Whether ages by the store's clock are reliable; after a clock jump, they are again once a grace period passed.
 
     Attributes:
-        now_ms: the store's time at the last look.
-        mono_ms: the process's own monotonic time then.
-        odd_ms: the monotonic time at which something was odd; None: nothing was.
+        now_ms: the store's time at the last check, in milliseconds since the epoch.
+        mono_ms: the process's monotonic time then, in milliseconds.
+        odd_ms: monotonic time of the last anomaly; None if there was none.
     """
 
     now_ms: int = 0
@@ -283,7 +283,7 @@ class Trust:
     odd_ms: int | None = None
 
     def look(self, *, store_ms: int, mono_ms: int, wall_ms: int) -> str | None:
-        """Take in the time; what is odd about it, if it is so for the first time."""
+        """Record the current times; returns a newly detected anomaly, or None."""
         jump_ms = (store_ms - mono_ms) - (self.now_ms - self.mono_ms)
         first = self.now_ms == 0
         self.now_ms, self.mono_ms = store_ms, mono_ms
@@ -296,7 +296,7 @@ class Trust:
         return None
 
     def passed(self, modified_ms: int, grace_ms: int) -> bool:
-        """Whether an object was written so long ago."""
+        """Whether an object is at least `grace_ms` old and the clock can be relied on."""
         if self.odd_ms is not None and self.mono_ms - self.odd_ms < grace_ms:
             return False
         return self.now_ms - modified_ms >= grace_ms

@@ -1,4 +1,4 @@
-"""Taking secrets out of texts that leave the machine: each value, in each form it may have. Pure."""
+"""Removal of secrets from texts that leave the machine: each value, in every form it may take. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 REPLACEMENT = "[secret]"
 CHARS_MIN = 8
-"""A shorter value is a name or a word, not a secret; replacing it would spoil the text."""
+"""A shorter value is a name or a word rather than a secret; replacing it would garble the text."""
 
 
 def values(content: str) -> frozenset[str]:
-    """The secret values in a file: all of it, each string of a JSON file, both halves of `id:secret`."""
+    """Secret values in a file: the whole content, each string of a JSON file, both halves of `id:secret`."""
     found = {content.strip()}
     with contextlib.suppress(ValueError):
         found |= set(_strings(json.loads(content)))
@@ -26,11 +26,11 @@ def values(content: str) -> frozenset[str]:
 
 
 def forms(value: str) -> frozenset[str]:
-    """How a value may stand in a text: plain, in JSON, in a URL, in base64 alone or within more."""
+    """Forms in which a value may appear in a text: plain, in JSON, in a URL, in base64 alone or embedded."""
     raw = value.encode()
     found = {value, json.dumps(value)[1:-1], quote(value, safe="")}
     for shift in range(3):
-        # The characters that also hold bits of the neighbours are left out.
+        # Omit the base64 characters that also encode bits of neighbouring bytes.
         padded = base64.b64encode(b"\0" * shift + raw)
         inner = padded[(shift * 8 + 5) // 6 : (shift * 8 + len(raw) * 8) // 6].decode()
         found |= {inner, inner.replace("+", "-").replace("/", "_")}
@@ -38,13 +38,13 @@ def forms(value: str) -> frozenset[str]:
 
 
 def needles(contents: Iterable[str], *, spared: Iterable[str] = ()) -> tuple[str, ...]:
-    """Everything to look for, the longest first; words in `spared` (names of services) are none."""
+    """All strings to search for, longest first; words in `spared` (service names) are excluded."""
     plain = {value for content in contents for value in values(content)} - set(spared)
     return tuple(sorted({form for value in plain for form in forms(value)}, key=lambda n: (-len(n), n)))
 
 
 def redacted(text: str, wanted: Iterable[str]) -> tuple[str, int]:
-    """The text without them, and how many were taken out."""
+    """(text without the wanted strings, number of replacements)."""
     count = 0
     for needle in wanted:
         if needle in text:
@@ -56,7 +56,7 @@ def redacted(text: str, wanted: Iterable[str]) -> tuple[str, int]:
 def redact_all(
     texts: Mapping[str, str], contents: Iterable[str], *, spared: Iterable[str] = ()
 ) -> tuple[dict[str, str], int]:
-    """Every text without the secrets in `contents`, and how many were taken out of all of them."""
+    """(texts without the secrets in `contents`, number of replacements in all of them)."""
     wanted = needles(contents, spared=spared)
     cleaned: dict[str, str] = {}
     total = 0

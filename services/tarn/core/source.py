@@ -1,4 +1,4 @@
-"""What ingestion asks of a topic, whichever client reads it."""
+"""Interface of a topic client, independent of the Kafka library."""
 
 from __future__ import annotations
 
@@ -17,63 +17,67 @@ class NoSuchTopicError(NotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class OffsetBounds:
-    """What a partition's log holds: offsets in [start, end); `end` is the last stable offset."""
+    """Offsets in a partition's log: [start, end); `end` is the last stable offset."""
 
     start: int
     end: int
 
 
 class TopicReader(Protocol):
-    """One topic. Used by one thread."""
+    """Reader of one topic. Not thread-safe."""
 
     def identity(self) -> TopicIdentity:
-        """Who the topic is right now, asked from the cluster.
+        """Current identity of the topic, as reported by the cluster.
 
         Raises:
-            NoSuchTopicError: it does not exist.
-            UnavailableError: no answer.
+            NoSuchTopicError: the topic does not exist.
+            UnavailableError: the cluster does not respond.
         """
 
     def bounds(self) -> dict[int, OffsetBounds]:
-        """What every partition holds right now.
+        """Current bounds of every partition.
 
         Raises:
-            NoSuchTopicError: it does not exist.
-            UnavailableError: no answer.
+            NoSuchTopicError: the topic does not exist.
+            UnavailableError: the cluster does not respond.
         """
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Reads on from exactly these positions; everything polled and not taken before is forgotten."""
+        """Continue at exactly these offsets; records buffered before are discarded."""
 
     def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
-        """What came within the time, per partition; a part without records says that only the position moved.
+        """Poll records, per partition; a part without records means that only the position advanced.
+
+        Args:
+            records_max: maximum number of records.
+            timeout_s: how long to wait for records, in seconds.
 
         Raises:
             OffsetGapError: the position is outside the log.
-            DataError: the log cannot be read there.
-            UnavailableError: no answer.
+            DataError: the log cannot be read at this position.
+            UnavailableError: the cluster does not respond.
         """
 
     def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
-        """Writes group offsets for lag tools; a failure is told, and harms nothing."""
+        """Commit group offsets for lag monitoring; a failure is logged and harmless."""
 
     def close(self) -> None:
-        """Gives up all connections."""
+        """Close all connections."""
 
 
 class TopicClient(Protocol):
-    """Opens topics."""
+    """Opens and creates topics."""
 
     def open(self, topic: str, *, stream: str) -> TopicReader:
-        """The topic, with nothing read yet.
+        """Open a topic; nothing is read yet.
 
         Raises:
-            UnavailableError: no broker answers.
+            UnavailableError: no broker responds.
         """
 
     def create(self, topic: str, *, partitions: int) -> None:
-        """Makes the topic; an existing one is fine.
+        """Create a topic; an existing one is left alone.
 
         Raises:
-            UnavailableError: no broker answers.
+            UnavailableError: no broker responds.
         """

@@ -1,6 +1,6 @@
-"""The ingestor spec: what a YAML file may say, and messages that name what it may not.
+"""The ingestor spec: the schema of its YAML file, and messages that name what is wrong in one.
 
-One file holds one ingestor. Nothing is guessed: an unknown field, a wrong type or a reference to a missing
+One file defines one ingestor. Nothing is guessed: an unknown field, a wrong type or a reference to a missing
 column is an `InvalidSpecError` that names the file, the path in it, the value and what is allowed.
 """
 
@@ -56,14 +56,14 @@ class _Model(BaseModel):
 
 
 class Metadata(_Model):
-    """Who the ingestor is, and its stream, under whose name the table keeps offsets: the same if not said."""
+    """Name of the ingestor, and of its stream, under which the table keeps offsets; by default the same."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     stream: Annotated[str | None, Field(pattern=NAME_PATTERN)] = None
 
 
 class KafkaSource(_Model):
-    """One topic, all of its partitions."""
+    """One topic, with all its partitions."""
 
     topic: Annotated[str, Field(pattern=TOPIC_PATTERN)]
     create: bool = False
@@ -71,7 +71,7 @@ class KafkaSource(_Model):
 
 
 class Source(_Model):
-    """Where rows come from."""
+    """Source of the rows."""
 
     kafka: KafkaSource
 
@@ -85,10 +85,10 @@ class PartitionRule(_Model):
 
     @staticmethod
     def parse(text: str) -> PartitionRule:
-        """Reads the short form.
+        """Parse the short form.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not a partition rule.
         """
         found = _TRANSFORM.fullmatch(text.strip())
         if found is None:
@@ -107,7 +107,7 @@ class PartitionRule(_Model):
 
     @property
     def name(self) -> str:
-        """The partition field's name in the table."""
+        """Name of the partition field in the table."""
         return self.column + _SUFFIX.get(self.transform, f"_{self.transform}")
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class PartitionRule(_Model):
 
 
 class TableRef(_Model):
-    """A table's name; levels of the namespace are joined by a dot."""
+    """Table identifier; namespace levels are separated by dots."""
 
     namespace: str
     name: Annotated[str, Field(pattern=LEVEL_PATTERN)]
@@ -134,7 +134,7 @@ class TableRef(_Model):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The namespace's levels."""
+        """Levels of the namespace."""
         return tuple(self.namespace.split("."))
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class TableRef(_Model):
 
 
 class TableSpec(TableRef):
-    """The table to write: made from the spec where it does not exist."""
+    """The target table; created from the spec if it does not exist."""
 
     partitioning: tuple[PartitionRule, ...] = ()
     properties: dict[str, str] = Field(default_factory=dict)
@@ -160,13 +160,13 @@ class FieldSpec(_Model):
     """One column.
 
     Attributes:
-        name: the column.
-        type: an Iceberg primitive type.
-        required: a record without a value is a bad record.
-        source: where the value stands in the message: keys joined by dots; the column's name if not said.
-        encoding: how a timestamp is written: ISO 8601 text, or a whole number since 1970-01-01T00:00Z.
-        values: the only values that are allowed, for text and whole numbers; any if not said. A record with
-            another one is a bad record; one without a value is not.
+        name: column name.
+        type: Iceberg primitive type.
+        required: whether a record without a value is a bad record.
+        source: path of the value in the message, keys separated by dots; by default the column name.
+        encoding: encoding of a timestamp: ISO 8601 string, or an integer since 1970-01-01T00:00Z.
+        values: allowed values, for strings and integers; by default any. A record with another value is a bad
+            record; one without a value is not.
     """
 
     name: Annotated[str, Field(pattern=COLUMN_PATTERN)]
@@ -208,15 +208,15 @@ class FieldSpec(_Model):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The keys that lead to the value."""
+        """Keys that lead to the value."""
         return tuple((self.source if self.source is not None else self.name).split("."))
 
 
 def _check_values(kind: str, values: tuple[str | int, ...]) -> None:
-    """Returns if values of this type may be listed, each once.
+    """Require that the values suit the column's type and are distinct.
 
     Raises:
-        ValueError: they may not.
+        ValueError: they do not.
     """
     wanted = {"string": str, "int": int, "long": int}.get(kind)
     if wanted is None:
@@ -258,7 +258,7 @@ class SchemaSpec(_Model):
 
 
 class Batching(_Model):
-    """When a batch is cut: at the first limit that is reached."""
+    """When a batch is closed: at the first limit reached."""
 
     max_records: Annotated[int, Field(alias="maxRecords", ge=1, le=5_000_000)] = 100_000
     max_bytes: Annotated[int, Field(alias="maxBytes", ge=1_024, le=1_073_741_824)] = 33_554_432
@@ -268,14 +268,14 @@ class Batching(_Model):
 
 
 class DeadLetters(_Model):
-    """Where bad records go."""
+    """Where bad records are written."""
 
     table: TableRef = TableRef(namespace="ops", name="dead_letters")
     max_record_bytes: Annotated[int, Field(alias="maxRecordBytes", ge=1_024, le=104_857_600)] = 4_194_304
 
 
 class IngestorBody(_Model):
-    """What the ingestor does."""
+    """Definition of the ingestor."""
 
     source: Source
     table: TableSpec
@@ -294,7 +294,7 @@ class IngestorBody(_Model):
 
 
 def _check_partitioning(rules: tuple[PartitionRule, ...], types: dict[str, str]) -> None:
-    """Returns if a table with these columns can be partitioned so, and every engine can read it.
+    """Require that a table with these columns can be partitioned so, and that every engine can read it.
 
     Raises:
         ValueError: it cannot.
@@ -345,20 +345,20 @@ class IngestorSpec(_Model):
 
     @property
     def name(self) -> str:
-        """The ingestor's name."""
+        """Name of the ingestor."""
         return self.metadata.name
 
     @property
     def stream(self) -> str:
-        """The stream's name: what the table knows its offsets by."""
+        """Name of the stream, under which the table keeps its offsets."""
         return self.metadata.stream or self.metadata.name
 
 
 def parse_spec(text: str, *, file: str) -> IngestorSpec:
-    """The spec in a YAML text.
+    """Parse a spec from YAML.
 
     Raises:
-        InvalidSpecError: with the file, the path in it, the value, and what is allowed.
+        InvalidSpecError: names the file, the path in it, the value, and what is allowed.
     """
     if len(text.encode()) > SPEC_BYTES_MAX:
         raise InvalidSpecError(f"{file}: more than {SPEC_BYTES_MAX} bytes; a spec is a small text", file=file)
@@ -384,24 +384,24 @@ def parse_spec(text: str, *, file: str) -> IngestorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """Specs that are right alone and wrong together: one name, stream or table is wanted twice.
+    """Specs that are valid alone but exclude each other: they share a name, stream or table.
 
     Attributes:
-        files: all of them, sorted; the order says nothing about who is right.
-        about: what they share, for people.
+        files: file names, sorted; the order implies no precedence.
+        about: what they share, for messages.
     """
 
     files: tuple[str, ...]
     about: str
 
     def refusal(self, file: str, *, why: str) -> InvalidSpecError:
-        """The error of one of them."""
+        """The error of one of the files."""
         others = ", ".join(f for f in self.files if f != file)
         return InvalidSpecError(f"{file}: {self.about}; {why}. The other: {others}", file=file)
 
 
 def clashes(specs: Mapping[str, IngestorSpec]) -> list[Clash]:
-    """Groups of files of which at most one can be used; files that share nothing are in none."""
+    """Groups of files of which at most one can be used; files without conflicts are in none."""
     wants: dict[str, list[str]] = {}
     for file, spec in sorted(specs.items()):
         wants.setdefault(f"metadata.name {spec.name!r} is used twice", []).append(file)
@@ -423,15 +423,15 @@ def clashes(specs: Mapping[str, IngestorSpec]) -> list[Clash]:
 
 
 def settle(clash: Clash, holders: frozenset[str]) -> tuple[str | None, dict[str, InvalidSpecError]]:
-    """The one file of a clash that may be used, and the errors of the others.
+    """Decide which file of a clash may be used.
 
     Args:
-        clash: who is at odds.
-        holders: the files whose table holds their stream already.
+        clash: the conflicting files.
+        holders: files whose table already has their stream.
 
     Returns:
-        The only holder, so that a new file never stops an ingestor that works; None if there is none or
-            more than one.
+        The file that may be used, and the errors of the others. It is the only holder, so that a new file
+        never stops a working ingestor; None if there is no holder or more than one.
     """
     winner = next(iter(holders)) if len(holders) == 1 else None
     if winner is not None:
@@ -459,7 +459,7 @@ _ALLOWED: dict[str, type[BaseModel]] = {
 
 
 def _tell(error: Any) -> str:
-    """One problem for people: path, value, what is allowed."""
+    """One problem as a message: path, value, what is allowed."""
     parts = [str(p) for p in error["loc"]]
     path = ".".join(parts) or "the file"
     kind = error["type"]

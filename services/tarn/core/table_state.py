@@ -1,7 +1,7 @@
-"""What a committer sees of a table, and the commit it may send: change is data, all of it pure.
+"""A committer's view of a table, and the commits that it sends: changes are data, everything is pure.
 
-Works on the parsed metadata JSON of the REST catalog. A table has a hundred snapshots; building models of all
-of them for every commit would cost more than the commit.
+Works on the parsed metadata JSON of the REST catalog. A table has about a hundred snapshots; building models
+of all of them for every commit would cost more than the commit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class TableState:
     """One version of a table's metadata.
 
     Args:
-        metadata: the parsed metadata JSON; kept, not copied.
-        location: where it was read from, for people.
+        metadata: parsed metadata JSON; kept, not copied.
+        location: metadata location, for messages.
     """
 
     def __init__(self, metadata: Json, *, location: str | None = None) -> None:
@@ -33,32 +33,32 @@ class TableState:
 
     @property
     def uuid(self) -> str:
-        """The table's uuid."""
+        """UUID of the table."""
         return str(self.metadata["table-uuid"])
 
     @property
     def root(self) -> str:
-        """The table's location, without a slash at its end."""
+        """Location of the table, without a trailing slash."""
         return str(self.metadata["location"]).rstrip("/")
 
     @property
     def format_version(self) -> int:
-        """Iceberg's format version."""
+        """Iceberg format version."""
         return int(self.metadata["format-version"])
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties."""
+        """Table properties."""
         return self.metadata.get("properties") or {}
 
     @property
     def refs(self) -> Mapping[str, Json]:
-        """Branches and tags by name."""
+        """Branches and tags, by name."""
         return self.metadata.get("refs") or {}
 
     @property
     def head_id(self) -> int | None:
-        """The snapshot that the main branch points at; None before the first commit."""
+        """Id of the current snapshot of the main branch; None before the first commit."""
         ref = self.refs.get(MAIN)
         if ref is not None:
             return int(ref["snapshot-id"])
@@ -67,20 +67,20 @@ class TableState:
 
     @property
     def head(self) -> Json | None:
-        """The head's snapshot."""
+        """The current snapshot of the main branch; None before the first commit."""
         found = self.head_id
         return None if found is None else self.snapshot(found)
 
     @property
     def last_sequence(self) -> int:
-        """The highest sequence number given so far."""
+        """Highest sequence number assigned so far."""
         return int(self.metadata.get("last-sequence-number") or 0)
 
     def snapshot(self, snapshot_id: int) -> Json:
         """A snapshot by id.
 
         Raises:
-            CorruptStateError: it is not in the metadata.
+            CorruptStateError: the metadata lacks it.
         """
         found = self._by_id.get(snapshot_id)
         if found is None:
@@ -90,7 +90,7 @@ class TableState:
         return found
 
     def ancestors(self, snapshot_id: int | None = None) -> Iterator[Json]:
-        """The head (or the given snapshot) and its known ancestors, newest first, up to an expired one."""
+        """Yield the current (or the given) snapshot and its ancestors, newest first, up to an expired one."""
         at = self.head_id if snapshot_id is None else snapshot_id
         while at is not None:
             found = self._by_id.get(at)
@@ -100,17 +100,22 @@ class TableState:
             at = found.get("parent-snapshot-id")
 
     def is_ancestor(self, snapshot_id: int) -> bool:
-        """Whether the head descends from the snapshot, or is it."""
+        """Whether the snapshot is the current one or an ancestor of it."""
         return any(s["snapshot-id"] == snapshot_id for s in self.ancestors())
 
     def newest(self, key: str, *, tag: str) -> str | None:
-        """The newest value of a summary key among the head's ancestors.
+        """Newest value of a summary property among the current snapshot's ancestors.
 
-        Where expiry cut the ancestry before a value was found, the tagged snapshot speaks, if it is older
-        than all known ancestors: our commits move the tag, so it is the last of ours.
+        If expiry cut the ancestry before a value was found, falls back to the tagged snapshot, provided it is
+        older than all known ancestors: Tarn's commits move the tag, so it is Tarn's last commit.
+
+        Args:
+            key: name of the summary property.
+            tag: name of the tag that moves with it.
 
         Raises:
-            CorruptStateError: the ancestry is cut, the tag does not help, and we wrote the table before.
+            CorruptStateError: the ancestry is cut, the tag does not help, and the property was written
+                before.
         """
         oldest: Json | None = None
         for snapshot in self.ancestors():
@@ -139,7 +144,7 @@ class TableState:
 
 
 def marker_property(key: str) -> str:
-    """The table property that remembers that a summary key was ever written."""
+    """Table property that records that a summary property was ever written."""
     return f"{key}.since"
 
 
@@ -149,14 +154,17 @@ def _sequence(snapshot: Json) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What a commit adds, before it is known on which base.
+    """What a commit appends, independent of its base.
 
     Attributes:
-        commit_id: one for all attempts of one logical commit (invariant I4).
-        summary: entries of ours; totals are computed.
-        tag: the tag that moves to the new snapshot.
-        since: a property that is set once with the first commit.
-        files, records, bytes: what the manifest adds.
+        commit_id: identifies the logical commit; the same for all attempts (invariant I4).
+        summary: Tarn's own summary properties; totals are computed.
+        tag: tag that moves to the new snapshot.
+        since: table property that is set once, by the first commit.
+        files: number of files added.
+        records: number of rows added.
+        bytes: size of the files added, in bytes.
+        partitions: number of partitions touched.
     """
 
     commit_id: str
@@ -178,12 +186,12 @@ class CommitRequest:
     snapshot_id: int
 
     def body(self) -> Json:
-        """The request's JSON."""
+        """JSON body of the request, without the identifier."""
         return {"requirements": list(self.requirements), "updates": list(self.updates)}
 
 
 def summarize(state: TableState, append: Append) -> dict[str, str]:
-    """The summary of the new snapshot: Iceberg's own counts and totals, the commit id, and our entries."""
+    """Summary of the new snapshot: Iceberg's counts and totals, the commit id, and Tarn's own properties."""
     before: Mapping[str, str] = (state.head or {}).get("summary") or {}
 
     def total(key: str, added: int) -> str:
@@ -220,16 +228,16 @@ def build_commit(
     now_ms: int,
     retention: Retention,
 ) -> CommitRequest:
-    """The commit of an append on exactly this base.
+    """Build the commit of an append on exactly this base.
 
     Args:
-        state: the base; the request holds only if its head is still the head.
+        state: base; the commit requires that its current snapshot is still current.
         append: what is added.
-        snapshot_id: the new snapshot's id.
-        manifest_list: where the manifest list of the new snapshot was written.
-        added_rows: how many row ids the manifest list gave out (format 3).
-        now_ms: wall time; the snapshot never gets an earlier one than its parent.
-        retention: what to remove, where the table's own properties do not say.
+        snapshot_id: id of the new snapshot.
+        manifest_list: location of the new snapshot's manifest list.
+        added_rows: number of row ids that the manifest list assigned (format version 3).
+        now_ms: wall-clock time in milliseconds; the snapshot's timestamp is never before its parent's.
+        retention: default snapshot retention, where the table's properties set none.
     """
     head = state.head
     parent_ms = max(int(head["timestamp-ms"]) if head else 0, int(state.metadata.get("last-updated-ms") or 0))
@@ -263,7 +271,7 @@ def build_commit(
     requirements: list[Json] = [
         {"type": "assert-table-uuid", "uuid": state.uuid},
         {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": state.head_id},
-        # A change of columns moves no snapshot: without this, files of the old columns would go in unseen.
+        # A schema change adds no snapshot: without this, files of the old schema could be added unnoticed.
         {"type": "assert-current-schema-id", "current-schema-id": state.metadata["current-schema-id"]},
     ]
     return CommitRequest(requirements=requirements, updates=updates, snapshot_id=snapshot_id)

@@ -1,7 +1,7 @@
-"""Which transform takes which type: the table of Iceberg's specification, "Partition Transforms".
+"""Which partition transform applies to which type, by the Iceberg specification, "Partition Transforms".
 
-A table with a transform that does not fit its column can be made by a careless client; engines then neither
-read nor drop it. So it is refused where specs and tables are made.
+A careless client can create a table whose transform does not fit its column, which engines can then neither
+read nor drop. Specs and create requests with such a transform are therefore rejected.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NEVER = ("geometry", "geography", "variant")
 
 
 def fits(transform: str, kind: object) -> bool:
-    """Whether a column of this type can be transformed so.
+    """Whether a transform applies to a column of this type.
 
     Args:
-        transform: by its name, with or without its width: `bucket`, `bucket[16]`.
-        kind: an Iceberg type as in table metadata: a name, or a dict for a struct, list or map.
+        transform: transform name, with or without width: `bucket`, `bucket[16]`.
+        kind: Iceberg type as in table metadata: a name, or a dict for a struct, list or map.
     """
     name = _base(transform)
     if name == "void":
@@ -39,13 +39,13 @@ def fits(transform: str, kind: object) -> bool:
 
 
 def types_for(transform: str) -> str:
-    """The types that a transform takes, for people."""
+    """The types that a transform applies to, for messages."""
     allowed = _FOR.get(_base(transform))
     return ", ".join(allowed) if allowed else f"any but {', '.join(_NEVER)} and nested types"
 
 
 def transforms_for(kind: object) -> list[str]:
-    """The transforms that take a type, besides void."""
+    """The transforms that apply to a type, except void."""
     return [name for name in ("identity", *_FOR) if fits(name, kind)]
 
 

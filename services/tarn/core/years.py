@@ -1,4 +1,4 @@
-"""The years that are stored: 1 to 9999. Most engines cannot read a date or time outside of them."""
+"""Years that can be stored: 1 to 9999. Most engines cannot read dates or timestamps outside this range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG_TIME = pa.timestamp("us", "UTC")
 
 
 def outside(column: pa.Array) -> list[int]:
-    """The indices of dates, or of times in microseconds, before year 1 or after year 9999."""
+    """Indexes of dates, or of timestamps in microseconds, before year 1 or after year 9999."""
     if pa.types.is_date32(column.type):
         numbers, low, high = column.cast(pa.int32()), DAYS_MIN, DAYS_MAX
     else:
@@ -31,9 +31,9 @@ def outside(column: pa.Array) -> list[int]:
 
 
 def log_times(times_ms: Sequence[int]) -> pa.Array:
-    """Kafka's timestamps as `LOG_TIME`: null where there is none (negative), or one after year 9999.
+    """Kafka timestamps as `LOG_TIME`; null where there is none (negative) or one after year 9999.
 
-    A producer may send any number as the time of a record. The record itself is good, so it is kept.
+    A producer may send any number as a record's timestamp. The record itself is good, so it is kept.
     """
     times = pa.array(times_ms, pa.int64())
     known = pc.and_(pc.greater_equal(times, 0), pc.less_equal(times, MICROS_MAX // 1_000))

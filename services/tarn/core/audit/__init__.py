@@ -1,1 +1,1 @@
-"""What a whole lake must satisfy, judged over a model of it: pure, and shared with nothing that writes."""
+"""Integrity rules of a whole lake, checked on a model of it: pure, and sharing no code with any writer."""

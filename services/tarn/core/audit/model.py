@@ -1,4 +1,4 @@
-"""The model that is judged, and what a judgement says."""
+"""The model of a lake that is audited, and the findings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tarn.core.errors import CorruptStateError
 
 Json = dict[str, Any]
 SizeOf = Callable[[str], int | None]
-"""The size in bytes of the object at a location; None if there is none."""
+"""Size in bytes of the object at a location; None if it does not exist."""
 
 
 class Kind(StrEnum):
-    """What can be found."""
+    """Kinds of findings."""
 
     POINTER_UNREADABLE = "pointer unreadable"
     POINTER_MISPLACED = "pointer under another name"
@@ -69,16 +69,16 @@ NOTES = frozenset(
         Kind.LETTERS_WAITING,
     }
 )
-"""Worth knowing and no damage by itself: nothing is lost, or a reason outside the lake explains it."""
+"""Kinds that are no damage in themselves: nothing is lost, or a cause outside the lake explains them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it must be.
+    """One violation of a rule.
 
     Attributes:
-        kind: which.
-        where: the table, name or key.
+        kind: kind of finding.
+        where: table, name or key.
         what: what was expected and what was found, with values.
         fix: what to do.
     """
@@ -90,19 +90,19 @@ class Finding:
 
     @property
     def damage(self) -> bool:
-        """Whether the lake is damaged by it."""
+        """Whether the finding is damage to the lake."""
         return self.kind not in NOTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """An earlier metadata file that the log names.
+    """An earlier metadata file listed in the metadata log.
 
     Attributes:
-        location: where it is said to be.
-        size_bytes: None if it is not there.
-        uuid: the table's uuid in it; None if it cannot be read.
-        parent: the last entry of its own log; None if it has none.
+        location: location in the log.
+        size_bytes: file size in bytes; None if the file does not exist.
+        uuid: table UUID in the file; None if unreadable.
+        parent: last entry of the file's own log; None if it has none.
     """
 
     location: str
@@ -113,12 +113,12 @@ class Logged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """A metadata file of a higher version than the current one, which the current one does not know.
+    """A metadata file with a higher version than the current one, which the current one does not reference.
 
     Attributes:
-        location: where it is.
-        parent: the last entry of its log.
-        updated_ms: when it was made.
+        location: location of the file.
+        parent: last entry of its metadata log.
+        updated_ms: its last-updated time, in milliseconds since the epoch.
     """
 
     location: str
@@ -128,7 +128,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The lowest and highest Kafka partition and offset of a file's rows."""
+    """Lowest and highest Kafka partition and offset among a file's rows."""
 
     partition_min: int
     partition_max: int
@@ -141,11 +141,12 @@ class FileEntry:
     """A live file of a manifest.
 
     Attributes:
-        path: its location.
-        bytes, records: as the manifest states them.
-        deletes: whether it holds deletes.
-        snapshot_id: the snapshot that added it.
-        bounds: where its rows came from, if they say.
+        path: location of the file.
+        bytes: file size in bytes, by the manifest.
+        records: number of rows, by the manifest.
+        deletes: whether it is a delete file.
+        snapshot_id: snapshot that added it.
+        bounds: bounds of the trace column, if the file has them.
     """
 
     path: str
@@ -158,7 +159,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """A manifest as a list names it: its location and stated length."""
+    """A manifest as described by a manifest list: location and length in bytes."""
 
     path: str
     bytes: int
@@ -166,16 +167,16 @@ class ManifestEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Everything of one table that is judged.
+    """Everything about one table that is audited.
 
     Attributes:
-        pointer: what names it.
-        metadata: the parsed metadata that the pointer names.
-        logged: the files of its metadata log, oldest first.
-        ahead: files of higher versions that are in no history.
-        lists: location of a manifest list -> its manifests; None where it cannot be read.
-        manifests: location of a manifest -> its live files; None where it cannot be read.
-        unreadable: location -> why it cannot be read, where it is there.
+        pointer: the pointer of the table.
+        metadata: parsed metadata that the pointer names.
+        logged: files of the metadata log, oldest first.
+        ahead: metadata files of higher versions that no history contains.
+        lists: location of a manifest list to its manifests; None where unreadable.
+        manifests: location of a manifest to its live files; None where unreadable.
+        unreadable: location to the reason, for objects that exist but cannot be read.
     """
 
     pointer: PointerValue
@@ -188,33 +189,33 @@ class Table:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Qualified name, for messages."""
         return self.pointer.text
 
     @property
     def uuid(self) -> str:
-        """The table's uuid."""
+        """UUID of the table."""
         return str(self.metadata.get("table-uuid"))
 
     @property
     def root(self) -> str:
-        """Where its files lie, without a slash at the end."""
+        """Location of the table, without a trailing slash."""
         return str(self.metadata.get("location", "")).rstrip("/")
 
     @property
     def snapshots(self) -> list[Json]:
-        """All snapshots that are kept."""
+        """All snapshots in the metadata."""
         return list(self.metadata.get("snapshots") or [])
 
     @property
     def refs(self) -> Mapping[str, Json]:
-        """Branches and tags."""
+        """Branches and tags, by name."""
         found: Mapping[str, Json] = self.metadata.get("refs") or {}
         return found
 
     @property
     def head_id(self) -> int | None:
-        """The current snapshot's id."""
+        """Id of the current snapshot; None if there is none."""
         main = self.refs.get("main")
         found = main.get("snapshot-id") if main else self.metadata.get("current-snapshot-id")
         return None if found is None or found == -1 else int(found)
@@ -230,22 +231,22 @@ class Table:
         return found[::-1]
 
     def files_of(self, snapshot: Json) -> Iterator[FileEntry]:
-        """The live files of a snapshot, as far as its list and manifests can be read."""
+        """Yield the live files of a snapshot, as far as its manifest list and manifests are readable."""
         for manifest in self.lists.get(snapshot.get("manifest-list", "")) or ():
             yield from self.manifests.get(manifest.path) or ()
 
 
 def statistics_of(metadata: Json) -> Iterator[tuple[str, int]]:
-    """Location and stated size of every statistics file."""
+    """Yield (location, size in bytes) of every statistics file, by the metadata."""
     for name in ("statistics", "partition-statistics"):
         for entry in metadata.get(name) or ():
             yield str(entry["statistics-path"]), int(entry["file-size-in-bytes"])
 
 
 def letters_of(table: Table) -> Iterator[tuple[str, str, int, int]]:
-    """(stream, location, bytes, sequence) of every dead-letter file that any snapshot names, each once.
+    """Yield (stream, location, bytes, sequence) of every dead-letter file in any snapshot, each once.
 
-    A list that cannot be read is left out here; the offset judgement tells of it.
+    Unreadable lists are skipped here; `judge_offsets` reports them.
     """
     seen: set[str] = set()
     for snapshot in table.snapshots:
@@ -263,7 +264,7 @@ def letters_of(table: Table) -> Iterator[tuple[str, str, int, int]]:
 
 
 def locations(table: Table) -> Iterator[str]:
-    """Every location that the table reaches, each once, what names another one after it."""
+    """Yield every location that the table references, each once, after the locations it references itself."""
     seen: set[str] = set()
     for found in _locations(table):
         if found not in seen:

@@ -1,4 +1,4 @@
-"""Judges the catalog's register as a whole: every name, its namespace, and what its pointer refers to."""
+"""Audit of the catalog's registry: every name, its namespace, and the target of its pointer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def judge_names(
     claims: Mapping[str, ClaimValue],
     keys: Collection[str],
 ) -> Iterator[Finding]:
-    """What is wrong with names and namespaces.
+    """Yield the findings about names and namespaces.
 
     Args:
-        pointers: every pointer that can be read, tombstones too.
-        namespaces: every namespace that can be read.
-        claims: every claim that can be read, by the table's uuid.
+        pointers: every readable pointer, including tombstones.
+        namespaces: every readable namespace.
+        claims: every readable claim, by table UUID.
         keys: every key below `catalog/v1/`.
     """
     yield from _twice(pointers)
@@ -73,7 +73,7 @@ def judge_names(
 def _twice(pointers: Sequence[PointerValue]) -> Iterator[Finding]:
     first: dict[str, PointerValue] = {}
     for pointer in pointers:
-        # A rename leaves both names for a moment, each with the intent that says which of them counts.
+        # A rename leaves both names for a moment, each with the intent that determines which is valid.
         if not pointer.live or pointer.intent is not None:
             continue
         for what in {pointer.uuid, pointer.metadata or pointer.uuid}:
@@ -172,7 +172,7 @@ def _namespace(
 
 
 def keys_to_copy(keys: Sequence[str]) -> list[str]:
-    """The catalog's keys in the order in which a copy is put in place: what names another comes later."""
+    """The catalog's keys in the order in which a copy is written: an object follows those it references."""
     order = ("keys/", "namespaces/", "transactions/", "pointers/")
 
     def rank(key: str) -> tuple[int, str]:

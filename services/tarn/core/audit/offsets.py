@@ -1,4 +1,4 @@
-"""Judges the offset chain of ingested tables, and their dead letters (invariants I5 and I12)."""
+"""Audit of the offset chain of ingested tables and of their dead letters (invariants I5 and I12)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEEP = "stop the ingestor, keep the table as it is, and report it: a defect or a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """Where a stream stands in a table: its newest map."""
+    """Position of a stream in a table: its newest offset map."""
 
     table: str
     stream: str
@@ -29,7 +29,7 @@ class Stand:
 
 
 def stands(table: Table) -> list[Stand]:
-    """The newest readable map of every stream, of the current snapshot's history."""
+    """Newest readable offset map of every stream in the current snapshot's history."""
     newest: dict[str, OffsetMap] = {}
     by_id = {snapshot["snapshot-id"]: snapshot for snapshot in table.snapshots}
     tagged = [
@@ -37,7 +37,7 @@ def stands(table: Table) -> list[Stand]:
         for name, ref in table.refs.items()
         if name.startswith(TAG_PREFIX) and ref.get("snapshot-id") in by_id
     ]
-    # Where the history is thinned before a stream's map, the tag that moves with its commits has it.
+    # If history was thinned before a stream's map, the tag that moves with its commits has it.
     for snapshot in [*tagged, *table.chain()]:
         for stream, text in _maps(snapshot):
             try:
@@ -48,7 +48,7 @@ def stands(table: Table) -> list[Stand]:
 
 
 def judge_offsets(table: Table) -> Iterator[Finding]:
-    """Each snapshot's rows begin where the map of the one before ended, and end before its own map does."""
+    """Check that each snapshot's rows start where the previous offset map ended and end before its own."""
     chain = table.chain()
     added = _added(table)
     before: dict[str, OffsetMap] = {}
@@ -86,10 +86,10 @@ def judge_offsets(table: Table) -> Iterator[Finding]:
 
 
 def judge_streams(table: Table) -> Iterator[Finding]:
-    """Two streams of one topic: the same records may be there twice, and are if rows outnumber offsets.
+    """Check for two streams of one topic: their records may be duplicated, and are if rows outnumber offsets.
 
-    Where a stream began is not known when its first snapshots are expired, so rows are counted: each has an
-    offset of its own between the lowest one in the table and the farthest map, or some are there twice.
+    The start of a stream is unknown once its first snapshots have expired, so rows are counted: each has a
+    distinct offset between the lowest one in the table and the highest map, or some are duplicates.
     """
     found = _streams(table)
     by_source: dict[tuple[str, str], list[Stand]] = {}
@@ -120,7 +120,7 @@ def judge_streams(table: Table) -> Iterator[Finding]:
 
 
 def _streams(table: Table) -> list[Stand]:
-    """As `stands`, and where history is cut also streams that only their tag remembers."""
+    """Like `stands`, plus, where history is cut, streams known only from their tag."""
     found = {stand.stream: stand for stand in stands(table)}
     chain = table.chain()
     if not chain or chain[0].get("parent-snapshot-id") is None:
@@ -143,7 +143,7 @@ def _streams(table: Table) -> list[Stand]:
 
 
 def _doubled(table: Table, streams: Sequence[Stand]) -> int:
-    """How many live rows there are more than offsets they could have; 0 if none, or if that is not known."""
+    """Number of live rows in excess of the offsets they can have; 0 if there are none or it is unknown."""
     chain = table.chain()
     files = list(table.files_of(chain[-1])) if chain else []
     rows = [file for file in files if not file.deletes]
@@ -160,7 +160,7 @@ def _doubled(table: Table, streams: Sequence[Stand]) -> int:
 
 
 def judge_letters(tables: Sequence[LetterFacts]) -> Iterator[Finding]:
-    """Every dead-letter file that a table names is in the dead-letter table, or waits to be."""
+    """Check that every dead-letter file that a table lists is in the dead-letter table or pending."""
     for facts in tables:
         lost: dict[str, list[str]] = {}
         waiting: dict[str, int] = {}
@@ -196,10 +196,12 @@ class LetterFacts:
     """What one table says about dead letters.
 
     Attributes:
-        table, uuid, root: which table, and where it lies.
-        named: (stream, location, sequence) of the files that its snapshots name.
-        markers: if it is a dead-letter table: stream -> how far that one is registered.
-        live: if it is one: the locations of its live files.
+        table: name of the table.
+        uuid: UUID of the table.
+        root: location of the table.
+        named: (stream, location, sequence) of the files that its snapshots list.
+        markers: watermark per stream, for a dead-letter table.
+        live: locations of its live files, for a dead-letter table.
     """
 
     table: str
@@ -211,7 +213,7 @@ class LetterFacts:
 
 
 def letter_facts(table: Table) -> LetterFacts:
-    """What a table says about dead letters; empty for most."""
+    """Facts about dead letters of one table; empty for most tables."""
     chain = table.chain()
     markers: Mapping[str, DeadLetterWatermark] = {}
     live: frozenset[str] = frozenset()
@@ -241,7 +243,7 @@ def _maps(snapshot: Json) -> Iterator[tuple[str, str]]:
 
 
 def _letters(snapshot: Json, stream: str) -> int:
-    """How many records of this very snapshot's batch went to dead letters."""
+    """Number of records that went to dead letters in this snapshot's own batch."""
     text = snapshot["summary"].get(PENDING_PREFIX + stream)
     if not text:
         return 0
@@ -254,7 +256,7 @@ def _operation(snapshot: Json) -> str:
 
 
 def _added(table: Table) -> dict[int, list[FileEntry]]:
-    """Snapshot id -> the data files that it added, each once however many manifests name it."""
+    """Snapshot id to the data files that it added, each once however many manifests list it."""
     wanted = {snapshot["snapshot-id"] for snapshot in table.snapshots if any(_maps(snapshot))}
     found: dict[int, dict[str, FileEntry]] = {}
     if not wanted:
@@ -267,7 +269,7 @@ def _added(table: Table) -> dict[int, list[FileEntry]]:
 
 
 def _step(before: OffsetMap, after: OffsetMap) -> str | None:
-    """What is wrong from one map to the next; None if nothing is."""
+    """What is wrong between two successive offset maps; None if nothing is."""
     if before.source != after.source:
         return (
             f"the map before it is of topic {before.source.topic} ({before.source.topic_id}), this one of "
@@ -283,7 +285,7 @@ def _step(before: OffsetMap, after: OffsetMap) -> str | None:
 
 
 def _outside(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEntry]) -> Iterator[str]:
-    """Files whose rows lie before the map that they follow, or beyond the one they come with."""
+    """Yield files whose rows lie before the preceding offset map or beyond their own."""
     for file in files:
         bounds = file.bounds
         if bounds is None:
@@ -306,7 +308,7 @@ def _outside(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEnt
 
 
 def _left(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEntry], letters: int) -> int | None:
-    """Covered offsets minus rows and dead letters; None where it is not known where they began."""
+    """Covered offsets minus rows and dead letters; None if their start is unknown."""
     if before is None or set(after.next) - set(before.next):
         return None
     covered = sum(end - before.next[partition] for partition, end in after.next.items())

@@ -1,4 +1,4 @@
-"""Judges one table: its metadata and their chain, its snapshots, and every file that they name."""
+"""Audit of one table: its metadata and their chain, its snapshots, and every file that they reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from tarn.core.audit.model import Finding, Kind, SizeOf, Table, letters_of, statistics_of
 
 TOLD_MAX = 5
-"""So many objects of one kind are told by name per table; the rest is a number."""
+"""Maximum number of objects of one kind listed by name per table; the rest is counted."""
 
 _VERSION = re.compile(r"/(\d+)-[^/]*\.metadata\.json$")
 CLOCKS_DIFFER_MS = 1_000
@@ -17,13 +17,13 @@ FROM_BACKUP = "restore a backup, or roll the table back to a snapshot that is wh
 
 
 def version_of(location: str) -> int | None:
-    """The version in the name of a metadata file; None if it has none."""
+    """Version number in the name of a metadata file; None if it has none."""
     found = _VERSION.search(location)
     return int(found.group(1)) if found else None
 
 
 def judge_table(table: Table, size_of: SizeOf) -> Iterator[Finding]:
-    """Everything that is wrong with one table, except what its rows' offsets say."""
+    """Yield all findings about one table, except those about its offsets."""
     yield from judge_log(table)
     yield from judge_ahead(table)
     yield from judge_refs(table)
@@ -32,7 +32,10 @@ def judge_table(table: Table, size_of: SizeOf) -> Iterator[Finding]:
 
 
 def judge_log(table: Table) -> Iterator[Finding]:
-    """Each earlier metadata is there, is of this table, and names the one before it; versions grow."""
+    """Check that each earlier metadata file exists, belongs to the table and names its predecessor.
+
+    Versions must increase.
+    """
     where, current = table.name, table.pointer.metadata or ""
     if table.pointer.uuid != table.uuid:
         yield Finding(
@@ -78,10 +81,11 @@ def judge_log(table: Table) -> Iterator[Finding]:
 
 
 def judge_ahead(table: Table) -> Iterator[Finding]:
-    """Whether the pointer stands behind its own table.
+    """Check whether the pointer is behind its own table.
 
-    One file ahead may be what a killed commit left. Two of them, one built on the other, prove that the first
-    was committed: somebody put the pointer back. Where the pointer was written after both, it was on purpose.
+    One file ahead may be the remains of a killed commit. Two of them, one built on the other, prove that the
+    first was committed and the pointer was set back; if the pointer was written after both, it was
+    deliberate.
     """
     current = table.pointer.metadata
     behind = {ahead.location for ahead in table.ahead if ahead.parent == current}
@@ -107,7 +111,7 @@ def judge_ahead(table: Table) -> Iterator[Finding]:
 
 
 def judge_refs(table: Table) -> Iterator[Finding]:
-    """Every branch and tag, and the current snapshot, names one that is kept."""
+    """Check that every branch and tag, and the current snapshot id, refers to a snapshot in the metadata."""
     known = {snapshot["snapshot-id"] for snapshot in table.snapshots}
     for name, ref in table.refs.items():
         if ref.get("snapshot-id") not in known:
@@ -136,7 +140,10 @@ def judge_refs(table: Table) -> Iterator[Finding]:
 
 
 def judge_objects(table: Table, size_of: SizeOf) -> Iterator[Finding]:
-    """Every list, manifest, data, delete and statistics file is there, readable, and has its stated size."""
+    """Check that every manifest list, manifest, data, delete and statistics file exists with its stated size.
+
+    Objects that exist but cannot be read are reported too.
+    """
     needed = list(table.lists)
     stated: dict[str, tuple[Kind, int]] = {}
     for entries in table.lists.values():
@@ -179,10 +186,10 @@ def judge_objects(table: Table, size_of: SizeOf) -> Iterator[Finding]:
 
 
 def judge_doubles(table: Table) -> Iterator[Finding]:
-    """No data file is live twice in one snapshot.
+    """Check that no data file is live twice in one snapshot.
 
-    A file stands in several manifests of a table, as manifests are merged; two of them must not be in one
-    snapshot. So only pairs of manifests that share a file are looked at, not every file of every snapshot.
+    A file appears in several manifests of a table, as manifests are merged; two of them must not be in one
+    snapshot. Only pairs of manifests that share a file are checked, not every file of every snapshot.
     """
     holders: dict[str, str | tuple[str, ...]] = {}
     twice: dict[str, str] = {}
@@ -218,7 +225,7 @@ def judge_doubles(table: Table) -> Iterator[Finding]:
 
 
 def _members(table: Table) -> Mapping[str, int]:
-    """Manifest -> the snapshots that hold it, one bit each."""
+    """Manifest to the snapshots that include it, one bit each."""
     found: dict[str, int] = {}
     for number, snapshot in enumerate(table.snapshots):
         for manifest in table.lists.get(snapshot.get("manifest-list", "")) or ():
@@ -227,7 +234,7 @@ def _members(table: Table) -> Mapping[str, int]:
 
 
 def _since(table: Table, missing: list[str], kind: Kind) -> str:
-    """Which snapshots are touched: whether the current one is decides what a person does."""
+    """Which snapshots are affected; whether the current one is decides what a person does."""
     if kind not in (Kind.FILE, Kind.DELETES, Kind.MANIFEST, Kind.LIST):
         return ""
     gone, touched = set(missing), []
