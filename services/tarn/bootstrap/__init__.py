@@ -1,1 +1,1 @@
-"""One-shots that prepare the stack: `init` makes credentials; `store` the bucket, users and policies."""
+"""One-shot jobs that prepare the stack: `init` (credentials), `store` (the bucket, users and policies)."""

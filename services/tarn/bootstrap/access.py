@@ -1,7 +1,7 @@
-"""What each store user may do, as trials: the table of store users in docs/reference.md, ready to run.
+"""Privileges of each store user, as trials: the table of store users in docs/reference.md, executable.
 
-A policy is text that is easy to get wrong. So bootstrap does not trust it: it tries every cell of the table
-with the user's own key and fails if one does not hold.
+Policies are easy to get wrong, so bootstrap does not trust them: it tries every cell of the table with the
+user's own key and fails if one does not hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tarn.core.errors import InvalidError
 
 
 class Area(Enum):
-    """A part of the bucket with rights of its own."""
+    """A part of the bucket with its own privileges."""
 
     CATALOG = "catalog/*"
     METADATA = "warehouse/*.metadata.json"
@@ -26,7 +26,7 @@ class Area(Enum):
 
 
 class Action(Enum):
-    """What can be done to an object, or, for LIST, to the prefix that holds it."""
+    """An operation on an object or, for LIST, on the prefix that contains it."""
 
     READ = "read"
     WRITE = "write"
@@ -74,19 +74,19 @@ RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
 
 ANONYMOUS = "anonymous"
 
-# Deleting comes last: it takes away what the others need.
+# Delete last: it removes what the other trials need.
 _ORDER = (Action.READ, Action.WRITE, Action.LIST, Action.DELETE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One thing to try.
+    """One operation to try.
 
     Attributes:
-        user: a store user, or `ANONYMOUS`.
-        action: what to do.
-        key: the object, or for LIST the prefix.
-        allowed: what the answer must be.
+        user: store user, or `ANONYMOUS`.
+        action: operation.
+        key: object key, or for LIST the prefix.
+        allowed: whether the store must allow it.
     """
 
     user: str
@@ -99,7 +99,7 @@ class Trial:
 
 
 def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
-    """Return the objects that a user's trials are about, by area; all carry the run's id."""
+    """Return the objects of a user's trials, by area; every key contains the run id."""
     table = f"warehouse/tarn_probe/{user}-{run_id}"
     return {
         Area.CATALOG: (f"catalog/v1/probe/{user}-{run_id}",),
@@ -112,10 +112,10 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
 
 
 def trials(run_id: str) -> tuple[Trial, ...]:
-    """Return everything to try, in an order in which no trial takes away what a later one needs.
+    """Return all trials, ordered so that none removes what a later one needs.
 
-    Listing is by prefix, so the metadata files have no list right of their own; listing the whole bucket
-    shows the catalog's keys and is for the catalog at most.
+    Listing is by prefix, so metadata files have no list privilege of their own; listing the whole bucket
+    reveals the catalog's keys and is allowed to the catalog at most.
     """
     found: list[Trial] = []
     for user in (*STORE_USERS, ANONYMOUS):
@@ -133,7 +133,7 @@ def trials(run_id: str) -> tuple[Trial, ...]:
 
 
 def for_bucket(policy: Mapping[str, object], bucket: str) -> dict[str, object]:
-    """Return a policy written for the bucket `tarn` as one for another bucket; never widened.
+    """Return a policy written for the bucket `tarn` as one for another bucket; never wider.
 
     Raises:
         InvalidError: a statement names a resource outside the bucket `tarn`.

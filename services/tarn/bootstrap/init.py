@@ -1,4 +1,4 @@
-"""`python -m tarn.bootstrap.init`: make every credential on first start, later what is missing.
+"""`python -m tarn.bootstrap.init`: create all credentials; on later runs only missing ones.
 
 Runs as root with CHOWN, FOWNER and DAC_OVERRIDE and no network; every consumer's volume is mounted below one
 folder. Exit codes: `tarn.core.exit_codes`.
@@ -32,11 +32,11 @@ from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run of init did.
+    """Result of a run of init.
 
     Attributes:
-        written: the files it wrote, in order.
-        tidied: what it put right besides.
+        written: files written, in order.
+        tidied: other corrections made.
     """
 
     written: tuple[SecretFile, ...]
@@ -46,12 +46,12 @@ class Result:
 def make_credentials(
     volumes: SecretVolumes, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
 ) -> Result:
-    """Complete the credentials in all volumes; existing ones are kept, whatever is missing is made.
+    """Complete the credentials in all volumes; existing ones are kept, missing ones created.
 
-    A second run changes nothing. A crash at any point is healed by the next run.
+    A second run changes nothing. A crash at any point is repaired by the next run.
 
     Raises:
-        InvalidError: a volume is not mounted, or a file cannot be what it should be.
+        InvalidError: a volume is not mounted, or a file has invalid content.
         CorruptStateError: the volumes contradict each other; nothing was changed.
         UnavailableError: a volume cannot be read or written.
     """
@@ -65,12 +65,13 @@ def make_credentials(
 
 
 def forget_kafka_password(volumes: SecretVolumes, user: str) -> None:
-    """Take one user's password for Kafka out of every volume, so that `make_credentials` makes a new one.
+    """Remove one user's Kafka password from every volume, so that `make_credentials` creates a new one.
 
-    After a crash in between the next run puts back the old one or makes a new one, alike at both ends.
+    After a crash in between, the next run restores the old password or creates a new one, the same on both
+    sides.
 
     Raises:
-        InvalidError: no such user.
+        InvalidError: the user does not exist.
         UnavailableError: a volume cannot be changed.
     """
     if user == KAFKA_ADMIN:
@@ -84,7 +85,7 @@ def forget_kafka_password(volumes: SecretVolumes, user: str) -> None:
 
 
 def check_credentials(volumes: SecretVolumes) -> tuple[tuple[str, ...], TarnError | None]:
-    """Which files are missing, as `consumer/file`, or why a run would refuse; nothing is changed."""
+    """Return the missing files, as `consumer/file`, or the error that a run would raise; changes nothing."""
     try:
         there = volumes.read()
         writes = plan(there, random_bytes=bytes)

@@ -1,4 +1,4 @@
-"""Log lines of the one-shots."""
+"""Logging of the one-shot jobs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(service: str, level: str) -> structlog.typing.FilteringBoundLogger:
-    """Set up logging for this process and return the service's logger.
+    """Configure logging for this process and return the service's logger.
 
     Raises:
-        InvalidSettingError: no such level.
+        InvalidSettingError: the level is unknown.
     """
     if level not in LEVELS:
         raise InvalidSettingError(

@@ -1,4 +1,4 @@
-"""The object store as bootstrap uses it: users, policies and trials on MinIO. Vendor errors stop here."""
+"""Object store administration on MinIO: users, policies and trials. Vendor errors stop here."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 class MinioStore:
-    """MinIO seen by its root user, plus trials in the name of others.
+    """MinIO as its root user, plus trials as other users.
 
     Args:
         endpoint: `http://host:port` or `https://…`.
-        region: the store's region.
+        region: region of the store.
         bucket: the only bucket.
-        root: the root user.
+        root: credentials of the root user.
     """
 
     def __init__(self, *, endpoint: str, region: str, bucket: str, root: StoreUser) -> None:
@@ -74,10 +74,11 @@ class MinioStore:
         self._objects = self._client(root)
 
     def ensure_bucket(self) -> bool:
-        """Make the bucket if it is absent; tell whether it was made."""
+        """Create the bucket if it is absent; returns whether it was created."""
 
         def work() -> bool:
-            # Listing tells a wrong secret from a missing right; the answer to a HEAD has no body to say it.
+            # A listing distinguishes a wrong secret from a missing privilege; the response to HEAD has no
+            # body.
             if any(bucket.name == self._bucket for bucket in self._objects.list_buckets()):
                 return False
             self._objects.make_bucket(self._bucket)
@@ -86,11 +87,11 @@ class MinioStore:
         return self._call("make the bucket", work)
 
     def put_policy(self, name: str, policy: Mapping[str, object]) -> None:
-        """Set a policy, whether or not it exists."""
+        """Create or replace a policy."""
         self._call(f"set the policy {name}", lambda: self._admin.policy_add(name, policy=dict(policy)))
 
     def users(self) -> dict[str, frozenset[str]]:
-        """Return access key -> names of attached policies."""
+        """Return {access key: names of attached policies}."""
 
         def work() -> dict[str, frozenset[str]]:
             listed: dict[str, Any] = json.loads(self._admin.user_list())
@@ -102,11 +103,11 @@ class MinioStore:
         return self._call("list users", work)
 
     def knows(self, user: StoreUser) -> bool:
-        """Tell whether the user is there, enabled, with this secret: the store takes its signature."""
+        """Whether the user exists, is enabled and has this secret: the store accepts its signature."""
 
         def work() -> bool:
             try:
-                # Not a HEAD: its answer has no body to say why.
+                # Not HEAD: its response has no body with the reason.
                 _drain(self._client(user).get_object(self._bucket, ABSENT_KEY))
             except S3Error as error:
                 if error.code in _WRONG_SECRET:
@@ -118,7 +119,7 @@ class MinioStore:
         return self._call(f"ask as {user.access_key}", work)
 
     def put_user(self, user: StoreUser) -> None:
-        """Make a user, or give an existing one this secret."""
+        """Create a user, or set the secret of an existing one."""
         self._call(
             f"make the user {user.access_key}", lambda: self._admin.user_add(user.access_key, user.secret_key)
         )
@@ -134,7 +135,7 @@ class MinioStore:
         )
 
     def detach(self, access_key: str, policy: str) -> None:
-        """Take a policy from a user."""
+        """Detach a policy from a user."""
         self._call(
             f"detach {policy} from {access_key}", lambda: self._admin.detach_policy([policy], user=access_key)
         )
@@ -146,14 +147,14 @@ class MinioStore:
         )
 
     def delete_object(self, key: str) -> None:
-        """Delete an object as root; absent is fine."""
+        """Delete an object as root; a missing one is not an error."""
         self._call(f"delete {key}", lambda: self._objects.remove_object(self._bucket, key))
 
     def attempt(self, trial: Trial, user: StoreUser | None) -> bool:
-        """Do what the trial says with the user's own key (None: no key); return whether the store let it.
+        """Run a trial with the user's own key (None: anonymously); returns whether the store allowed it.
 
         Raises:
-            TarnError: neither allowed nor refused.
+            TarnError: neither allowed nor denied.
         """
         client = self._client(user)
         actions: Mapping[Action, Callable[[], object]] = {
@@ -175,7 +176,7 @@ class MinioStore:
         return self._call(str(trial), work)
 
     def may_administer(self, user: StoreUser) -> bool:
-        """Tell whether a user may use the store's administration."""
+        """Whether a user may use the store's admin API."""
         admin = MinioAdmin(
             endpoint=self._host,
             credentials=StaticProvider(user.access_key, user.secret_key),
@@ -253,7 +254,7 @@ def _drain(response: Any) -> None:
 
 
 def _admin_code(error: MinioAdminException) -> tuple[str, str]:
-    """Return (message, code) of an administration error, whose body is JSON or nothing at all."""
+    """Return (message, code) of an admin API error, whose body is JSON or empty."""
     status, body = str(error.args[0]), ""
     _, _, body = status.partition("Body: ")
     try:

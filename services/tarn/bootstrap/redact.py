@@ -21,7 +21,7 @@ FILE_BYTES_MAX = 1 << 20
 
 
 def read_secrets(root: Path) -> list[str]:
-    """The content of every file below `root`, whatever its name: what is in a secret volume is a secret."""
+    """Content of every file below `root`, whatever its name: everything in a secret volume is a secret."""
     found = []
     for path in sorted(root.rglob("*")):
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= FILE_BYTES_MAX:

@@ -59,22 +59,22 @@ class Settings(BaseSettings):
 
 
 class Store(Protocol):
-    """The store as bootstrap needs it; `MinioStore` is the real one."""
+    """Store administration needed by bootstrap; `MinioStore` is the real implementation."""
 
     def ensure_bucket(self) -> bool:
-        """Make the bucket if it is absent; tell whether it was made."""
+        """Create the bucket if it is absent; returns whether it was created."""
 
     def put_policy(self, name: str, policy: Mapping[str, object]) -> None:
-        """Set a policy."""
+        """Create or replace a policy."""
 
     def users(self) -> dict[str, frozenset[str]]:
-        """Return access key -> names of attached policies."""
+        """Return {access key: names of attached policies}."""
 
     def knows(self, user: StoreUser) -> bool:
-        """Tell whether the user is there, enabled, with this secret."""
+        """Whether the user exists, is enabled and has this secret."""
 
     def put_user(self, user: StoreUser) -> None:
-        """Make a user, or give an existing one this secret."""
+        """Create a user, or set the secret of an existing one."""
 
     def remove_user(self, access_key: str) -> None:
         """Remove a user."""
@@ -83,24 +83,24 @@ class Store(Protocol):
         """Attach a policy that the user does not have yet."""
 
     def detach(self, access_key: str, policy: str) -> None:
-        """Take a policy from a user."""
+        """Detach a policy from a user."""
 
     def put_object(self, key: str) -> None:
         """Write a small object as root."""
 
     def delete_object(self, key: str) -> None:
-        """Delete an object as root; absent is fine."""
+        """Delete an object as root; a missing one is not an error."""
 
     def attempt(self, trial: Trial, user: StoreUser | None) -> bool:
-        """Tell whether the store lets the user do it."""
+        """Whether the store allows the user the operation."""
 
     def may_administer(self, user: StoreUser) -> bool:
-        """Tell whether a user may use the store's administration."""
+        """Whether a user may use the store's admin API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Time as an argument: monotonic seconds, and a way to wait."""
+    """Injected time: monotonic seconds, and a way to wait."""
 
     now_s: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
@@ -111,11 +111,16 @@ class PolicyError(TarnError):
 
 
 def await_bucket(store: Store, log: structlog.typing.FilteringBoundLogger, clock: Clock) -> bool:
-    """Make the bucket as soon as the store answers; return whether it was absent.
+    """Create the bucket as soon as the store responds; returns whether it was absent.
+
+    Args:
+        store: store administration.
+        log: logger.
+        clock: time.
 
     Raises:
-        UnavailableError: it did not answer within `WAIT_S_MAX`.
-        TarnError: it answered with a refusal.
+        UnavailableError: no response within `WAIT_S_MAX`.
+        TarnError: the store rejected the request.
     """
     start_s = told_s = clock.now_s()
     while True:
@@ -134,7 +139,7 @@ def await_bucket(store: Store, log: structlog.typing.FilteringBoundLogger, clock
 
 
 def load_policies(folder: Path, bucket: str) -> dict[str, dict[str, object]]:
-    """Return user -> policy, read from `<folder>/<user>.json`, for this bucket.
+    """Return {user: policy}, read from `<folder>/<user>.json`, for this bucket.
 
     Raises:
         InvalidError: a file is missing or is not a policy for this bucket.
@@ -157,10 +162,10 @@ def load_policies(folder: Path, bucket: str) -> dict[str, dict[str, object]]:
 
 
 def all_users(secrets: Mapping[str, str]) -> dict[str, StoreUser]:
-    """Return user -> keys of all of Tarn's store users; those that only a later release knows are left out.
+    """Return {user: keys} of all of Tarn's store users; users known only to a later release are omitted.
 
     Raises:
-        InvalidError: a file is not what it should be.
+        InvalidError: a file has invalid content.
         CorruptStateError: a user is in neither file.
     """
     files = (STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
@@ -177,10 +182,19 @@ def all_users(secrets: Mapping[str, str]) -> dict[str, StoreUser]:
 def set_up_users(
     store: Store, users: Mapping[str, StoreUser], policies: Mapping[str, Mapping[str, object]]
 ) -> tuple[str, ...]:
-    """Make the store hold exactly Tarn's users, each with exactly its own policy; return what was changed.
+    """Give the store exactly Tarn's users, each with exactly its own policy.
 
-    A user of Tarn's form whose key is no longer in use is removed; users made by hand are left alone. One
-    that the store knows with its secret is not written: a write derives a key at both ends (Argon2, 64 MiB).
+    A user of Tarn's form whose key is no longer in use is removed; users created by hand are left alone. A
+    user that the store knows with its secret is not rewritten: a write derives a key on both sides (Argon2,
+    64 MiB).
+
+    Args:
+        store: store administration.
+        users: user to keys.
+        policies: user to policy.
+
+    Returns:
+        The changes made.
     """
     for name, policy in policies.items():
         store.put_policy(name, policy)
@@ -207,10 +221,18 @@ def set_up_users(
 
 
 def verify(store: Store, users: Mapping[str, StoreUser], run_id: str) -> int:
-    """Try all that users may and may not do; return how much was tried. Leaves nothing behind.
+    """Try everything that users may and may not do; leaves nothing behind.
+
+    Args:
+        store: store administration.
+        users: user to keys.
+        run_id: id of this run, part of every key.
+
+    Returns:
+        The number of trials.
 
     Raises:
-        PolicyError: something is allowed that must not be, or refused that must be allowed.
+        PolicyError: something is allowed that must be denied, or the reverse.
     """
     keys = [
         key
@@ -242,10 +264,10 @@ def verify(store: Store, users: Mapping[str, StoreUser], run_id: str) -> int:
 
 
 def load_settings() -> Settings:
-    """Return the settings from the environment.
+    """Read the settings from the environment.
 
     Raises:
-        InvalidSettingError: one of them cannot be used.
+        InvalidSettingError: a variable is invalid.
     """
     return read(Settings)
 
@@ -255,8 +277,14 @@ def run(
 ) -> None:
     """Prepare the store.
 
+    Args:
+        settings: settings of the job.
+        policies_dir: folder of the policies.
+        log: logger.
+        clock: time.
+
     Raises:
-        TarnError: it could not be prepared, or does not hold what it should.
+        TarnError: the store could not be prepared, or its privileges are wrong.
     """
     from tarn.bootstrap.minio_store import MinioStore
 

@@ -1,4 +1,4 @@
-"""The secret volumes on disk: read all, write one file so that it is either whole or absent."""
+"""The secret volumes on disk: read all of them, write files atomically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SecretVolumes:
 
     Attributes:
         root: the folder.
-        own: gives an open file or folder to (uid, gid); `os.fchown` unless a test says otherwise.
+        own: changes the owner of an open file or folder to (uid, gid); `os.fchown` except in tests.
         checkpoint: called with the name of every step just before it; a test may raise there.
     """
 
@@ -38,12 +38,12 @@ class SecretVolumes:
     checkpoint: Checkpoint = _nothing
 
     def read(self) -> dict[str, dict[str, str]]:
-        """Return consumer -> file name -> content for every volume that is there.
+        """Return {consumer: {file name: content}} of every existing volume.
 
-        Only files that a consumer should hold are read.
+        Only the files that a consumer should have are read.
 
         Raises:
-            InvalidError: a file is no regular file, too long or not UTF-8.
+            InvalidError: a file is not a regular file, is too long or not UTF-8.
             UnavailableError: a file cannot be read.
         """
         found: dict[str, dict[str, str]] = {}
@@ -55,7 +55,7 @@ class SecretVolumes:
         return found
 
     def write(self, file: SecretFile) -> None:
-        """Put one file in place: whole under its final name, owned by its consumer, on disk.
+        """Write one file atomically: complete under its final name, owned by its consumer, synced to disk.
 
         Raises:
             UnavailableError: the volume cannot be written.
@@ -83,7 +83,7 @@ class SecretVolumes:
             raise _unwritable(final, error) from error
 
     def remove(self, consumer: str, name: str) -> None:
-        """Remove one file, if it is there.
+        """Remove one file, if it exists.
 
         Raises:
             UnavailableError: the volume cannot be changed.
@@ -97,7 +97,7 @@ class SecretVolumes:
             raise _unwritable(folder / name, error) from error
 
     def tidy(self) -> tuple[str, ...]:
-        """Put owner and mode of every volume right and remove what a crash left; return what was changed.
+        """Correct owner and mode of every volume and remove temporary files of a crash; returns the changes.
 
         Raises:
             UnavailableError: a volume cannot be changed.
@@ -119,7 +119,7 @@ class SecretVolumes:
         return tuple(changed)
 
     def _correct(self, path: Path, uid: int, mode: int) -> bool:
-        """Give a file or folder its owner and mode; tell whether either was different."""
+        """Set owner and mode of a file or folder; returns whether either was different."""
         found = path.lstat()
         if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (uid, uid, mode):
             return False
@@ -158,10 +158,10 @@ class SecretVolumes:
 
 
 def load_secrets(folder: Path, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Return file name -> content of a consumer's own secrets.
+    """Return {file name: content} of a consumer's own secrets.
 
     Raises:
-        UnavailableError: a file is missing or may not be read.
+        UnavailableError: a file is missing or cannot be read.
     """
     secrets: dict[str, str] = {}
     for name in names:

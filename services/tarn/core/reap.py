@@ -270,7 +270,7 @@ def _key(location: str, bucket: str) -> str | None:
 
 @dataclass(slots=True)
 class Trust:
-    """Whether ages by the store's clock are reliable; after a clock jump, they are again once a grace period passed.
+    """Whether ages by the store's clock are reliable; after a clock jump, again once a grace has passed.
 
     Attributes:
         now_ms: the store's time at the last check, in milliseconds since the epoch.

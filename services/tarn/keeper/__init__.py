@@ -1,1 +1,1 @@
-"""The keeper looks after the lake as a whole: audit (fsck), backup, restore. It writes only in a restore."""
+"""The keeper: audit (fsck), backup and restore of the whole lake. Only a restore writes."""

@@ -1,11 +1,11 @@
-"""The form of a backup: one tar, written and read as a stream.
+"""Format of a backup: one tar, written and read as a stream.
 
-    tarn-backup.json            what it is: format, id, bucket, warehouse, when
-    objects/<key> …             table files first, then what the catalog's prefix held
+    tarn-backup.json            first record: format, id, bucket, warehouse, time
+    objects/<key> …             table files first, then the content of the catalog's prefix
     manifest/000001.jsonl …     after every thousand objects: key, size and SHA-256 of each
-    tarn-backup-end.json        the closing record: totals; a backup without it is cut short
+    tarn-backup-end.json        closing record: totals; a backup without it is truncated
 
-Any tar shows and unpacks it. It is not compressed: what it holds is, nearly all of it.
+Any tar tool lists and unpacks it. It is not compressed, as nearly all of its content already is.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RECORD_BYTES_MAX = 64 * 1024 * 1024
 
 
 class BackupError(InvalidError):
-    """A backup that cannot be used: cut short, damaged, or of another kind."""
+    """The backup is unusable: truncated, damaged, or not a Tarn backup."""
 
 
 class ChangedError(TarnError):
-    """An object changed its size while it was read."""
+    """The size of an object changed while it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,12 @@ class Begin:
     """The first record.
 
     Attributes:
-        id: of this backup.
-        bucket, warehouse: what the locations in it were written for.
-        at: when, UTC, ISO 8601.
-        version: of Tarn.
-        format: of the archive.
+        id: id of the backup.
+        bucket: bucket of the locations in it.
+        warehouse: name of the warehouse.
+        at: start time, UTC, ISO 8601.
+        version: Tarn version that wrote it.
+        format: version of the archive format.
     """
 
     id: str
@@ -64,12 +65,13 @@ class End:
     """The closing record.
 
     Attributes:
-        id: of this backup.
-        objects, bytes: totals.
-        tables: how many.
-        sha256: over all manifests.
-        missing: locations that the lake named and did not have.
-        streams: where every ingested stream stood.
+        id: id of the backup.
+        objects: number of objects.
+        bytes: total size of the objects.
+        tables: number of tables.
+        sha256: hash over all manifests.
+        missing: locations that the lake references but lacks.
+        streams: offsets of every ingested stream.
     """
 
     id: str
@@ -85,7 +87,7 @@ class Writer:
     """Writes an archive to a stream that need not be seekable.
 
     Args:
-        out: where to.
+        out: output stream.
         begin: the first record.
     """
 
@@ -103,8 +105,13 @@ class Writer:
     def add(self, key: str, size: int, parts: Iterator[bytes]) -> None:
         """Write an object.
 
+        Args:
+            key: object key.
+            size: size in bytes.
+            parts: content.
+
         Raises:
-            ChangedError: its parts are not of that size together; the archive cannot be used.
+            ChangedError: the parts do not add up to the size; the archive is unusable.
             OSError: the stream cannot be written.
         """
         self._header(OBJECTS + key, size)
@@ -124,7 +131,13 @@ class Writer:
             self._manifest()
 
     def close(self, *, tables: int, missing: list[str], streams: list[dict[str, Any]]) -> End:
-        """Write what is left and the closing record; the stream stays open."""
+        """Write the last manifest and the closing record, which is returned; the stream stays open.
+
+        Args:
+            tables: number of tables.
+            missing: locations that the lake references but lacks.
+            streams: offsets of every ingested stream.
+        """
         if self._lines:
             self._manifest()
         end = End(
@@ -167,28 +180,27 @@ class Writer:
 
 
 Sink = Callable[[str, int, Iterator[bytes]], None]
-"""Takes an object: key, size, parts. It reads all parts."""
+"""Receives an object: key, size in bytes, parts. It must read all parts."""
 
 
 def read(source: IO[bytes], *, on_begin: Callable[[Begin], None], on_object: Sink) -> End:
-    """Read an archive, giving each object to a sink, and return the closing record.
+    """Read an archive, pass each object to a sink, and return the closing record.
 
-    What was given is proven by the closing record only: a sink must be able to leave what it got without
-    use.
+    Objects are verified only once the closing record is read: until then a sink must not put them to use.
 
     Args:
-        source: a stream.
+        source: input stream.
         on_begin: called with the first record; may raise.
         on_object: called with each object.
 
     Raises:
-        BackupError: it is no backup, is cut short, or does not hold what its manifests say.
+        BackupError: the stream is not a backup, is truncated, or does not match its manifests.
     """
     state = _Reading()
     try:
         with tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK_BYTES) as tar:
             for member in tar:
-                # A tar remembers all its members; of a backup that is too much.
+                # A TarFile keeps all members in memory, which is too much for a backup.
                 tar.members = []  # type: ignore[attr-defined]
                 end = state.take(tar, member, on_begin, on_object)
                 if end is not None:
@@ -199,7 +211,7 @@ def read(source: IO[bytes], *, on_begin: Callable[[Begin], None], on_object: Sin
 
 
 class _Reading:
-    """How far an archive has been read."""
+    """Progress of reading an archive."""
 
     def __init__(self) -> None:
         self.begin: Begin | None = None

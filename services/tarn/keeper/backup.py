@@ -1,8 +1,8 @@
-"""`tarn backup`: the catalog's state as of one moment, and everything that it names, as one stream.
+"""`tarn backup`: the catalog's state as of one moment, and all objects that it references, as one stream.
 
-What is committed after the pointers were read is not in it, and does not disturb it: every other object is
-written once and never changed. Pointers are read first, so what they name was there before; they are written
-last, so a copy of which they are part is whole.
+Later commits are neither included nor a problem: all objects but pointers are written once and never changed.
+Pointers are read first, so the objects they reference existed before; they are written last, so a copy that
+has a pointer is complete.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LEFT_OUT = "what it names is not in the backup; scripts/tarn fsck tells more"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a backup did.
+    """Result of a backup.
 
     Attributes:
-        end: its closing record.
+        end: the closing record.
         findings: tables of which nothing could be copied.
-        seconds: how long it took.
+        seconds: duration.
     """
 
     end: End
@@ -48,12 +48,12 @@ class Done:
 
     @property
     def whole(self) -> bool:
-        """Whether everything that the lake names is in it."""
+        """Whether the backup has everything that the lake references."""
         return not self.end.missing and not self.findings
 
     @property
     def mib_per_s(self) -> float:
-        """How fast it was."""
+        """Throughput in MiB/s."""
         return self.end.bytes / MIB / max(self.seconds, 1e-3)
 
 
@@ -66,18 +66,18 @@ def backup(
     sleep: Callable[[float], None] = time.sleep,
     on_register: Callable[[], None] = lambda: None,
 ) -> Done:
-    """Write everything that the lake names to a stream; bounded memory, many reads at a time.
+    """Write everything that the lake references to a stream; bounded memory, concurrent reads.
 
     Args:
-        store: the lake.
-        out: where to.
-        begin: the first record of the archive.
-        tell: shows progress.
-        sleep: waits.
-        on_register: called when the pointers have been read; for tests.
+        store: object store of the lake.
+        out: output stream.
+        begin: first record of the archive.
+        tell: called with progress messages.
+        sleep: waits, in seconds.
+        on_register: called once the pointers have been read; for tests.
 
     Raises:
-        UnavailableError: the store does not answer.
+        UnavailableError: the store does not respond.
         OSError: the stream cannot be written.
     """
     began_s = time.monotonic()
@@ -111,7 +111,7 @@ def backup(
 
 
 def _read(walker: Walker, pointer: PointerValue) -> Table | Finding:
-    """The table, or why nothing of it can be copied; metadata of any shape must not end the backup."""
+    """Read the table, or return why it cannot be copied; malformed metadata must not end the backup."""
     try:
         return walker.read(pointer)
     except TarnError:
@@ -126,7 +126,7 @@ def _read(walker: Walker, pointer: PointerValue) -> Table | Finding:
 
 
 class _Copy:
-    """Copies objects into the archive, in order, while the next ones are being read."""
+    """Copies objects into the archive, in order, while the next ones are read."""
 
     def __init__(
         self, store: BulkStore, writer: Writer, pool: ThreadPoolExecutor, tell: Tell, began_s: float
@@ -145,7 +145,7 @@ class _Copy:
             key = places.key(location)
             return self._store.open(key) if key is not None else None
 
-        # So many objects of up to one part each are held at once.
+        # Bounds the number of objects, of up to one part each, held in memory at once.
         fresh = (location for location in wanted if self._first(location))
         for location, opened in in_order(self._pool, fresh, read, ahead=2 * READERS):
             key = places.key(location)
@@ -157,7 +157,7 @@ class _Copy:
             self._progress()
 
     def _first(self, location: str) -> bool:
-        """Whether it was not copied yet: two tables name one dead-letter file. 60 bytes an object."""
+        """Whether the location is new: two tables may list one dead-letter file. 60 bytes per object."""
         digest = blake2b(location.encode(), digest_size=12).digest()
         if digest in self._seen:
             return False
@@ -169,7 +169,7 @@ class _Copy:
         self._progress()
 
     def _parts(self, key: str, size: int) -> Iterator[bytes]:
-        """A large object in order, a few parts ahead."""
+        """Yield the parts of a large object in order, reading a few parts ahead."""
         waiting: list[Future[bytes]] = []
         for start in range(0, size, PART_BYTES):
             waiting.append(self._pool.submit(self._store.part, key, start, min(start + PART_BYTES, size)))

@@ -1,4 +1,4 @@
-"""`tarn fsck`: the whole lake, looked at without changing anything, while others write."""
+"""`tarn fsck`: a read-only integrity check of the whole lake while writers are active."""
 
 from __future__ import annotations
 
@@ -38,15 +38,20 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What was looked at, and what was found.
+    """Result of an integrity check.
 
     Attributes:
-        namespaces, tables, tombstones, snapshots: counts.
-        files, bytes: what the lake reaches below `warehouse/`.
-        orphans, orphan_bytes: what nothing reaches there.
+        namespaces: number of namespaces.
+        tables: number of tables.
+        tombstones: number of tombstones.
+        snapshots: number of snapshots.
+        files: number of referenced files below `warehouse/`.
+        bytes: total size of the referenced files.
+        orphans: number of unreferenced files below `warehouse/`.
+        orphan_bytes: total size of the unreferenced files.
         findings: damage and notes.
-        streams: where every ingested stream stands.
-        seconds: how long it took.
+        streams: offsets of every ingested stream.
+        seconds: duration.
     """
 
     namespaces: int = 0
@@ -63,12 +68,12 @@ class Report:
 
     @property
     def damage(self) -> list[Finding]:
-        """What is wrong."""
+        """Findings that are damage."""
         return [finding for finding in self.findings if finding.damage]
 
     @property
     def notes(self) -> list[Finding]:
-        """What is worth knowing."""
+        """Findings that are no damage but worth knowing."""
         return [finding for finding in self.findings if not finding.damage]
 
     def data(self) -> dict[str, Any]:
@@ -99,7 +104,7 @@ class Report:
 
 
 def stand_data(stand: Stand) -> dict[str, Any]:
-    """Where a stream stands, as JSON."""
+    """A stream's position as JSON."""
     source = stand.map.source
     return {
         "table": stand.table,
@@ -112,7 +117,7 @@ def stand_data(stand: Stand) -> dict[str, Any]:
 
 
 class Index:
-    """Size of every object below `warehouse/`, and whether anything reached it; about 100 bytes an object."""
+    """Size of every object below `warehouse/`, and whether it is referenced; about 100 bytes per object."""
 
     def __init__(self, store: BulkStore, places: Places) -> None:
         self._store = store
@@ -120,11 +125,11 @@ class Index:
         self._sizes: dict[int, int] = {}
 
     def load(self, strays: dict[str, tuple[int, list[Stray]]], tell: Tell) -> None:
-        """List the warehouse once; on the way gather metadata files of higher versions than the current.
+        """List the warehouse once, collecting metadata files of higher versions than the current one.
 
         Args:
-            strays: folder -> the current version, and where to put the others.
-            tell: shows progress.
+            strays: metadata folder to (current version, list that receives the newer files).
+            tell: called with progress messages.
         """
         told_s = time.monotonic()
         for entry in self._store.list(WAREHOUSE_PREFIX):
@@ -140,7 +145,7 @@ class Index:
                 tell(f"{len(self._sizes)} objects listed")
 
     def size(self, location: str) -> int | None:
-        """The size of the object at a location; what the listing does not have is asked for by name."""
+        """Size in bytes of the object at a location; objects not in the listing are looked up singly."""
         key = self._places.key(location)
         if key is None:
             return None
@@ -154,7 +159,7 @@ class Index:
         return found if found >= 0 else -found - 1
 
     def reach(self, location: str) -> int | None:
-        """Note that something names this location; its size if that is the first time, else None."""
+        """Mark a location as referenced; returns its size in bytes the first time, else None."""
         key = self._places.key(location)
         found = self._sizes.get(_digest(key)) if key is not None else None
         if key is None or found is None or found < 0:
@@ -163,17 +168,23 @@ class Index:
         return found
 
     def unreached(self) -> tuple[int, int]:
-        """Count and bytes of what nothing named."""
+        """Number and total size in bytes of unreferenced objects."""
         left = [size for size in self._sizes.values() if size >= 0]
         return len(left), sum(left)
 
 
 def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], None] = time.sleep) -> Report:
-    """Look at everything and say what was found; a damaged table never keeps the others from being looked at.
+    """Check the whole lake; a damaged table never keeps the others from being checked.
+
+    Args:
+        store: object store of the lake.
+        bucket: bucket of the lake.
+        tell: called with progress messages.
+        sleep: waits, in seconds.
 
     Raises:
-        UnavailableError: the store does not answer.
-        AccessError: the store refuses.
+        UnavailableError: the store does not respond.
+        AccessError: the store denies access.
     """
     began_s = time.monotonic()
     places = Places(bucket)
@@ -182,7 +193,7 @@ def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], 
         register = read_register(store, pool, sleep=sleep)
         names = _names(register)
         if any(finding.damage for finding in names):
-            # A rename or drop of just now looks like that for a moment; what stays is told.
+            # A concurrent rename or drop causes this for a moment; only what persists is reported.
             sleep(AGAIN_S)
             register = read_register(store, pool, sleep=sleep)
             names = _names(register)
@@ -222,7 +233,7 @@ def _one(
     report: Report,
     letters: list[LetterFacts],
 ) -> Iterator[Finding]:
-    """Everything about one table."""
+    """Yield all findings about one table."""
     report.tables += 1
     if pointer.kind != "table":
         return
@@ -268,7 +279,7 @@ def _reach(table: Table, index: Index, places: Places, report: Report) -> Iterat
 
 
 def _folders(live: list[PointerValue], places: Places) -> dict[str, tuple[int, list[Stray]]]:
-    """The metadata folder of every table, with the version of its current file."""
+    """Metadata folder of every table to (version of its current metadata file, empty list)."""
     found: dict[str, tuple[int, list[Stray]]] = {}
     for pointer in live:
         key = places.key(pointer.metadata or "")
@@ -281,7 +292,7 @@ def _folders(live: list[PointerValue], places: Places) -> dict[str, tuple[int, l
 def _still(
     store: BulkStore, pointer: PointerValue, strays: dict[str, tuple[int, list[Stray]]], places: Places
 ) -> list[Stray]:
-    """The newer metadata files of a table whose pointer has not moved since; one that commits has none."""
+    """Newer metadata files of a table whose pointer has not moved since; a table with commits has none."""
     key = places.key(pointer.metadata or "")
     found = strays.get((key or "").rpartition("/")[0])
     if found is None or not found[1]:

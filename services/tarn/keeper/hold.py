@@ -1,7 +1,7 @@
-"""Has the reaper pause: an object that it looks for before it deletes, renewed as long as it is needed.
+"""A hold: an object that makes the reaper pause, renewed as long as it is needed.
 
-A hold that nobody renews lapses after `HOLD_MS`, by the store's clock: a backup that was killed stops nothing
-for long.
+An unrenewed hold expires after `HOLD_MS`, by the store's clock: a killed backup does not stop the reaper for
+long.
 """
 
 from __future__ import annotations
@@ -19,21 +19,27 @@ RENEW_S = HOLD_MS / 1_000 / 5
 
 
 class Puts(Protocol):
-    """What a hold asks of a store."""
+    """Store operations of a hold."""
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
         """Write a small object; see `ObjectStore.put`."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; see `ObjectStore.delete`."""
+        """Delete an object; see `ObjectStore.delete`."""
 
 
 @contextmanager
 def held(store: Puts, why: str, *, tell: Callable[[str], None], renew_s: float = RENEW_S) -> Iterator[None]:
-    """Within it the reaper deletes nothing, but what it began just before.
+    """Context manager in which the reaper deletes nothing, except what it had just begun.
 
-    Where the store does not take the hold, that is told and the work goes on: what is removed meanwhile was
-    removed by a commit, and stays for the reaper's grace besides.
+    If the store rejects the hold, that is reported and the work continues: whatever is removed meanwhile was
+    removed by a commit, and is kept for the reaper's grace period anyway.
+
+    Args:
+        store: object store.
+        why: reason, stored in the hold.
+        tell: called with messages for people.
+        renew_s: interval of renewals, in seconds.
     """
     key = f"{HOLDS_PREFIX}{why}-{uuid.uuid4().hex}{HOLD_SUFFIX}"
     done = threading.Event()

@@ -1,9 +1,9 @@
-"""The reaper: the only one that deletes files of tables, and only what no kept snapshot can reach (I7).
+"""The reaper: the only component that deletes table files, and only those that no kept snapshot reaches (I7).
 
-One pass per table: walk the chain of metadata files; write what the ones that go would make unfindable into
-a list, then delete them, oldest first; of lists whose grace has passed delete what nothing reaches, data
-before manifests before manifest lists, then the list. Killed anywhere, the next pass goes on. Two of them at
-once do no harm.
+One pass per table: walk the chain of metadata files; write what only the expiring ones reference to a
+candidate list, then delete them, oldest first; of lists whose grace period has passed, delete what nothing
+references, data before manifests before manifest lists, then the list. A pass killed anywhere is continued by
+the next one. Two reapers at once do no harm.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tarn.core.reap import (
 log = structlog.get_logger()
 
 CHAIN_MAX = 50_000
-"""Metadata files of one table that are walked back; what lies before them stays."""
+"""Maximum number of metadata files of one table to walk back; earlier ones are kept."""
 RETIRED_MAX = 500
 BURIED_LISTS_MAX = 200
 WAITING_MAX = 4_000
@@ -63,20 +63,21 @@ LOOK_AGAIN_MS = 5_000
 PURGED_PER_PASS_MAX = 5_000
 MEASURE_EVERY_MS = 5 * 60_000
 MEASURE_SHARE = 50
-"""Measuring takes at most one part in so many of the time."""
+"""Measuring takes at most one part in this many of the time."""
 
 
 class Moved(Exception):  # noqa: N818 - not an error: the next pass goes on
-    """The table is not what this pass looked at any more."""
+    """The table changed since this pass read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graces:
-    """How long what nothing reaches stays.
+    """How long unreferenced objects are kept.
 
     Attributes:
-        metadata_ms: metadata files, after their successor was written; the catalog and a backup read them.
-        files_ms: everything else, after it was put on a list; readers may still be using it.
+        metadata_ms: metadata files, in milliseconds from the write of their successor; the catalog and
+            backups read them.
+        files_ms: all other files, in milliseconds from their entry in a list; readers may still use them.
     """
 
     metadata_ms: int = 2 * 60_000
@@ -85,7 +86,7 @@ class Graces:
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """What one pass did: counts of objects deleted by kind, and what it could not do."""
+    """Result of one pass: numbers of objects deleted by kind, and the tables that failed."""
 
     tables: int = 0
     metadata: int = 0
@@ -100,7 +101,7 @@ class Pass:
 
     @property
     def deleted(self) -> int:
-        """Objects of tables that were deleted."""
+        """Number of table objects deleted."""
         return (
             self.metadata + self.manifest_lists + self.manifests + self.data + self.statistics + self.purged
         )
@@ -117,15 +118,15 @@ class _Table:
 
 
 class Reaper:
-    """Deletes. Not safe for several threads; several processes are safe beside each other.
+    """Deletes unreferenced files. Not thread-safe; several processes may run concurrently.
 
     Args:
-        store: the lake, with the reaper's own rights.
-        bucket: its bucket.
-        graces: how long things stay.
-        mono_ms: monotonic milliseconds.
-        wall_ms: this machine's wall time.
-        new_id: a name that was never used before.
+        store: object store of the lake, with the reaper's own privileges.
+        bucket: bucket of the lake.
+        graces: grace periods.
+        mono_ms: monotonic time in milliseconds.
+        wall_ms: this machine's wall-clock time, in milliseconds since the epoch.
+        new_id: generates a unique name.
     """
 
     def __init__(
@@ -155,11 +156,11 @@ class Reaper:
         self._measured: dict[str, dict[str, int | str | None]] = {}
 
     def run_once(self) -> Pass:
-        """One pass over all tables; what fails for one table is told, and the others are seen to.
+        """Run one pass over all tables; a table that fails is recorded and does not affect the others.
 
         Raises:
-            UnavailableError: the store does not answer.
-            ForbiddenError: the reaper's own user may not do its work.
+            UnavailableError: the store does not respond.
+            ForbiddenError: the reaper's user lacks permission.
         """
         done = Pass()
         own = self._look()
@@ -194,7 +195,7 @@ class Reaper:
     # -- time, holds, lists
 
     def _look(self) -> list[Listed]:
-        """Everything below the reaper's own prefix; the store's time comes with it."""
+        """List everything below the reaper's own prefix, and read the store's time on the way."""
         self._store.put(CLOCK_KEY, orjson.dumps({"format": 1, "nonce": self._new_id()}))
         own = list(self._store.list(REAPER_PREFIX))
         store_ms = next(entry.modified_ms for entry in own if entry.key == CLOCK_KEY)
@@ -212,7 +213,7 @@ class Reaper:
         )
 
     def _lists(self, own: Iterable[Listed]) -> dict[str, list[Candidates]]:
-        """Lists by table, oldest first; each is read when it is needed."""
+        """Candidate lists by table UUID, oldest first; contents are read on demand."""
         found: dict[str, list[Candidates]] = {}
         for entry in own:
             if entry.key.startswith(LISTS_PREFIX):
@@ -258,11 +259,11 @@ class Reaper:
             self._bury(table, lists, fresh, guard, done)
 
     def _walk(self, pointer: PointerValue, marked: bool) -> _Table:
-        """The table with its chain of metadata files, newest first; what was read before is not read again.
+        """The table with its chain of metadata files, newest first; reads only what the last pass did not.
 
         Raises:
-            Moved: its metadata are gone: the pointer is old.
-            CorruptStateError: its metadata cannot be read.
+            Moved: its metadata file is gone: the pointer is outdated.
+            CorruptStateError: its metadata file is unreadable.
         """
         known = self._tables.get(pointer.uuid)
         assert pointer.metadata is not None, pointer.key
@@ -312,10 +313,13 @@ class Reaper:
         return None if stored is None else str(orjson.loads(stored.data)["metadata"])
 
     def _retire(self, pointer: PointerValue, table: _Table, guard: _Guard, done: Pass) -> list[Candidates]:
-        """Delete the oldest metadata files that nobody needs; what they alone show is on a list before.
+        """Delete the oldest metadata files, after listing what only they reference.
 
-        Never the current one, nor one that its log names, nor one younger than the grace. The list that was
-        written is returned.
+        Never deleted are the current file, files in its metadata log, and files younger than the grace
+        period.
+
+        Returns:
+            The candidate list that was written, if any.
         """
         chain, full = table.chain, table.full
         due = 0
@@ -352,10 +356,10 @@ class Reaper:
     def _bury(
         self, table: _Table, lists: list[Candidates], fresh: list[Candidates], guard: _Guard, done: Pass
     ) -> None:
-        """Delete what was removed a grace ago, as far as nothing reaches it.
+        """Delete what was removed a grace period ago, unless something still references it.
 
-        What was removed stands on lists, or still in the chain, as with a table that is not committed to any
-        more.
+        Removed objects are on candidate lists or, as with a table without further commits, still in the
+        chain.
         """
         chain, full = table.chain, table.full
         ripe: list[Candidates] = []
@@ -384,7 +388,8 @@ class Reaper:
         still = set(waiting.snapshots.values()) - kept
         gone -= kept | still
         manifests_kept = [self._listed(path, needed=True) for path in kept]
-        # Too many to be read: of neighbours, which share nearly all, one. Nothing reachable depends on it.
+        # Too many to read them all: neighbours share nearly everything, so sample. Nothing reachable depends
+        # on it.
         spread = len(still) // WAITING_MAX + 1
         manifests_kept += [self._listed(path, needed=False) for path in sorted(still)[::spread]]
         dead = dead_manifests((self._listed(path, needed=False) for path in gone), manifests_kept)
@@ -400,7 +405,7 @@ class Reaper:
             chain[number] = replace(chain[number], removed=Removed())
 
     def _contents(self, lists: Iterable[Candidates]) -> Iterator[Removed]:
-        """What lists name; they never change, so each is read once."""
+        """Yield the contents of candidate lists; lists never change, so each is read once."""
         for one in lists:
             known = one.removed or self._contents_known.get(one.key)
             if known is None:
@@ -411,10 +416,10 @@ class Reaper:
             yield known
 
     def _listed(self, path: str, *, needed: bool) -> tuple[ListedManifest, ...]:
-        """The manifests that a manifest list names; none if it is gone and was not needed.
+        """The manifests of a manifest list; empty if the list is gone and not needed.
 
         Raises:
-            CorruptStateError: a kept snapshot's cannot be read: nothing of the table is deleted.
+            CorruptStateError: the list of a kept snapshot is unreadable: nothing of the table is deleted.
         """
         known = self._manifests.get(path)
         if known is None:
@@ -442,7 +447,7 @@ class Reaper:
         return known
 
     def _same(self, path: str, sequence: int, sequence_min: int) -> ListedManifest:
-        """One object per manifest, as neighbouring lists name nearly the same ones."""
+        """One shared object per manifest, as neighbouring lists have nearly the same manifests."""
         found = self._one.get(path)
         if found is None:
             found = self._one[path] = ListedManifest(path, sequence, sequence_min)
@@ -453,8 +458,8 @@ class Reaper:
     ) -> dict[str, None]:
         """Files that were live in dead manifests and are in no kept one.
 
-        Kept manifests are looked at until every file was found alive: of a table that only grows, that is the
-        one into which the dead ones were merged.
+        Kept manifests are read until every file was found live: in a table with appends only, that is the
+        manifest into which the dead ones were merged.
         """
         candidates: dict[int, str] = {}
         for path in dead:
@@ -479,10 +484,10 @@ class Reaper:
         return dict.fromkeys(candidates.values())
 
     def _live_in(self, path: str) -> frozenset[int]:
-        """Digests of the files that are live in a kept manifest.
+        """Digests of the live files of a kept manifest.
 
         Raises:
-            CorruptStateError: it is missing or cannot be read: nothing of the table is deleted.
+            CorruptStateError: the manifest is missing or unreadable: nothing of the table is deleted.
         """
         known = self._live.get(path)
         if known is None:
@@ -521,7 +526,7 @@ class Reaper:
     def _purge(
         self, own: Iterable[Listed], live: set[str], lists: dict[str, list[Candidates]], done: Pass
     ) -> None:
-        """Delete everything of tables that were dropped with purge, a grace ago."""
+        """Delete all files of tables that were purged a grace period ago."""
         finished = {entry.key for entry in own if entry.key.startswith(PURGED_PREFIX)}
         for entry in self._store.list(CLAIMS_PREFIX):
             table_uuid = entry.key.removeprefix(CLAIMS_PREFIX).removesuffix(".json")
@@ -544,7 +549,7 @@ class Reaper:
                 self._store.put(end_key, orjson.dumps({"format": 1, "table-uuid": table_uuid}))
 
     def _purged_folder(self, key: str) -> str | None:
-        """Where the files of a purged table lie; None if the claim says no purge, or not for sure."""
+        """Key prefix of a purged table's files; None unless the claim unambiguously says purge."""
         stored = self._store.get(key)
         try:
             value = orjson.loads(stored.data) if stored is not None else {}
@@ -562,7 +567,7 @@ class Reaper:
     # -- how much there is
 
     def _measure(self, live: dict[str, PointerValue], lists: dict[str, list[Candidates]]) -> None:
-        """Bytes per table, for `tarn status`; each table is listed again after a while that fits its size."""
+        """Measure bytes per table, for `tarn status`; larger tables are listed less often."""
         changed = False
         for table_uuid, pointer in live.items():
             table = self._tables.get(table_uuid)
@@ -604,12 +609,12 @@ class Reaper:
 
 
 class _Guard:
-    """Looks at the pointer again, right before anything is deleted.
+    """Reads the pointer again right before anything is deleted.
 
     Args:
-        store: the lake.
-        pointer: what this pass looked at.
-        mono_ms: monotonic milliseconds.
+        store: object store of the lake.
+        pointer: the pointer that this pass read.
+        mono_ms: monotonic time in milliseconds.
     """
 
     def __init__(self, store: ObjectStore, pointer: PointerValue, mono_ms: Callable[[], int]) -> None:
@@ -619,10 +624,10 @@ class _Guard:
         self._looked_ms: int | None = None
 
     def check(self) -> None:
-        """Nothing, if the table still has its name and its history only went on.
+        """Require that the table still has its name and that its history only advanced.
 
         Raises:
-            Moved: it has not: dropped, renamed, rolled back, or a change of it is pending.
+            Moved: it was dropped, renamed or rolled back, or a transaction on it is pending.
         """
         now_ms = self._mono_ms()
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_AGAIN_MS:
@@ -638,7 +643,7 @@ class _Guard:
         self._looked_ms = now_ms
 
     def _follows(self, found: PointerValue) -> bool:
-        """Whether the newer metadata were built on those that this pass looked at."""
+        """Whether the newer metadata build on those that this pass read."""
         key = (found.metadata or "").partition("://")[2].partition("/")[2]
         stored = self._store.get(key)
         return stored is not None and self._pointer.metadata in read_full(stored.data, key).log

@@ -53,12 +53,12 @@ class Settings(BaseSettings):
 
 
 class Alive:
-    """A store whose use shows that the process lives: files are touched, each at most once a second.
+    """A store whose use shows that the process is alive: files are touched, each at most once a second.
 
     Args:
-        inner: the store.
-        tried: touched before a request.
-        alive: touched after an answer.
+        inner: underlying store.
+        tried: file touched before each request.
+        alive: file touched after each response.
     """
 
     def __init__(self, inner: ObjectStore, tried: Path = TRIED_PATH, alive: Path = ALIVE_PATH) -> None:
@@ -91,7 +91,7 @@ class Alive:
         self._touch(self._alive)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
-        """See `ObjectStore.list`; as it comes, in the store's order."""
+        """See `ObjectStore.list`; yields entries as they arrive, in the store's order."""
         self._touch(self._tried)
         for entry in self._inner.list(prefix, after=after):
             self._touch(self._alive)
@@ -99,10 +99,15 @@ class Alive:
 
 
 def run(reaper: Reaper, *, every_s: float, stop: threading.Event) -> None:
-    """Passes until it is asked to stop; what fails is tried again, at growing pauses.
+    """Run passes until asked to stop; a failed pass is retried with increasing pauses.
+
+    Args:
+        reaper: the reaper.
+        every_s: interval of the passes, in seconds.
+        stop: ends the loop when set.
 
     Raises:
-        ForbiddenError: the reaper's user may not do its work: nothing that waiting mends.
+        ForbiddenError: the reaper's user lacks permission, which waiting does not help.
     """
     told_s = time.monotonic()
     total = failures = 0
@@ -131,10 +136,10 @@ def run(reaper: Reaper, *, every_s: float, stop: threading.Event) -> None:
 
 
 def made(settings: Settings) -> Reaper:
-    """The reaper over the store that the settings name.
+    """The reaper of the store in the settings.
 
     Raises:
-        InvalidSettingError: a secret cannot be read.
+        InvalidSettingError: a secret file cannot be read.
     """
 
     def secret(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The catalog's own state as of one moment, read while others write."""
+"""A consistent view of the catalog's own state, read while writers are active."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ CATALOG_BYTES_MAX = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """What the catalog's prefix held.
+    """Content of the catalog's prefix.
 
     Attributes:
-        objects: key -> bytes, of everything below `catalog/v1/` but the probe's.
-        pointers, namespaces: those that can be read.
-        claims: those that can be read, by the table's uuid.
-        findings: those that cannot.
+        objects: key to content, of everything below `catalog/v1/` except probe objects.
+        pointers: readable pointers.
+        namespaces: readable namespaces, by levels.
+        claims: readable claims, by table UUID.
+        findings: unreadable objects.
     """
 
     objects: Mapping[str, bytes]
@@ -52,22 +53,27 @@ class Register:
 
     @property
     def live(self) -> list[PointerValue]:
-        """The pointers of names that are in use."""
+        """Pointers of names in use."""
         return [pointer for pointer in self.pointers if pointer.live]
 
 
 def read_register(
     store: BulkStore, pool: ThreadPoolExecutor, *, sleep: Callable[[float], None] = time.sleep
 ) -> Register:
-    """Read every pointer, and all that pointers rest on, as they stood together at one moment.
+    """Read every pointer, and all objects that pointers rely on, as of one moment.
 
     Pointers are read one after another while others rename, drop, and commit to several tables at once: a
-    table could be met under both of its names or under none, and a commit to two tables in one of them. So
-    all are read again, and what was read counts if the second look shows that nothing of the kind happened
-    between the first and the last read of the first one. Single commits may: they harm nobody.
+    table could be seen under both of its names or under none, and a multi-table commit in only one of its
+    tables. All are therefore read again, and the first read is valid if the second one shows that nothing of
+    the kind happened between its first and last request. Single-table commits may happen: they are harmless.
+
+    Args:
+        store: object store of the lake.
+        pool: executor for concurrent reads.
+        sleep: waits, in seconds.
 
     Raises:
-        UnavailableError: the store does not answer, the catalog is too large, or it does not come to rest.
+        UnavailableError: the store does not respond, the catalog is too large, or it keeps changing.
     """
     known: dict[str, Stored] = {}
     before: Register | None = None
@@ -77,7 +83,7 @@ def read_register(
         register = _parse({key: stored.data for key, stored in known.items()})
         if before is not None:
             still = still + 1 if _together(before, register) else 0
-            # An intent that does not move was left by somebody who was killed: it does not settle by itself.
+            # An intent that does not move belongs to a killed writer: it does not resolve without help.
             if still >= (STUCK_ROUNDS if _pending(before) else 1):
                 return _with_pages(store, before)
             sleep(SETTLE_WAIT_S)
@@ -88,20 +94,20 @@ def read_register(
 
 
 def _pending(register: Register) -> set[tuple[str, str]]:
-    """The changes that are not decided yet."""
+    """(pointer key, nonce) of all undecided transactions."""
     return {(p.key, str(p.intent.get("nonce"))) for p in register.pointers if p.intent is not None}
 
 
 def _names(register: Register) -> set[tuple[str, str]]:
-    """Which table has which name."""
+    """(table UUID, pointer key) of all names in use."""
     return {(pointer.uuid, pointer.key) for pointer in register.live}
 
 
 def _together(first: Register, second: Register) -> bool:
-    """Whether everything in the first stood there at one moment, as the second look shows.
+    """Whether everything in the first read existed at one moment, as the second read shows.
 
-    It did not if a table has another name in the second, or if a pointer shows a change only there that
-    another pointer had in the first already: that change was met half.
+    It did not if a table has another name in the second read, or if a pointer has a transaction only there
+    that another pointer already had in the first: that transaction was seen half-done.
     """
     if _names(first) != _names(second) or _pending(first) != _pending(second):
         return False
@@ -112,14 +118,14 @@ def _together(first: Register, second: Register) -> bool:
 
 
 def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Stored]) -> dict[str, Stored]:
-    """One round; what has not changed since the last one is not read again."""
+    """One round of reads; unchanged objects are not read again."""
     listed = [entry for entry in store.list(CATALOG_PREFIX) if not entry.key.startswith(PROBE_PREFIX)]
     size = sum(entry.size_bytes for entry in listed)
     if size > CATALOG_BYTES_MAX:
         raise UnavailableError(
             f"the catalog's own state is {size} bytes; at most {CATALOG_BYTES_MAX} are held at once"
         )
-    # Pointers first: what they name is older than they are.
+    # Pointers first: the objects they reference are older.
     listed.sort(key=lambda entry: (not entry.key.startswith(POINTERS_PREFIX), entry.key))
 
     def read(number: int) -> Stored | None:
@@ -132,7 +138,7 @@ def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Sto
 
 
 def _with_pages(store: BulkStore, register: Register) -> Register:
-    """With the key pages that were written after the listing and are named by what was read after it."""
+    """Add the key pages that were written after the listing and are referenced by objects read after it."""
     objects = dict(register.objects)
     values: list[PointerValue | NamespaceValue | ClaimValue] = [
         *register.pointers,

@@ -1,8 +1,8 @@
-"""`tarn restore`: a backup into an empty lake, or on from where a restore was cut off.
+"""`tarn restore`: restores a backup into an empty lake, or resumes an interrupted restore.
 
-Table files first, then, once the closing record has proven all of them, what the catalog's prefix held:
-keys and namespaces before pointers. So a restore that ends anywhere before shows no table at all. It writes
-only what is absent, and removes nothing but its own marker.
+Table files first; then, once the closing record has verified all of them, the content of the catalog's
+prefix: key pages and namespaces before pointers. A restore that ends earlier therefore shows no table at all.
+It writes only what is absent, and removes nothing but its own marker.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ EMPTY_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore did.
+    """Result of a restore.
 
     Attributes:
-        begin, end: the records of the backup.
-        present: objects that were there already, from a restore that was cut off.
-        seconds: how long it took.
+        begin: first record of the backup.
+        end: closing record of the backup.
+        present: number of objects that an interrupted restore had already written.
+        seconds: duration.
     """
 
     begin: Begin
@@ -58,7 +59,7 @@ class Restored:
 
     @property
     def mib_per_s(self) -> float:
-        """How fast it was."""
+        """Throughput in MiB/s."""
         return self.end.bytes / MIB / max(self.seconds, 1e-3)
 
 
@@ -71,21 +72,21 @@ def restore(
     tell: Tell,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Restored:
-    """Put a backup in place.
+    """Restore a backup.
 
     Args:
-        store: the lake, by a user that may write all of it.
+        store: object store of the lake, with write access to all of it.
         source: the archive, as a stream.
-        bucket: the lake's; locations in a backup name theirs.
-        warehouse: the lake's name.
-        tell: shows progress.
-        sleep: waits between attempts of one write.
+        bucket: bucket of the lake; the locations in a backup name theirs.
+        warehouse: name of the warehouse.
+        tell: called with progress messages.
+        sleep: waits between attempts of one write, in seconds.
 
     Raises:
-        NotEmptyError: the lake holds something; nothing was written.
-        BackupError: the archive cannot be used; no table shows.
+        NotEmptyError: the lake is not empty; nothing was written.
+        BackupError: the archive is unusable; no table is visible.
         InvalidError: it is of another bucket or warehouse; nothing was written.
-        UnavailableError: the store does not answer, or refuses a write.
+        UnavailableError: the store does not respond, or rejects a write.
     """
     began_s = time.monotonic()
     run = _Run(store, tell, sleep, began_s)
@@ -124,11 +125,12 @@ def restore(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a lake holds before a restore.
+    """Content of a lake before a restore.
 
     Attributes:
-        marker: the id of the backup whose restore was cut off here; None if there was none.
-        catalog, files: some keys of each part; at most `COUNTED_MAX`.
+        marker: id of the backup whose restore was interrupted here; None if there was none.
+        catalog: some keys of the catalog, at most `COUNTED_MAX`.
+        files: some keys of the warehouse, at most `COUNTED_MAX`.
     """
 
     marker: str | None
@@ -137,7 +139,7 @@ class Held:
 
 
 def look(store: BulkStore) -> Held:
-    """What the lake holds; health checks' own objects do not count."""
+    """Sample the lake's content, ignoring objects of health checks."""
     found: Mapping[str, list[str]] = {CATALOG_PREFIX: [], WAREHOUSE_PREFIX: []}
     for prefix, keys in found.items():
         for entry in store.list(prefix):
@@ -156,13 +158,13 @@ def look(store: BulkStore) -> Held:
 
 
 def _require_empty(held: Held, begin: Begin) -> None:
-    """Nothing, if this backup may go in here.
+    """Require that this backup may be restored here.
 
-    Where a restore was cut off, the files are its own: they carry unique names and harm nobody. Objects of
-    the catalog are another matter: they must be of this very backup.
+    Files left by an interrupted restore are its own: they have unique names and are harmless. Catalog objects
+    are different: they must be of this very backup.
 
     Raises:
-        NotEmptyError: it may not.
+        NotEmptyError: the lake is not empty.
     """
     if held.marker == begin.id or (held.marker is not None and not held.catalog):
         return
@@ -189,7 +191,7 @@ def _some(keys: tuple[str, ...]) -> str:
 
 
 class _Run:
-    """The writing side: files as they come, several at a time; the catalog's objects are kept for the end."""
+    """The writing side: files as they arrive, several at a time; catalog objects are kept for the end."""
 
     def __init__(self, store: BulkStore, tell: Tell, sleep: Callable[[float], None], began_s: float) -> None:
         self._store = store
@@ -206,7 +208,7 @@ class _Run:
         self.present = 0
 
     def take(self, key: str, size: int, parts: Iterator[bytes]) -> None:
-        """An object of the archive; see `archive.Sink`."""
+        """Receive an object of the archive; see `archive.Sink`."""
         if key.startswith(CATALOG_PREFIX):
             self._catalog_bytes += size
             if self._catalog_bytes > CATALOG_BYTES_MAX:
@@ -233,7 +235,7 @@ class _Run:
             future.result()
 
     def _large(self, key: str, size: int, parts: Iterator[bytes]) -> None:
-        """A large object, as it comes; it cannot be sent again, as its parts are gone."""
+        """Write a large object as it arrives; it cannot be retried, as its parts are gone."""
         found = self._store.open(key, bytes_max=0)
         if found is not None and found.size_bytes == size:
             self.present += 1
@@ -244,23 +246,23 @@ class _Run:
         self._store.put_parts(key, chain((first,), parts))
 
     def settle(self) -> None:
-        """Wait for every write that is under way."""
+        """Wait for all pending writes."""
         while self._waiting:
             future, done = self._waiting.pop(0)
             self._in_flight -= done
             future.result()
 
     def abandon(self) -> None:
-        """Begin no further write."""
+        """Start no further write."""
         for future, _ in self._waiting:
             future.cancel()
 
     def put_same(self, key: str, data: bytes) -> None:
-        """Have this object there; one that is there already must be the same.
+        """Write an object, or require that the existing one is identical.
 
         Raises:
-            NotEmptyError: another one is there.
-            UnavailableError: the store does not take it.
+            NotEmptyError: the key has other content.
+            UnavailableError: the store does not accept the write.
         """
         try:
             self.put(key, data)
@@ -275,11 +277,11 @@ class _Run:
             self.present += 1
 
     def put(self, key: str, data: bytes) -> None:
-        """Write if absent, some times.
+        """Write an object if absent, with retries.
 
         Raises:
-            StoreRefusedError: something is there.
-            UnavailableError: no answer, or no room, after all attempts.
+            StoreRefusedError: the key exists.
+            UnavailableError: no response, or no space, after all attempts.
         """
         for attempt in range(1, PUT_ATTEMPTS_MAX + 1):
             try:

@@ -1,4 +1,4 @@
-"""One table, read from the store into the model that is judged and copied."""
+"""Reads one table from the store into the model that is audited and copied."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from tarn.core.errors import CorruptStateError
 READERS = 8
 IN_FLIGHT_MAX = 32
 FILES_MAX = 2_000_000
-"""Live files of one table that are held at once; about 0.4 kB each."""
+"""Maximum number of live files of one table held in memory; about 0.4 kB each."""
 AHEAD_MAX = 50
 
 Stray = tuple[str, int]
-"""The location of a metadata file and when the store last changed it."""
+"""Location of a metadata file, and its last modification in milliseconds by the store's clock."""
 
 
 class Places:
-    """Where locations and keys of one bucket meet."""
+    """Mapping between locations and keys of one bucket."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self._schemes = tuple(f"{scheme}://{bucket}/" for scheme in ("s3", "s3a", "s3n"))
 
     def key(self, location: str) -> str | None:
-        """The key of a location; None outside the bucket."""
+        """Key of a location; None outside the bucket."""
         for scheme in self._schemes:
             if location.startswith(scheme):
                 return location[len(scheme) :]
         return None
 
     def location(self, key: str) -> str:
-        """The location of a key."""
+        """Location of a key."""
         return self._schemes[0] + key
 
 
 class Walker:
-    """Reads tables. Everything that is missing or odd is a finding or a hole in the model, never an error.
+    """Reads tables. Anything missing or malformed becomes a finding or a gap in the model, never an error.
 
     Args:
-        store: the lake.
-        places: its bucket.
-        pool: reads objects ahead.
+        store: object store of the lake.
+        places: locations of its bucket.
+        pool: executor for read-ahead.
     """
 
     def __init__(self, store: BulkStore, places: Places, pool: ThreadPoolExecutor) -> None:
@@ -69,14 +69,14 @@ class Walker:
         self._pool = pool
 
     def read(self, pointer: PointerValue, strays: Sequence[Stray] = ()) -> Table | Finding:
-        """The table that a pointer names, or why there is none.
+        """Read the table of a pointer, or return why there is none.
 
         Args:
-            pointer: a live one.
-            strays: metadata files in its folder that may be newer than the one it names.
+            pointer: a live pointer.
+            strays: metadata files in its folder that may be newer than the current one.
 
         Raises:
-            UnavailableError: the store does not answer.
+            UnavailableError: the store does not respond.
         """
         where = pointer.metadata or ""
         stored = self._get(where)
@@ -170,7 +170,7 @@ class Walker:
         return self._store.get(key) if key is not None else None
 
     def _ahead(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Each location with its bytes, in order; some are read ahead, never all."""
+        """Yield each location with its content, in order, with bounded read-ahead."""
 
         def read(location: str) -> bytes | None:
             stored = self._get(location)
@@ -182,7 +182,14 @@ class Walker:
 def in_order(
     pool: ThreadPoolExecutor, wanted: Iterable[str], work: Callable[[str], Any], ahead: int = IN_FLIGHT_MAX
 ) -> Iterator[tuple[str, Any]]:
-    """Each item with what the work gives for it, in order, while so many further ones are being worked on."""
+    """Yield each item with its result, in order, while at most `ahead` further items are in progress.
+
+    Args:
+        pool: executor.
+        wanted: items.
+        work: called with each item.
+        ahead: maximum number of items in progress.
+    """
     waiting: list[tuple[str, Any]] = []
     for item in wanted:
         waiting.append((item, pool.submit(work, item)))
