@@ -1,8 +1,8 @@
 """Health of ingest: see services/tarn/probe/runner.py for how it is run.
 
-The service itself looks at its store, its catalog and Kafka every five seconds with its own keys, and at the
-pulse of every ingestor; the shallow look reads what it found, and that no ingestor lags without getting on.
-The deep look adds a write with the service's own key.
+The service itself checks its store, its catalog and Kafka every five seconds with its own keys, and the
+heartbeat of every ingestor; the shallow check reads the results, and that no ingestor lags without progress.
+The deep check adds a write with the service's own key.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DEEP_BUDGET_S = 25.0
 
 
 def alive() -> None:
-    """The service answers, and none of its ingestors hangs while all that it needs answers.
+    """Require that the service responds, and that no ingestor hangs while all dependencies respond.
 
     Raises:
-        RuntimeError: no answer, or the ingestors that hang.
+        RuntimeError: no response, or the ingestors that hang.
     """
     _, _, body = http("GET", ADDRESS, "/health", headers=HOST, timeout_s=4.0)
     try:
@@ -35,12 +35,12 @@ def alive() -> None:
 
 
 def shallow() -> None:
-    """Raises if the service answers that it cannot do its work or does not get on, or does not answer."""
+    """Require that the service responds, can work and makes progress; raises RuntimeError otherwise."""
     _require("/health?lag", timeout_s=4.0)
 
 
 def deep() -> None:
-    """Raises unless every running ingestor gets on, and this service's key may write where tables are."""
+    """Require that every running ingestor progresses, and that the service's key may write table files."""
     _require("/health?deep", timeout_s=20.0)
 
 

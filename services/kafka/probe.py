@@ -1,7 +1,7 @@
-"""Kafka's health: logged in on the container's port, metadata with a leader; deep, a record sent and read.
+"""Health of Kafka: login on the container's port, metadata with a leader; deep: a record produced and read.
 
-It goes the way of any client: its own user, whose password and rights are put in at the start like any other.
-The shallow look is a hundred bytes over a socket: importing a client costs 50 times more.
+It goes the way of any client: its own user, whose password and privileges are set at the start like any
+other. The shallow check is a hundred bytes over a socket: importing a client costs 50 times more.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TIMEOUT_S = 4.0
 
 
 def alive() -> None:
-    """The broker says which requests it knows, which it tells everybody.
+    """Require that the broker lists the API versions it supports, which needs no login.
 
     Raises:
-        RuntimeError: no answer.
+        RuntimeError: no response.
     """
     try:
         with Broker(*INSIDE, timeout_s=TIMEOUT_S) as broker:
@@ -43,10 +43,10 @@ def alive() -> None:
 
 
 def shallow() -> None:
-    """The broker lets its user in and answers for its topic, and that has a leader (or is not there yet).
+    """Require that the broker accepts the login and that the probe's topic has a leader (or does not exist).
 
     Raises:
-        RuntimeError: no answer, a refusal, or a partition without a leader.
+        RuntimeError: no response, a rejection, or a partition without a leader.
     """
     _require_users()
     name = TOPIC.encode()
@@ -66,10 +66,10 @@ def shallow() -> None:
 
 
 def leaders(answer: bytes) -> list[tuple[int, int]]:
-    """Partition and leader (-1: none) of each partition in a metadata answer of version 1.
+    """(partition, leader) of each partition in a metadata response of version 1; leader -1 means none.
 
     Raises:
-        RuntimeError: the broker has an error for a topic, other than that it does not exist.
+        RuntimeError: the broker reports an error for a topic, other than that it does not exist.
     """
     reader = Reader(answer)
     for _ in range(reader.take(">i")):
@@ -95,7 +95,7 @@ def leaders(answer: bytes) -> list[tuple[int, int]]:
 
 
 def _require_users() -> None:
-    """Raises RuntimeError until the broker was given its users and rights in this start."""
+    """Require that the broker has its users and ACLs since this start; raises RuntimeError until then."""
     try:
         told = json.loads(TOLD.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -109,10 +109,10 @@ def _password() -> str:
 
 
 def deep() -> None:
-    """A record is acknowledged, and read back from where it was acknowledged.
+    """Require that a record is acknowledged, and can be read at the acknowledged offset.
 
     Raises:
-        RuntimeError: something else came back.
+        RuntimeError: something else was read.
     """
     sys.path.insert(0, "/opt/tarn/lib")
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition

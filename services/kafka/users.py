@@ -1,11 +1,12 @@
-"""Gives the broker its users and rights, at every start: started by the entry point beside the broker.
+"""Sets the broker's users and ACLs at every start: started by the entry point beside the broker.
 
-Passwords come from the secret files, so a renewed one counts from the next start on; rights from the one
-table in `kafka_users.py`. What is not in the table is removed. Doing it again changes nothing, so a log from
+Passwords come from the secret files, so a renewed one is valid from the next start on; ACLs from the one
+table in `kafka_users.py`. Whatever is not in the table is removed. The operation is idempotent, so a log from
 before there were users gets them in the same way as a new one, and keeps its records.
 
-A file tells the health check how far this is: the broker is not healthy before. Removals come first, and a
-user's rules before its password, so that at no moment somebody has more than the table says.
+A file shows the progress to the health check: the broker is unhealthy until this is done. Removals come
+first, and a user's ACLs before its password, so that at no moment a user has more privileges than the table
+grants.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LOGIN_LOGGER = "org.apache.kafka.common.network.Selector"
 
 
 def main() -> int:
-    """0 when the broker has its users; 1 when it never got them, which its health check tells."""
+    """Set users and ACLs; returns 0 on success, 1 if all attempts failed, which the health check reports."""
     folder = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"))
     tell(False, "the broker has not started yet")
     logging.disable(logging.CRITICAL)  # what the client meets comes back as exceptions
@@ -67,7 +68,7 @@ def main() -> int:
 
 
 def await_port() -> None:
-    """Returns when the broker listens; it ends with the container, and this with it."""
+    """Wait until the broker listens; if the broker ends, the container and this process end with it."""
     while True:
         try:
             socket.create_connection(LOCAL, timeout=1).close()
@@ -78,10 +79,10 @@ def await_port() -> None:
 
 
 def give(folder: Path) -> Changes:
-    """Makes users and rules of the broker those of the table; gives what was changed.
+    """Make the broker's users and ACLs those of the table; returns the changes.
 
     Raises:
-        Exception: of any kind: the broker does not answer (yet), or a file cannot be read.
+        Exception: of any kind: the broker does not respond (yet), or a file cannot be read.
     """
     passwords = read_passwords(folder)
     admin = client(folder)
@@ -94,7 +95,7 @@ def give(folder: Path) -> Changes:
 
 
 def client(folder: Path) -> Any:
-    """The admin, logged in."""
+    """Admin client, logged in."""
     from kafka.admin import KafkaAdminClient
 
     return KafkaAdminClient(
@@ -110,10 +111,10 @@ def client(folder: Path) -> Any:
 
 
 def log_refusals(folder: Path) -> None:
-    """From now on the broker logs who is not let in; before, it was everybody, at every first start.
+    """Have the broker log rejected logins from now on; at a first start it rejects all until it has users.
 
     Raises:
-        Exception: of any kind: the broker does not answer or refuses.
+        Exception: of any kind: the broker does not respond or rejects the request.
     """
     from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -126,10 +127,10 @@ def log_refusals(folder: Path) -> None:
 
 
 def read_passwords(folder: Path) -> Mapping[str, str]:
-    """User to password, of every user of the table.
+    """Return {user: password} of every user in the table.
 
     Raises:
-        RuntimeError: the file lacks one, or cannot be understood.
+        RuntimeError: the file lacks a user, or cannot be parsed.
     """
     path = folder / "kafka_users.json"
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -140,13 +141,13 @@ def read_passwords(folder: Path) -> Mapping[str, str]:
 
 
 def found_users(admin: Any) -> dict[str, list[Any]]:
-    """User to the mechanisms that the broker has a password for."""
+    """Return {user: mechanisms} of all users with a password at the broker."""
     described = admin.describe_user_scram_credentials()
     return {user: [c["mechanism"] for c in known["credential_infos"]] for user, known in described.items()}
 
 
 def found_rules(admin: Any) -> set[Rule]:
-    """Every rule of the broker."""
+    """All ACLs of the broker."""
     found, _ = admin.describe_acls(_filter_of(None))
     return {
         Rule(
@@ -163,10 +164,10 @@ def found_rules(admin: Any) -> set[Rule]:
 
 
 def apply(admin: Any, todo: Changes, passwords: Mapping[str, str]) -> None:
-    """Does it.
+    """Apply the changes.
 
     Raises:
-        RuntimeError: the broker refused a part.
+        RuntimeError: the broker rejected a part of them.
     """
     from kafka.admin import UserScramCredentialDeletion, UserScramCredentialUpsertion
 
@@ -181,7 +182,7 @@ def apply(admin: Any, todo: Changes, passwords: Mapping[str, str]) -> None:
     for _, _, error in admin.delete_acls([_filter_of(rule) for rule in todo.remove]) if todo.remove else ():
         if error.errno:
             raise RuntimeError(f"a rule was not removed: {error.__name__}")
-    # Nobody may before somebody may: a denial must be there first.
+    # Denials before permissions, so that nothing is allowed that is to be denied.
     for permission in ("DENY", "ALLOW"):
         rules = [_acl(rule) for rule in todo.add if rule.permission == permission]
         failed = admin.create_acls(rules)["failed"] if rules else ()
@@ -219,7 +220,7 @@ def _acl(rule: Rule) -> Any:
 
 
 def _filter_of(rule: Rule | None) -> Any:
-    """What finds one rule, or all."""
+    """ACL filter that matches one ACL, or all."""
     from kafka.admin import (
         ACLFilter,
         ACLOperation,
@@ -241,14 +242,14 @@ def _filter_of(rule: Rule | None) -> Any:
 
 
 def tell(done: bool, fault: str) -> None:
-    """Tells the health check, so that it reads the old or the new."""
+    """Write the progress for the health check, atomically."""
     scratch = TOLD.with_suffix(".new")
     scratch.write_text(json.dumps({"done": done, "fault": fault}), encoding="utf-8")
     scratch.replace(TOLD)
 
 
 def say(level: str, text: str) -> None:
-    """A line of the log, in the form of all our services."""
+    """Write a log line, in the format of Tarn's services."""
     now_s = time.time()
     stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s * 1000) % 1000:03}Z"
     line = {"timestamp": stamp, "level": level, "event": text, "service": "kafka", "logger": "users"}

@@ -1,8 +1,8 @@
 """Health of the pipeline: see services/tarn/probe/runner.py for how it is run.
 
-The driver looks at bronze by Spark every few seconds and leaves a beat each time: when, and what was wrong.
-A beat is left after each commit too, so a long cycle counts as long as it gets on. Spark is greeted here as
-well: a query that waits for a frozen server would leave the last good beat standing.
+The driver checks bronze through Spark every few seconds and writes a heartbeat each time: when, and what was
+wrong. It also does after each commit, so a long cycle is healthy as long as it makes progress. Spark is
+checked here as well: a query that waits for a frozen server would leave the last good heartbeat in place.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ SPARK_PORT = 15002
 
 
 def alive() -> None:
-    """The process is not stopped, and left a beat in the last ten minutes, unless it waits for Spark.
+    """Require that the process is not stopped, and waits for Spark or wrote a heartbeat within ten minutes.
 
     Raises:
-        RuntimeError: it hangs.
+        RuntimeError: the process hangs.
     """
     check_runs()
     try:
         check_connect(spark_address(remote()), SPARK_TIMEOUT_S)
     except RuntimeError:
-        return  # whoever waits for Spark does not hang
+        return  # a driver that waits for Spark does not hang
     at_s, _ = read_beat(BEAT_PATH)
     if time.time() - at_s > HANGING_S_MIN:
         raise RuntimeError(f"no beat for {time.time() - at_s:.0f} s, while Spark answers")
 
 
 def shallow() -> None:
-    """The last look at bronze went well and is not long ago, and Spark answers.
+    """Require that the last check of bronze is recent and succeeded, and that Spark responds.
 
     Raises:
-        RuntimeError: it is not so; the text says what.
+        RuntimeError: one of these does not hold; the message says which.
     """
     check_runs()
     check_connect(spark_address(remote()), SPARK_TIMEOUT_S)
@@ -53,19 +53,23 @@ def shallow() -> None:
 
 
 def deep() -> None:
-    """The same: what the driver does every few seconds is the real use already."""
+    """Like `shallow`: what the driver does every few seconds is a real use already."""
     shallow()
 
 
 def check_runs() -> None:
-    """Raises RuntimeError if the process was stopped by a signal: it would leave no beat, but much later."""
+    """Require that no signal stopped the process, which would show in the heartbeat only much later.
+
+    Raises:
+        RuntimeError: the process is stopped.
+    """
     process = main_process()
     if process is not None and stat_of(process)[0] == STOPPED:
         raise RuntimeError(f"process {process} is stopped")
 
 
 def remote() -> str:
-    """Where Spark Connect is, as this service is set."""
+    """Address of Spark Connect, by this service's setting."""
     return os.environ.get("TARN_SPARK_REMOTE") or "sc://spark:15002"
 
 
@@ -73,7 +77,7 @@ def spark_address(address: str) -> tuple[str, int]:
     """Host and port of `sc://host:port/…`.
 
     Raises:
-        RuntimeError: it is no such address.
+        RuntimeError: the text is not such an address.
     """
     parts = urlsplit(address)
     if parts.scheme != "sc" or not parts.hostname:
@@ -82,10 +86,10 @@ def spark_address(address: str) -> tuple[str, int]:
 
 
 def check_beat(path: Path, *, now_s: float) -> None:
-    """Reads what the driver left.
+    """Require a recent heartbeat without a fault.
 
     Raises:
-        RuntimeError: nothing yet, a fault, or a beat older than `BEAT_AGE_S_MAX` seconds.
+        RuntimeError: no heartbeat yet, a fault, or one older than `BEAT_AGE_S_MAX` seconds.
     """
     at_s, fault = read_beat(path)
     if fault:
@@ -97,10 +101,10 @@ def check_beat(path: Path, *, now_s: float) -> None:
 
 
 def read_beat(path: Path) -> tuple[float, str]:
-    """When the driver last looked (seconds since 1970), and what was wrong.
+    """(time of the driver's last check in seconds since the epoch, fault or "").
 
     Raises:
-        RuntimeError: nothing yet, or nothing that can be understood.
+        RuntimeError: no heartbeat yet, or an unreadable one.
     """
     try:
         beat = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """Health of the reaper: see services/tarn/probe/runner.py for how it is run.
 
-The reaper touches one file before it uses the store and another after an answer. Its passes are the real use
+The reaper touches one file before it uses the store and another after a response. Its passes are a real use
 already.
 """
 
@@ -20,42 +20,51 @@ STOPPED = "T"
 
 
 def alive() -> None:
-    """The process is not stopped, and has tried to use the store in the last ten minutes.
+    """Require that the process is not stopped, and tried to use the store in the last ten minutes.
 
     Raises:
-        RuntimeError: it hangs.
+        RuntimeError: the process hangs.
     """
     check_runs()
     check_age(TRIED_PATH, TRIED_AGE_S_MAX, now_s=time.time())
 
 
 def shallow() -> None:
-    """The store has answered it not long ago.
+    """Require that the store responded to the reaper recently.
 
     Raises:
-        RuntimeError: it has not; the text says since when.
+        RuntimeError: it did not; the message says for how long.
     """
     check_runs()
     check_age(ALIVE_PATH, ALIVE_AGE_S_MAX, now_s=time.time())
 
 
 def deep() -> None:
-    """The same."""
+    """Like `shallow`."""
     shallow()
 
 
 def check_runs() -> None:
-    """Raises RuntimeError if the process was stopped by a signal."""
+    """Require that no signal stopped the process.
+
+    Raises:
+        RuntimeError: the process is stopped.
+    """
     process = main_process()
     if process is not None and stat_of(process)[0] == STOPPED:
         raise RuntimeError(f"process {process} is stopped")
 
 
 def check_age(path: Path, age_s_max: float, *, now_s: float) -> None:
-    """Looks at a file.
+    """Require that a file was touched recently.
+
+    Args:
+        path: the file.
+        age_s_max: maximum age in seconds.
+        now_s: current time in seconds since the epoch.
 
     Raises:
-        RuntimeError: it is not there, or older than so many seconds.
+        RuntimeError: the file is missing or older.
     """
     try:
         age_s = now_s - path.stat().st_mtime

@@ -1,1 +1,1 @@
-"""Health probes: the watch of a container and what its looks share. Stdlib only, copied into every image."""
+"""Health probes: the watch of a container and code shared by probes. Stdlib only, copied into each image."""

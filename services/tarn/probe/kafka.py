@@ -1,10 +1,10 @@
-"""A bare connection to a Kafka broker: requests as bytes, and the log-in by SCRAM. Stdlib only.
+"""A minimal Kafka connection: requests as bytes, and SCRAM login. Stdlib only.
 
-For two uses where the client library does not do: the broker's probe (importing the library costs 50 times
-more than a look), and asking why a log-in failed (the library tries until its timeout, and then says no more
-than that it could not).
+For two cases in which the client library does not serve: the broker's probe (importing the library costs 50
+times more than a check), and the reason of a failed login (the library retries until its timeout, and then
+reports only that it failed).
 
-Log-in: RFC 5802 (SCRAM) with SHA-512 or SHA-256, framed by SaslHandshake and SaslAuthenticate (KIP-152).
+Login: RFC 5802 (SCRAM) with SHA-512 or SHA-256, framed by SaslHandshake and SaslAuthenticate (KIP-152).
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class RefusedError(RuntimeError):
-    """The broker answered, and does not let this user in."""
+    """The broker responded, and rejects the login."""
 
 
 class Broker:
-    """One connection; use it as a context.
+    """One connection; use it as a context manager.
 
     Args:
-        host, port: where it listens.
-        timeout_s: for the connection, and for each part of an answer.
-        client: the name that the broker logs.
+        host: host of the broker.
+        port: port of the broker.
+        timeout_s: limit of the connection and of each read, in seconds.
+        client: client id that the broker logs.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nothing listens there.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float, client: str = "tarn-health") -> None:
@@ -53,11 +54,16 @@ class Broker:
         self._socket.close()
 
     def ask(self, api: int, version: int, body: bytes) -> bytes:
-        """The answer to one request, without its header; for versions with the old headers only.
+        """Send one request and return the response without header; only for versions with the old headers.
+
+        Args:
+            api: API key.
+            version: API version.
+            body: request body.
 
         Raises:
-            OSError: no answer in time.
-            RuntimeError: not an answer of Kafka, or the connection was closed.
+            OSError: no response in time.
+            RuntimeError: not a Kafka response, or the connection was closed.
         """
         request = struct.pack(f">hhih{len(self._client)}s", api, version, 1, len(self._client), self._client)
         self._socket.sendall(struct.pack(">i", len(request) + len(body)) + request + body)
@@ -67,12 +73,17 @@ class Broker:
         return self._receive(size)[4:]
 
     def log_in(self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
-        """Proves who we are, and lets the broker prove that it knows the password too.
+        """Log in, and verify that the broker knows the password too.
+
+        Args:
+            user: user name.
+            password: password.
+            mechanism: `SCRAM-SHA-512` or `SCRAM-SHA-256`.
 
         Raises:
-            RefusedError: the broker does not know the user with this password, or not this way of logging in.
-            OSError: no answer in time.
-            RuntimeError: not an answer of Kafka, or the connection was closed.
+            RefusedError: the broker does not know the user with this password, or not this mechanism.
+            OSError: no response in time.
+            RuntimeError: not a Kafka response, or the connection was closed.
         """
         name = mechanism.encode()
         reader = Reader(self.ask(SASL_HANDSHAKE, 1, struct.pack(f">h{len(name)}s", len(name), name)))
@@ -103,11 +114,12 @@ class Broker:
 
 
 class Scram:
-    """The client's side of one log-in, without channel binding.
+    """Client side of one SCRAM login, without channel binding.
 
     Args:
-        user, password: who.
-        nonce: never used before.
+        user: user name.
+        password: password.
+        nonce: client nonce, never used before.
         hash_name: sha512 or sha256.
     """
 
@@ -121,14 +133,14 @@ class Scram:
 
     @property
     def first(self) -> bytes:
-        """The first message."""
+        """The client-first message."""
         return f"n,,{self._bare}".encode()
 
     def answer(self, server_first: bytes) -> bytes:
-        """The second message: the proof that we know the password.
+        """The client-final message, which proves knowledge of the password.
 
         Raises:
-            RefusedError: what the server sent is not for us, or would cost too much.
+            RefusedError: the server's message does not match this login, or requires too many iterations.
         """
         told = server_first.decode()
         parts = dict(part.split("=", 1) for part in told.split(",") if "=" in part)
@@ -145,30 +157,30 @@ class Scram:
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
     def is_servers(self, server_final: bytes) -> bool:
-        """Whether the server's last message proves that it knows the password."""
+        """Whether the server-final message proves that the server knows the password."""
         expected = b"v=" + base64.b64encode(self._servers)
         return bool(self._servers) and hmac.compare_digest(server_final.split(b",")[0], expected)
 
 
 class Reader:
-    """Walks through an answer."""
+    """Cursor over a response."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._at = 0
 
     def take(self, form: str) -> int:
-        """The next number, in struct's words."""
+        """Read the next number; `form` is a format of the struct module."""
         (value,) = struct.unpack_from(form, self._content, self._at)
         self._at += struct.calcsize(form)
         return int(value)
 
     def text(self) -> str:
-        """The next text; empty if there is none."""
+        """Read the next string; empty if null."""
         return self._slice(self.take(">h")).decode("utf-8", "replace")
 
     def blob(self) -> bytes:
-        """The next bytes."""
+        """Read the next byte array."""
         return self._slice(self.take(">i"))
 
     def _slice(self, size: int) -> bytes:

@@ -1,7 +1,7 @@
-"""What the probes of services that use both store and catalog share: one cheap, real answer of each.
+"""Checks shared by the probes of services that use both store and catalog: one cheap, real request to each.
 
-Stdlib only. Addresses and names come from the service's own
-settings, keys and credential from its own secret files, so that a revoked one is noticed.
+Stdlib only. Addresses and names come from the service's own settings, keys and credential from its own secret
+files, so that a revoked one is noticed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
 def setting(name: str, default: str) -> str:
-    """The value of an environment variable, or the default if it is not set or empty."""
+    """Value of an environment variable, or the default if it is unset or empty."""
     return os.environ.get(name) or default
 
 
 def address(url: str) -> tuple[str, str]:
-    """`host:port` and path (without a slash at its end) of an http URL.
+    """Split an http URL into `host:port` and path (without a trailing slash).
 
     Raises:
-        RuntimeError: it is not an http URL with a host.
+        RuntimeError: the text is not an http URL with a host.
     """
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.netloc:
@@ -38,7 +38,17 @@ def address(url: str) -> tuple[str, str]:
 def signed_headers(
     method: str, host: str, path: str, *, region: str, access_key: str, secret_key: str, time_s: float
 ) -> dict[str, str]:
-    """The headers that sign one S3 request without query and body (AWS Signature Version 4)."""
+    """Headers that sign one S3 request without query and body (AWS Signature Version 4).
+
+    Args:
+        method: HTTP method.
+        host: `host:port`.
+        path: path of the URL.
+        region: region of the store.
+        access_key: access key id.
+        secret_key: secret access key.
+        time_s: time of signing, in seconds since the epoch.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time_s))
     scope = f"{stamp[:8]}/{region}/s3/aws4_request"
     names = "host;x-amz-content-sha256;x-amz-date"
@@ -62,10 +72,10 @@ def signed_headers(
 
 
 def check_store(timeout_s: float) -> None:
-    """Asks the store for an object that is not there, signed with the service's own key.
+    """Request an object that does not exist from the store, signed with the service's own key.
 
     Raises:
-        RuntimeError: no answer, or one that says that the key may not read the warehouse.
+        RuntimeError: no response, or the key may not read the warehouse.
     """
     host, base = address(setting("TARN_S3_ENDPOINT", "http://minio:9000"))
     path = quote(f"{base}/{setting('TARN_BUCKET', 'tarn')}/warehouse/no-such-object")
@@ -85,10 +95,10 @@ def check_store(timeout_s: float) -> None:
 
 
 def check_catalog(timeout_s: float) -> None:
-    """Gets a token with the service's own credential, and the catalog's configuration with that token.
+    """Get a token with the service's own credential, and the catalog's configuration with that token.
 
     Raises:
-        RuntimeError: no answer, or a refusal.
+        RuntimeError: no response, or a rejection.
     """
     host, base = address(setting("TARN_CATALOG_URI", "http://catalog:8181"))
     client_id, _, client_secret = secret("catalog_credential").partition(":")

@@ -1,4 +1,4 @@
-"""What a look needs: the probe, secrets, HTTP. Runs in a child of the watch (see `runner.py`), stdlib only.
+"""What a check needs: the probe, secrets, HTTP. Runs in a child of the watch (see `runner.py`), stdlib only.
 
 `from tarn.probe.look import secret, http` works in a probe, whether or not the image has the tarn package.
 """
@@ -19,10 +19,10 @@ LOG_PATH = "/proc/1/fd/1"
 
 
 def obey(path: str, order: str) -> str | None:
-    """Makes a look at a level, or ends the process that an order `end <pid> <silence in s> <fault>` names.
+    """Run a check at a level, or end the process that an order `end <pid> <silence in s> <fault>` names.
 
     Returns:
-        One line about the fault; None if there is none.
+        The fault on one line; None if there is none.
     """
     try:
         probe = load_probe(path)
@@ -37,10 +37,17 @@ def obey(path: str, order: str) -> str | None:
 
 
 def end(process: int, *, service: str, silent_s: int, fault: str, log_path: str) -> None:
-    """Kills a process of this container, after a line in the container's log.
+    """Kill a process of this container, after writing a line to the container's log.
+
+    Args:
+        process: process id.
+        service: name of the service, for the log.
+        silent_s: seconds without a response.
+        fault: last fault.
+        log_path: file of the container's log.
 
     Raises:
-        OSError: there is no such process, or it is not ours.
+        OSError: the process does not exist, or belongs to another user.
     """
     now = time.time()
     line = {
@@ -62,7 +69,7 @@ def end(process: int, *, service: str, silent_s: int, fault: str, log_path: str)
 
 
 def load_probe(path: str) -> types.ModuleType:
-    """The probe module, loaded once."""
+    """Import the probe module, once."""
     if (known := sys.modules.get("tarn_probe")) is not None:
         return known
     spec = importlib.util.spec_from_file_location("tarn_probe", path)
@@ -75,7 +82,7 @@ def load_probe(path: str) -> types.ModuleType:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text on one line, with its type where the text alone would not say enough."""
+    """The error message on one line, with the error's type where the message alone would be unclear."""
     text = " ".join(str(error).split())
     name = type(error).__name__
     line = text if text and name == "RuntimeError" else f"{name}: {text}" if text else name
@@ -86,7 +93,7 @@ def one_line(error: BaseException) -> str:
 
 
 def secret(name: str) -> str:
-    """The content of a secret file, without the newline at its end.
+    """Read a secret file, without its trailing newlines.
 
     Raises:
         RuntimeError: the file cannot be read.
@@ -100,7 +107,7 @@ def secret(name: str) -> str:
 
 
 def own_host(variable: str) -> str:
-    """The host at which this service listens, by its setting; the loopback where it listens everywhere."""
+    """Host that this service listens on, from its setting; the loopback if it listens on all addresses."""
     set_to = os.environ.get(variable, "")
     return "127.0.0.1" if set_to in ("", "0.0.0.0") else set_to  # noqa: S104 - compared
 
@@ -114,10 +121,21 @@ def http(
     body: bytes = b"",
     timeout_s: float = 4.0,
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and body of one HTTP request to `host:port`.
+    """Send one HTTP request to `host:port`.
+
+    Args:
+        method: HTTP method.
+        address: `host:port`.
+        path: path and query of the URL.
+        headers: request headers.
+        body: request body.
+        timeout_s: limit of the connection and of each read, in seconds.
+
+    Returns:
+        Status, headers (names in lower case) and body.
 
     Raises:
-        RuntimeError: no connection, or no whole answer within the timeout.
+        RuntimeError: no connection, or no complete response within the timeout.
     """
     connection = http_client.HTTPConnection(address, timeout=timeout_s)
     try:
@@ -132,9 +150,9 @@ def http(
 
 
 def answers(address: str, path: str, *, timeout_s: float) -> None:
-    """Returns if a server gives any answer to a plain request: the process is there and gets on.
+    """Require any response to a plain request: the process exists and makes progress.
 
     Raises:
-        RuntimeError: no connection, or no whole answer within the timeout.
+        RuntimeError: no connection, or no complete response within the timeout.
     """
     http("GET", address, path, timeout_s=timeout_s)

@@ -1,40 +1,41 @@
-"""Watches the service of its container: says whether it is usable, and ends it when it hangs.
+"""Watches the service of its container: reports whether it is usable, and ends it if it hangs.
 
     HEALTHCHECK --interval=1s --timeout=240s --start-period=120s --retries=1 \
       CMD ["python3", "-I", "-S", "/opt/tarn/probe/runner.py"]
 
 An image copies this folder to `/opt/tarn/probe/` and its own probe into it, as `service.py`. The probe of a
 second service of the same image has another name, which is the last argument (`runner.py reaper`). A probe
-has three functions without arguments. Returning means yes; any exception means no, and its text is the
-one line that people read, so it says what, with the value.
-- `alive()`: the process itself answers. Nothing else is asked: a dependency that is down, a name that a user
-  chose or a revoked key must never fail it, for what fails it ends the process.
+has three functions without arguments. Returning means usable; any exception means a fault, and its message is
+the one line that people read, so it says what is wrong, with the value.
+- `alive()`: the process itself responds. Nothing else is checked: a dependency that is down, a name chosen by
+  a user or a revoked key must never fail it, because a failure ends the process.
 - `shallow()`: a few milliseconds, every `watch_s`. It must notice a process that is frozen with its port
-  open, a frozen dependency and a revoked key: a real request that needs a real answer, signed with the
+  open, a frozen dependency and a revoked key: a real request that needs a real response, signed with the
   service's own key, with a short timeout.
 - `deep()`: a real use, such as write and read back, a commit, a query, and never of users' tables. After each
   start, after each fault, and once an hour.
-`ALIVE_BUDGET_S`, `SHALLOW_BUDGET_S` and `DEEP_BUDGET_S` bound them, where a probe sets them.
+`ALIVE_BUDGET_S`, `SHALLOW_BUDGET_S` and `DEEP_BUDGET_S` limit them, if a probe sets them.
 
-A check is not one look but a watch of `hold_s` seconds: an exec and a Python start cost far more than a look.
-- Not yet proven in this start, or unhealthy before: looks at once and then at growing pauses, shallow then
-  deep; exits 0 as soon as both pass, exits 1 when `hold_s` is over.
-- Healthy before: looks every `watch_s`; exits 1 on a fault that `failures_max` looks in a row confirm, so
-  that a fault shows about 25 s after it began; exits 0 when `hold_s` is over.
-So `--retries=1` is right (the confirming is done here), `--interval` is only the pause between two watches,
-and `--timeout` is the last resort. A file under /tmp, a tmpfs, keeps what is known of this start.
+A health check of the engine is not a single check of the service but a watch of `hold_s` seconds: an exec and
+a Python start cost far more than a check.
+- Not yet proven since this start, or unhealthy before: checks at once and then with growing pauses, shallow
+  then deep; exits 0 as soon as both pass, exits 1 when `hold_s` is over.
+- Healthy before: checks every `watch_s`; exits 1 on a fault that `failures_max` consecutive checks confirm,
+  so that a fault shows about 25 s after it began; exits 0 when `hold_s` is over.
+`--retries=1` is therefore right (faults are confirmed here), `--interval` is only the pause between two
+watches, and `--timeout` is the last resort. A file under /tmp, a tmpfs, keeps the state of this start.
 
-A hanging process is ended: each failed shallow look asks `alive` too, and when that failed for `silent_s`, in
-`silent_looks_min` looks without one that passed, the child of the container's init gets SIGKILL, and the
-engine's restart policy brings it back. Never within `run_s_min` of the container's start, so never more often
-than that; and a process that has not answered yet in this start has `start_grace_s`. Without an init of the
-engine (`init: true`) nothing is ended.
+A hanging process is ended: each failed shallow check runs `alive` too, and once that has failed for
+`silent_s`, in `silent_looks_min` checks without a success, the child of the container's init gets SIGKILL,
+and the engine's restart policy restarts it. Never within `run_s_min` of the container's start, so never more
+often than that; and a process that has not responded yet since this start has `start_grace_s`. Without an
+init of the engine (`init: true`) nothing is ended.
 
-The watch is one process that imports almost nothing (3.7 MiB of memory of its own; eight of them are in every
-lake). A look is made by a child that imports what it needs and is gone afterwards; a child that does not
-answer within its budget is killed.
+The watch is one process that imports almost nothing (3.7 MiB of memory of its own; every lake has eight of
+them). A check is run by a child that imports what it needs and exits afterwards; a child that does not finish
+within its budget is killed.
 
-By hand: `runner.py --once alive` (or shallow, deep) looks once and prints the result.
+By hand: `runner.py --once alive` (or shallow, deep) runs one check and prints the result.
 """
 
 from __future__ import annotations
@@ -58,21 +59,22 @@ INITS = ("docker-init", "tini", "podman-init", "catatonit")
 
 
 class Limits:
-    """Every number of the watch; seconds unless the name says otherwise.
+    """Limits of the watch; in seconds unless the name says otherwise.
 
     Attributes:
-        hold_s: how long one watch lasts.
-        watch_s: between two looks at a healthy service.
-        retry_s: before a failed look is confirmed.
-        failures_max: looks that fail in a row are a fault.
-        gap_s_max: after a longer one between two watches the engine may think anything.
-        poll_s, poll_s_max: between two looks at an unhealthy service, growing.
-        deep_every_s: a deep look is due again.
-        silent_s: so long the process may give no answer of its own.
-        silent_looks_min: so many looks must have found that.
-        silent_gap_s_max: a longer one between two such looks begins the count again.
-        run_s_min: a container that runs for less is not ended.
-        start_grace_s: how long a process may take to its first answer.
+        hold_s: duration of one watch.
+        watch_s: interval of the checks of a healthy service.
+        retry_s: pause before a failed check is repeated.
+        failures_max: number of consecutive failed checks that are a fault.
+        gap_s_max: longest gap between two watches after which the engine's last verdict is still known.
+        poll_s: first pause between two checks of an unhealthy service.
+        poll_s_max: longest such pause.
+        deep_every_s: interval of deep checks.
+        silent_s: how long the process may fail to respond.
+        silent_looks_min: number of checks that must have found it silent.
+        silent_gap_s_max: longest gap between two such checks; after a longer one the count restarts.
+        run_s_min: age below which a container is not ended.
+        start_grace_s: time allowed from the start to the first response.
     """
 
     hold_s = 120.0
@@ -91,17 +93,18 @@ class Limits:
 
 
 class State:
-    """What is known about this start of the container.
+    """State of this start of the container.
 
     Attributes:
-        start: names one start of the container.
-        healthy: the last verdict.
-        answered: the process itself has answered.
-        deep_passed_s: monotonic time of the last passed deep look; None if none since it was unhealthy.
-        ended_s: monotonic time of the last verdict; None while a watch runs or after one cut short.
-        silent_from_s, silent_last_s: monotonic times of the first and the last look that found the process
-            silent since it last answered; None if it answers.
-        silent_looks: how many looks found that.
+        start: identifies one start of the container.
+        healthy: last verdict.
+        answered: whether the process itself has responded.
+        deep_passed_s: monotonic time of the last passed deep check; None if none since it was unhealthy.
+        ended_s: monotonic time of the last verdict; None during a watch or after an interrupted one.
+        silent_from_s: monotonic time of the first check that found the process silent since its last
+            response; None if it responds.
+        silent_last_s: monotonic time of the last such check.
+        silent_looks: number of such checks.
     """
 
     __slots__ = (
@@ -137,15 +140,15 @@ class State:
         self.silent_looks = silent_looks
 
     def to_text(self) -> str:
-        """One `name=value` a line."""
+        """Serialise, one `name=value` per line."""
         return "".join(f"{name}={getattr(self, name)}\n" for name in self.__slots__)
 
     @classmethod
     def from_text(cls, text: str) -> State:
-        """The state that `to_text` wrote.
+        """Parse the result of `to_text`.
 
         Raises:
-            ValueError, KeyError: it did not write this.
+            ValueError, KeyError: the text is not of this form.
         """
         found = dict(line.split("=", 1) for line in text.splitlines())
 
@@ -174,24 +177,24 @@ class State:
 
 
 def fresh(saved: State | None, start: str) -> State:
-    """The saved state if it is about this start of the container, else an empty one."""
+    """The saved state if it belongs to this start of the container, else an empty one."""
     return saved if saved is not None and saved.start == start else State(start)
 
 
 def deep_due(state: State, now_s: float, limits: Limits) -> bool:
-    """Whether the next look must be a deep one."""
+    """Whether the next check must be a deep one."""
     return state.deep_passed_s is None or now_s - state.deep_passed_s >= limits.deep_every_s
 
 
 def note_answer(state: State) -> None:
-    """The process itself has answered."""
+    """Record a response of the process itself."""
     state.answered = True
     state.silent_from_s = state.silent_last_s = None
     state.silent_looks = 0
 
 
 def note_silence(state: State, now_s: float, limits: Limits) -> None:
-    """The process itself gave no answer; after a gap without looks the count begins again."""
+    """Record a missing response of the process; after a gap without checks the count restarts."""
     if state.silent_last_s is None or now_s - state.silent_last_s > limits.silent_gap_s_max:
         state.silent_from_s, state.silent_looks = now_s, 0
     state.silent_last_s = now_s
@@ -202,10 +205,10 @@ def hangs(state: State, *, now_s: float, age_s: float, limits: Limits) -> bool:
     """Whether the process is to be ended.
 
     Args:
-        state: what is known.
-        now_s: monotonic time.
-        age_s: how long the container has been running.
-        limits: the numbers.
+        state: state of this start.
+        now_s: monotonic time in seconds.
+        age_s: age of the container in seconds.
+        limits: limits of the watch.
     """
     if state.silent_from_s is None or now_s - state.silent_from_s < limits.silent_s:
         return False
@@ -215,17 +218,17 @@ def hangs(state: State, *, now_s: float, age_s: float, limits: Limits) -> bool:
 
 
 class Check:
-    """The state machine; time, looks and the end of the process are arguments.
+    """The state machine; time, checks and the end of the process are injected.
 
     Args:
-        look: makes one look; None when it passed, else one line about the fault.
-        rest: nothing is looked at for a while: what a look needs may be given back.
-        save: keeps the state for the next check.
-        end: ends the process, given the silence in seconds and the fault; what to add to the verdict.
-        age: how long the container has been running, seconds.
-        clock: monotonic seconds.
-        sleep: waits for seconds.
-        limits: the numbers.
+        look: runs one check; returns None if it passed, else the fault on one line.
+        rest: called before a pause: resources of the checks may be released.
+        save: stores the state for the next watch.
+        end: ends the process, given the silence in seconds and the fault; returns an addition to the verdict.
+        age: age of the container in seconds.
+        clock: monotonic time in seconds.
+        sleep: waits, in seconds.
+        limits: limits of the watch.
     """
 
     def __init__(
@@ -250,11 +253,11 @@ class Check:
         self._limits = limits
 
     def run(self, state: State) -> tuple[bool, str]:
-        """Whether it is usable, and one line about it; the state is saved before."""
+        """Run one watch: whether the service is usable, and one line about it; saves the state first."""
         return self._watch(state) if state.healthy else self._await(state)
 
     def _await(self, state: State) -> tuple[bool, str]:
-        """Healthy at the first moment at which both levels pass; unhealthy when the watch is over."""
+        """Healthy as soon as both levels pass; unhealthy when the watch is over."""
         end_s = self._clock() + self._limits.hold_s
         pause_s = self._limits.poll_s
         while True:
@@ -270,10 +273,10 @@ class Check:
             pause_s = min(pause_s * 1.5, self._limits.poll_s_max)
 
     def _watch(self, state: State) -> tuple[bool, str]:
-        """Unhealthy as soon as a fault is confirmed; healthy after a deep look or when the watch is over.
+        """Unhealthy as soon as a fault is confirmed; healthy after a deep check or when the watch is over.
 
-        After a watch that was cut short, or a gap longer than the engine's (the container was paused), the
-        engine may think anything: then the first look that passes ends this one.
+        After an interrupted watch, or a gap longer than the engine's (the container was paused), the engine's
+        last verdict is unknown: the first passed check then ends this watch.
         """
         known = state.ended_s is not None and self._clock() - state.ended_s <= self._limits.gap_s_max
         end_s = self._clock() + (self._limits.hold_s if known else 0.0)
@@ -292,7 +295,7 @@ class Check:
             self._sleep(self._limits.watch_s)
 
     def _confirmed(self, state: State, level: str) -> str | None:
-        """The last fault if `failures_max` looks in a row failed, else None."""
+        """The last fault if `failures_max` consecutive checks failed, else None."""
         fault = self._usable(state, level)
         for _ in range(self._limits.failures_max - 1):
             if fault is None:
@@ -302,7 +305,7 @@ class Check:
         return fault
 
     def _usable(self, state: State, level: str) -> str | None:
-        """The fault of a look, if any; where a shallow one failed, the process itself is asked as well."""
+        """The fault of a check, if any; if a shallow one failed, the process itself is checked as well."""
         fault = self._look(level)
         if fault is not None and level == SHALLOW and self._look(ALIVE) is not None:
             note_silence(state, self._clock(), self._limits)
@@ -324,11 +327,12 @@ class Check:
 
 
 class Looker:
-    """Makes looks in a child process, which holds what they import until `rest`.
+    """Runs checks in a child process, which keeps its imports until `rest`.
 
     Args:
-        work: runs in the child: obeys an order, such as to look at a level; its fault, on one line, or None.
-        budgets: seconds by level; a child that takes longer is killed.
+        work: runs in the child: obeys an order, such as a check at a level; returns the fault on one line, or
+            None.
+        budgets: limit in seconds by level; a child that takes longer is killed.
     """
 
     def __init__(self, work: Callable[[str], str | None], budgets: dict[str, float]) -> None:
@@ -338,12 +342,12 @@ class Looker:
         self._to_child = self._from_child = -1
 
     def look(self, level: str) -> str | None:
-        """The fault of one look, on one line; None if it passed."""
+        """Run one check; returns the fault on one line, None if it passed."""
         fault = self.ask(level, self._budgets[level])
         return None if fault is None else f"{level}: {fault}"
 
     def ask(self, order: str, budget_s: float) -> str | None:
-        """Lets the child obey an order; None if it could, else why not."""
+        """Have the child obey an order; returns None on success, else the reason."""
         try:
             if not self._child:
                 self._start()
@@ -351,7 +355,7 @@ class Looker:
             ready, _, _ = select.select([self._from_child], [], [], budget_s)
             answer = os.read(self._from_child, LINE_BYTES_MAX) if ready else b""
         except OSError as error:
-            # The container may have no process or memory left: that is its own fault, too.
+            # The container may have run out of processes or memory: that is its own fault, too.
             self.rest()
             return f"no look can be made: {error.strerror}"
         if not answer:
@@ -360,7 +364,7 @@ class Looker:
         return None if answer == b"+" else answer.decode("utf-8", "replace")
 
     def rest(self) -> None:
-        """Ends the child."""
+        """End the child."""
         if self._child:
             os.close(self._to_child)
             os.close(self._from_child)
@@ -386,7 +390,7 @@ class Looker:
         self._child, self._to_child, self._from_child = child, to_child, from_child
 
     def _serve(self, orders: int, answers: int) -> None:
-        """The child: a look for each order, until there are no more. Does not return."""
+        """Main loop of the child: one check per order, until there are no more. Does not return."""
         try:
             while order := os.read(orders, LINE_BYTES_MAX):
                 fault = self._work(order.decode().strip())
@@ -399,29 +403,29 @@ class Looker:
 
 
 def read(path: str) -> str:
-    """The text of a file."""
+    """Read a text file."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
 def stat_of(pid: int | str) -> list[str]:
-    """The fields of /proc/<pid>/stat from the third on: the state, the parent, …; the 20th is the start."""
-    # The command may hold spaces and brackets: count fields after its last bracket.
+    """Fields of /proc/<pid>/stat from the third on: state, parent, …; index 19 is the start time."""
+    # The command may contain spaces and brackets: count fields from its last bracket.
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def container_start() -> str:
-    """Names this start of the container: the kernel's boot and the start time of process 1."""
+    """Identifier of this start of the container: the kernel's boot id and the start time of process 1."""
     return f"{read('/proc/sys/kernel/random/boot_id').strip()}/{stat_of(1)[19]}"
 
 
 def container_age_s() -> float:
-    """How long process 1 has been running, seconds."""
+    """Age of process 1 in seconds."""
     return float(read("/proc/uptime").split()[0]) - int(stat_of(1)[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def main_process() -> int | None:
-    """The service's process: the first child of the engine's init; None if there is no such init."""
+    """Process id of the service: the first child of the engine's init; None without such an init."""
     if read("/proc/1/comm").strip() not in INITS:
         return None
     children = []
@@ -437,7 +441,7 @@ def main_process() -> int | None:
 
 
 def load_state(path: str) -> State | None:
-    """The saved state, or None if there is none or it cannot be understood (then all is proven again)."""
+    """The saved state; None if it is missing or unreadable (then everything is proven again)."""
     try:
         return State.from_text(read(path))
     except (OSError, ValueError, KeyError):
@@ -445,10 +449,10 @@ def load_state(path: str) -> State | None:
 
 
 def save_state(path: str, state: State) -> None:
-    """Writes the state so that a reader sees the old or the new one.
+    """Write the state atomically.
 
     Raises:
-        RuntimeError: it cannot be written.
+        RuntimeError: the state cannot be written.
     """
     scratch = f"{path}.{os.getpid()}"
     try:
@@ -462,8 +466,8 @@ def save_state(path: str, state: State) -> None:
 
 
 def in_child(path: str, order: str) -> str | None:
-    """Obey an order, to look at a level or to end the process; the fault that was found, or None."""
-    # `tarn.probe` is this folder, also where a package `tarn` is installed.
+    """Obey an order in the child: run a check at a level, or end the process; returns the fault, or None."""
+    # `tarn.probe` is this folder, even if a package `tarn` is installed.
     bare = type(sys)("tarn")
     bare.__path__ = [os.path.dirname(FOLDER)]
     sys.modules["tarn"] = bare
@@ -473,7 +477,7 @@ def in_child(path: str, order: str) -> str | None:
 
 
 def budgets_of(path: str) -> dict[str, float]:
-    """Seconds by level: the probe's own constants, read from its text, or the defaults."""
+    """Limits in seconds by level: the probe's own constants, read from its source, or the defaults."""
     found = {ALIVE: 5.0, SHALLOW: 5.0, DEEP: 20.0}
     for line in read(path).splitlines():
         name, _, value = line.partition(" = ")
@@ -483,7 +487,7 @@ def budgets_of(path: str) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """0 if usable, 1 if not; prints one line either way."""
+    """Run the health check: returns 0 if usable, 1 if not; prints one line either way."""
     once = arguments[1] if len(arguments) > 1 and arguments[0] == "--once" else ""
     names = arguments[2:] if once else arguments
     if len(names) > 1 or (once and once not in LEVELS) or not all(name.isalpha() for name in names):
@@ -502,7 +506,7 @@ def main(arguments: list[str]) -> int:
                 if process is None:
                     return "it is not ended: the container has no init of the engine"
                 looker.rest()
-                # Says so in the container's log first: the end of the process is the end of this one.
+                # Write to the container's log first: the end of the process is the end of this one.
                 looker.ask(f"end {process} {silent_s:.0f} {fault}", END_BUDGET_S)
                 return f"process {process} was ended after {silent_s:.0f} s without an answer"
 

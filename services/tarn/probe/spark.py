@@ -1,4 +1,4 @@
-"""What the probes of Spark and of its clients share: whether a Spark Connect server truly answers.
+"""Check shared by the probes of Spark and of its clients: whether a Spark Connect server responds.
 
 Stdlib only, see `runner.py`; a port that accepts connections says nothing about the process behind it.
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import socket
 
-# HTTP/2's opening line and an empty SETTINGS frame; the server opens with a SETTINGS frame (type 4) too.
+# HTTP/2 connection preface and an empty SETTINGS frame; the server opens with a SETTINGS frame (type 4) too.
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_FRAME_HEADER_BYTES = 9
 HTTP2_SETTINGS = 4
 
 
 def check_connect(address: tuple[str, int], timeout_s: float) -> None:
-    """Greets a Connect server as a gRPC client does and waits for its greeting.
+    """Open an HTTP/2 connection to a Connect server, as a gRPC client does, and wait for its SETTINGS frame.
 
     Args:
         address: host and port.
-        timeout_s: for the connection and for each part of the greeting, seconds.
+        timeout_s: limit of the connection and of each read, in seconds.
 
     Raises:
-        RuntimeError: no connection, or no greeting within the timeout.
+        RuntimeError: no connection, or no SETTINGS frame within the timeout.
     """
     name = f"{address[0]}:{address[1]}"
     try:
