@@ -1,14 +1,14 @@
 """The command line.
 
-main       the commands: read options, call, print
-wiring     the adapters, put together from the settings
-canary     one row through everything, checked
-status     what the lake looks like right now
-layers     how far bronze, silver and gold are behind their topic
+main       the commands: parse options, call, print
+wiring     adapters, constructed from the settings
+canary     sends one row through the whole stack and checks it
+status     current state of the lake
+layers     lag of bronze, silver and gold behind their topic
 hostenv    settings for clients on the host
-pages      report and status for people
-answers    rows as a table, JSON or CSV
-deadline   a limit on work that has none
-ports      what the flows need from outside, as small interfaces
-clients/   the adapters: catalog, Kafka, Trino, Spark, DuckDB, plain HTTP
+render     report and status for people
+formats    rows as a table, JSON or CSV
+deadline   a time limit for work that has none
+ports      interfaces of the flows to the outside
+clients/   adapters: catalog, Kafka, Trino, Spark, DuckDB, plain HTTP
 """

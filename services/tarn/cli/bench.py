@@ -1,6 +1,6 @@
-"""What `scripts/bench ingest` runs inside the network: `python -m tarn.cli.bench VERB`, JSON on stdout.
+"""The part of `scripts/bench ingest` inside the network: `python -m tarn.cli.bench VERB`, JSON on stdout.
 
-It uses what users use: the player of `tarn demo load`, ingest's own Kafka source, the REST catalog.
+It uses what users use: the player of `tarn demo load`, ingest's own Kafka client, the REST catalog.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ REGISTER_S_MAX = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What a verb works with."""
+    """Dependencies of a verb."""
 
     topic: Topic
     sources: KafkaSources
     catalog: RestCatalog
 
     def open(self) -> TopicReader:
-        """The topic as ingest reads it."""
+        """Open the topic as ingest reads it."""
         return self.sources.open(self.topic.name, stream="bench")
 
 
 def make_world(settings: Settings) -> World:
-    """Everything from the settings, as the cli's own user."""
+    """Dependencies from the settings, as the cli's own user."""
     secrets, login = load_secrets(settings.secrets_dir), load_login(settings)
     return World(
         topic=Topic(bootstrap=settings.kafka_bootstrap, security=login.options()),
@@ -66,11 +66,16 @@ def make_world(settings: Settings) -> World:
 
 
 def produce(world: World, *, events: int, pace: Pace | None = None) -> dict[str, Any]:
-    """Plays the first messages of the demo's stream and gives how long it took until all were acknowledged.
+    """Produce the first messages of the demo's stream; returns how long it took until all were acknowledged.
+
+    Args:
+        world: dependencies.
+        events: number of messages.
+        pace: rate of sending; by default as fast as possible.
 
     Raises:
-        InvalidError: the stream has not so many.
-        TarnError: Kafka does not take them.
+        InvalidError: the stream has fewer messages.
+        TarnError: Kafka does not accept them.
     """
     stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=SHARES, seed=SEED)
     if events > len(stream):
@@ -89,10 +94,10 @@ def produce(world: World, *, events: int, pace: Pace | None = None) -> dict[str,
 
 
 def read(world: World, *, events: int) -> dict[str, Any]:
-    """Reads the last messages of the topic and does nothing with them: what the client alone can do.
+    """Consume the last messages of the topic and discard them: the throughput of the client alone.
 
     Raises:
-        UnavailableError: Kafka stops answering.
+        UnavailableError: Kafka stops responding.
     """
     source = world.open()
     try:
@@ -114,7 +119,7 @@ def read(world: World, *, events: int) -> dict[str, Any]:
 
 
 def count(world: World) -> dict[str, Any]:
-    """What was sent and what the tables hold of it; dead letters come after rows and are waited for."""
+    """Count offsets, rows and dead letters; waits for dead letters, which are registered after the rows."""
     offsets = sum(world.topic.end_offsets().values())
     until = time.monotonic() + REGISTER_S_MAX
     while True:
@@ -126,18 +131,18 @@ def count(world: World) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Sightings:
-    """When a reader could first read up to which offset: per partition rising offsets and their times.
+    """When a reader could first read up to which offset, as ascending lists per partition.
 
     Attributes:
-        ends: partition to the offsets up to which the table held everything at each look that found news.
-        times_ms: the same looks' times.
+        ends: partition to the table's next offset at each check that found progress.
+        times_ms: partition to the times of the same checks, in milliseconds since the epoch.
     """
 
     ends: dict[int, list[int]] = field(default_factory=dict)
     times_ms: dict[int, list[int]] = field(default_factory=dict)
 
     def saw(self, held: Mapping[int, int], *, at_ms: int) -> None:
-        """Takes down a look; a partition that did not move is left alone."""
+        """Record a check; partitions that did not move are left unchanged."""
         for partition, end in held.items():
             ends = self.ends.setdefault(partition, [])
             if not ends or end > ends[-1]:
@@ -145,21 +150,26 @@ class Sightings:
                 self.times_ms.setdefault(partition, []).append(at_ms)
 
     def covers(self, ends: Mapping[int, int]) -> bool:
-        """Whether everything before these offsets was seen."""
+        """Whether everything before these offsets was readable."""
         return all(end == 0 or self.ends.get(p, [0])[-1] >= end for p, end in ends.items())
 
     def age_ms(self, partition: int, offset: int, *, sent_ms: int) -> int:
-        """How long after it was sent a record could be read."""
+        """Milliseconds from the time a record was sent until it was readable."""
         place = bisect_right(self.ends[partition], offset)
         return self.times_ms[partition][place] - sent_ms
 
 
 def fresh(world: World, *, rate: float, seconds: float) -> dict[str, Any]:
-    """Sends at a steady rate while looking at the table, and gives how old records were when readable.
+    """Send at a steady rate while checking the table; returns how old records were when readable.
+
+    Args:
+        world: dependencies.
+        rate: messages per second.
+        seconds: duration.
 
     Raises:
-        UnavailableError: the table does not get there.
-        TarnError: Kafka does not take the messages.
+        UnavailableError: the table does not catch up.
+        TarnError: Kafka does not accept the messages.
     """
     source = world.open()
     try:
@@ -196,7 +206,7 @@ def fresh(world: World, *, rate: float, seconds: float) -> dict[str, Any]:
 
 
 def at_share(ordered: Sequence[int], share: float) -> int:
-    """The value that this share of the values does not exceed (nearest rank)."""
+    """Percentile of sorted values by nearest rank; `share` is from 0 to 1."""
     return ordered[max(0, min(len(ordered) - 1, -(-int(share * 1_000) * len(ordered) // 1_000) - 1))]
 
 
@@ -215,7 +225,7 @@ def _held(state: TableState) -> Mapping[int, int]:
 
 
 def _until(source: TopicReader, goal: int) -> Any:
-    """Polls until so many offsets are read."""
+    """Yield polls until `goal` offsets are read."""
     moved_s, done = time.monotonic(), 0
     while done < goal:
         for polled in source.poll(records_max=POLL_RECORDS, timeout_s=0.25):
@@ -244,7 +254,7 @@ def _total(catalog: RestCatalog, table: TableName) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one verb and gives the exit code."""
+    """Run one verb and return the exit code."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tarn.cli.bench")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name in ("produce", "read"):

@@ -1,6 +1,6 @@
-"""The canary: one row through Kafka and ingest into a table, read back by every engine and compared exactly.
+"""The canary: one row through Kafka and ingest into a table, read by every engine and compared exactly.
 
-It also audits all rows that canaries ever sent: by the offsets they carry, none is missing, none doubled.
+It also audits all rows that canaries ever sent: by their offsets, none is missing and none duplicated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRow:
-    """The row that is sent.
+    """The row to send.
 
     Attributes:
-        id: unique.
-        sent_at: in UTC, whole microseconds.
+        id: unique id.
+        sent_at: UTC time, in whole microseconds.
         note: any text.
     """
 
@@ -47,7 +47,7 @@ class CanaryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long each part may take; all of it at most `total_s`."""
+    """Time limits of the stages and of the whole run (`total_s`), in seconds."""
 
     total_s: float = 90.0
     log_s: float = 20.0
@@ -60,14 +60,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One part of the way.
+    """Result of one stage.
 
     Attributes:
         name: `kafka`, `ingest`, an engine, or `audit`.
-        ok: it did what it should.
-        rows: how many rows it saw; None if it saw none for a fault.
-        seconds: how long it took.
-        detail: what was seen, or what went wrong and what to do.
+        ok: whether the stage passed.
+        rows: number of rows seen; None if a fault prevented it.
+        seconds: duration.
+        detail: what was found, or what went wrong and what to do.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole run; `ok` if every stage is."""
+    """Result of the whole run."""
 
     row: CanaryRow
     stages: tuple[Stage, ...]
@@ -87,22 +87,22 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the row went all the way."""
+        """Whether every stage passed."""
         return all(stage.ok for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """What a canary needs.
+    """Dependencies of a canary run.
 
     Attributes:
-        log: where the row goes in.
-        lake: where it must arrive.
-        readers: who must see it.
-        limits: how long things may take.
+        log: Kafka, which the row is sent to.
+        lake: tables, in which it must arrive.
+        readers: engines that must read it.
+        limits: time limits.
         clock: time.
-        tell: shows progress.
-        wait_for: returns when an engine may be asked, by its name; what that takes counts against no limit.
+        tell: called with progress messages.
+        wait_for: waits until the named engine is ready; the wait counts against no limit.
     """
 
     log: MessageLog
@@ -115,7 +115,7 @@ class Flight:
 
 
 def fly(flight: Flight, row: CanaryRow) -> Report:
-    """Send the row, follow it through every part, and report; stops at the first part that the next needs."""
+    """Send the row, follow it through every stage, and report; stop at a failed stage that the next needs."""
     start_s = began_s = flight.clock.now_s()
     stages: list[Stage] = []
     flight.tell(f"kafka: sending one row to {TOPIC}")
@@ -137,7 +137,7 @@ def fly(flight: Flight, row: CanaryRow) -> Report:
 
 
 def differences(row: CanaryRow, found: Sequence[tuple[object, ...]]) -> list[str]:
-    """Return how what an engine found differs from the one row that was sent; empty if it is exactly that."""
+    """Return the differences between an engine's rows and the one row sent; empty if they are equal."""
     if len(found) != 1:
         return [f"expected 1 row with id {row.id}, found {len(found)}"]
     expected = {"id": row.id, "sent_at": row.sent_at, "note": row.note}
@@ -153,8 +153,8 @@ def differences(row: CanaryRow, found: Sequence[tuple[object, ...]]) -> list[str
 def audit(traced: Traced) -> list[str]:
     """Return what is wrong with the rows of all canaries so far; empty if every offset is there exactly once.
 
-    Per partition the offsets of rows and dead letters must be all from the first one seen to the end that the
-    offset map states.
+    Per partition, the offsets of rows and dead letters must be exactly those from the first one seen to the
+    end in the offset map.
     """
     wrong: list[str] = []
     seen: dict[int, Counter[int]] = {partition: Counter() for partition in traced.next}
@@ -205,9 +205,10 @@ def _await_commit(flight: Flight, placed: Placed, start_s: float) -> tuple[None,
 
 
 def _read_all(flight: Flight, row: CanaryRow, start_s: float) -> tuple[list[Stage], float]:
-    """Let all engines read at once, each when it is ready; the longest wait for one comes second, in seconds.
+    """Let all engines read concurrently, each when it is ready.
 
-    The stages come in the engines' own order.
+    Returns:
+        The stages in the order of the engines, and the longest wait for one to become ready, in seconds.
     """
     found: dict[str, Stage] = {}
     waited_s: list[float] = [0.0]
@@ -262,7 +263,7 @@ def _audit(flight: Flight, start_s: float) -> tuple[None, int, str]:
         wrong = audit(traced)
         if not wrong:
             break
-        # Dead letters are registered a moment after the commit that names them.
+        # Dead letters are registered a moment after the commit that lists them.
         if flight.clock.now_s() + flight.limits.retry_s >= end_s:
             raise DataError(
                 f"the rows of {TABLE} and its offset map disagree: {'; '.join(wrong)}; "

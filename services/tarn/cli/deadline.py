@@ -1,4 +1,4 @@
-"""A limit on work that has none of its own."""
+"""A time limit for work that has none of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ T = TypeVar("T")
 
 
 def within(seconds: float, what: str, work: Callable[[], T]) -> T:
-    """Run blocking work and return its result, or stop waiting for it after that many seconds.
+    """Run blocking work in a thread and return its result, or stop waiting after `seconds`.
+
+    Args:
+        seconds: limit in seconds.
+        what: name of the service, for the error message.
+        work: the blocking call; its exceptions are raised here.
 
     Raises:
-        UnavailableError: it did not come back in time. Its thread is left behind.
+        UnavailableError: no result in time; the thread is abandoned.
     """
     results: queue.Queue[tuple[bool, T | BaseException]] = queue.Queue(maxsize=1)
 

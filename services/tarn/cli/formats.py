@@ -1,4 +1,4 @@
-"""Rows for people and programs: as a table, JSON or CSV."""
+"""Query results as a table, records, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE_COLUMNS_MAX = 100_000
 
 
 def plain(value: object) -> Any:
-    """Return a value as JSON can hold it, without loss: decimals and times as text, bytes as base64."""
+    """Convert a value to JSON types without loss: decimals and times become strings, bytes base64."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -49,7 +49,7 @@ def plain(value: object) -> Any:
 
 
 def as_json(answer: Answer) -> str:
-    """Return one JSON object: columns, rows (as lists, since names may be given twice), truncated."""
+    """Return a JSON object with columns, rows (as lists, since names may occur twice) and truncated."""
     return json.dumps(
         {
             "columns": list(answer.columns),
@@ -60,7 +60,7 @@ def as_json(answer: Answer) -> str:
 
 
 def as_csv(answer: Answer) -> str:
-    """Return the answer as CSV with a header; null is empty, nested values are JSON."""
+    """Return the rows as CSV with a header; null is empty, nested values are JSON."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(answer.columns)
@@ -70,7 +70,7 @@ def as_csv(answer: Answer) -> str:
 
 
 def as_table(answer: Answer) -> Table:
-    """Return the answer as a table; long values are cut."""
+    """Return the rows as a table; long values are truncated."""
     table = Table(show_edge=False, pad_edge=False)
     for column in answer.columns:
         table.add_column(Text(column), overflow="fold")
@@ -80,20 +80,20 @@ def as_table(answer: Answer) -> Table:
 
 
 def as_records(answer: Answer) -> Text:
-    """Return the answer as one line per value, row after row; long values are cut."""
+    """Return the rows as records, one line per value; long values are truncated."""
     width = max((cell_len(column) for column in answer.columns), default=0)
     lines = []
     for number, row in enumerate(answer.rows, start=1):
         lines.append(f"─[ row {number} ]{'─' * max(width - 6, 3)}")
         for column, value in zip(answer.columns, row, strict=True):
-            # A value of several lines stays beside its name.
+            # Keep a multi-line value beside its name.
             text = _shown(value).plain.replace("\n", "\n" + " " * width + " │ ")
             lines.append(f"{column}{' ' * (width - cell_len(column))} │ {text}")
     return Text("\n".join(lines))
 
 
 def page(answer: Answer, console: Console) -> Iterator[RenderableType]:
-    """Return what people read: rows as a table where it fits, else as records; then how many there are.
+    """Yield the output for people: rows as a table if it fits, else as records; then the number of rows.
 
     A file or pipe has room for any table: nothing is squeezed there.
     """
@@ -107,7 +107,7 @@ def page(answer: Answer, console: Console) -> Iterator[RenderableType]:
 
 
 def cell(value: object) -> str:
-    """Return one value as text."""
+    """Return one value as a string."""
     flat = plain(value)
     return flat if isinstance(flat, str) else json.dumps(flat)
 

@@ -1,4 +1,4 @@
-"""Settings for clients on the host: `eval "$(scripts/tarn env)"` and any client of the lake runs."""
+"""Settings for clients on the host: after `eval "$(scripts/tarn env)"` any client of the lake works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tarn.adapters.kafka_login import Login
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import InvalidError
 
-# Opens the tour: JupyterLab alone would show an empty folder of one's own.
+# Opens the tour: JupyterLab alone would show the user's own empty folder.
 TOUR = "lab/tree/tarn/00_tour.ipynb"
 HOST = "127.0.0.1"
 TRINO_CATALOG = "tarn"
@@ -17,9 +17,14 @@ TRINO_USER = "tarn"
 
 
 def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, str]:
-    """Return variable -> value, with addresses as the host reaches them.
+    """Return {variable: value}, with addresses as reached from the host.
 
-    The users of the store and of Kafka are the cli's own; the store's has no access to the catalog's keys.
+    The users of the store and of Kafka are the cli's own; the store user has no access to the catalog's keys.
+
+    Args:
+        settings: addresses and ports.
+        secrets: the cli's secrets.
+        login: the cli's Kafka credentials.
     """
     return {
         "TARN_CATALOG_URI": f"http://{HOST}:{settings.port_catalog}",
@@ -38,17 +43,17 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_KAFKA_SASL_MECHANISM": login.mechanism,
         "TARN_KAFKA_USERNAME": login.user,
         "TARN_KAFKA_PASSWORD": login.password,
-        # The client sends a token without TLS to the host of this name only.
+        # The client sends a token without TLS only to a host of this name.
         "TARN_SPARK_REMOTE": f"sc://localhost:{settings.port_spark}/;token={secrets.spark_token}",
         "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/{TOUR}?token={secrets.jupyter_token}",
     }
 
 
 def exports(variables: Mapping[str, str], shell: str) -> str:
-    """Return the text that sets the variables in a shell: `sh` (bash, zsh) or `fish`.
+    """Return commands that set the variables in a shell: `sh` (bash, zsh) or `fish`.
 
     Raises:
-        InvalidError: no such shell.
+        InvalidError: the shell is not supported.
     """
     if shell == "sh":
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())

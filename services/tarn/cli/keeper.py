@@ -1,7 +1,7 @@
 """`tarn fsck`, `backup` and `restore`: the lake as a whole. They run in `keeper`, the last in `bootstrap`.
 
-A backup is a stream: it leaves by stdout and comes back by stdin, so that no container needs a folder of the
-host. `scripts/tarn` turns files into these streams.
+A backup is a stream: written to stdout and read from stdin, so that no container needs a folder of the host.
+`scripts/tarn` connects files to these streams.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def restore() -> None:
 
 
 def stream_lines(streams: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where each stream stood, a line each."""
+    """Position of each stream in the backup, one line each."""
     return [
         f"stream {s['stream']} -> {s['table']}: topic {s['topic']} ({s['topic_id']}), next offsets "
         + ", ".join(f"{partition}: {offset}" for partition, offset in s["next"].items())
@@ -149,7 +149,7 @@ def _store(settings: Settings, names: tuple[str, str] = (ACCESS_KEY_FILE, SECRET
 
 
 def _print(report: Report, out: Console) -> None:
-    """The findings, then what was looked at."""
+    """Print the findings, then the counts."""
     if report.findings:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("", "where", "finding", "what to do"):

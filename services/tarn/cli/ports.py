@@ -1,4 +1,4 @@
-"""What the commands need from outside, as small interfaces; the adapters are in `clients`."""
+"""Interfaces of the commands to the outside; the adapters are in `clients`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Protocol
 from tarn.core.offsets import OffsetMap
 
 Bounds = Mapping[int, tuple[int, int]]
-"""Per partition of a topic the first offset that it still holds, and the one that the next message gets."""
+"""Per partition of a topic its first offset (log start) and the offset of the next message (log end)."""
 
 Tell = Callable[[str], None]
-"""Shows progress to a person."""
+"""Called with progress messages for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Time as an argument: monotonic seconds, and a way to wait."""
+    """Injected time: monotonic seconds, and a way to wait."""
 
     now_s: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
@@ -27,12 +27,12 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an engine said to a query.
+    """Result of a query.
 
     Attributes:
-        columns: the names.
-        rows: one tuple per row, plain Python values.
-        truncated: there were more rows than were asked for.
+        columns: column names.
+        rows: one tuple per row, with plain Python values.
+        truncated: whether there were more rows than requested.
     """
 
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where the log put a message."""
+    """Partition and offset of a produced message."""
 
     partition: int
     offset: int
@@ -50,17 +50,19 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """A table as its catalog describes it; None where the snapshot summary does not say.
+    """A table as described by its catalog; None where the snapshot summary does not say.
 
     Attributes:
-        name: namespace and name, joined by dots.
-        format_version: of Iceberg.
-        rows, data_files, delete_files: live ones.
-        snapshots: how many the metadata keeps.
+        name: namespace and name, separated by dots.
+        format_version: Iceberg format version.
+        rows: number of live rows.
+        data_files: number of live data files.
+        delete_files: number of live delete files.
+        snapshots: number of snapshots in the metadata.
         last_commit: time of the current snapshot; None if there is none.
-        streams: of an ingested table, per stream how far it is.
-        position: of a table that a job derives, per partition the next offset that is not in it; None if it
-            states none.
+        streams: stream to its offset map, for an ingested table.
+        position: partition to the next offset not yet in the table, for a table derived by a job; None if not
+            stored.
     """
 
     name: str
@@ -76,14 +78,14 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many bytes a table takes in the store, as the reaper measured it.
+    """Bytes that a table takes in the store, as measured by the reaper.
 
     Attributes:
-        objects: how many objects it consists of.
-        live: files of the current snapshot; None if its summary does not say, and counted as history then.
-        history: metadata, manifests, and what only older snapshots that are kept reach; orphans as well.
-        to_be_removed: what nothing reaches any more, and waits for its grace.
-        at: when it was measured, by the store's clock.
+        objects: number of objects.
+        live: files of the current snapshot; None if its summary does not say, and then part of `history`.
+        history: metadata, manifests, and files that only older snapshots reference; also orphans.
+        to_be_removed: unreferenced files in their grace period.
+        at: time of the measurement, by the store's clock.
     """
 
     objects: int
@@ -95,12 +97,12 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Where ingested rows came from.
+    """Origin of the rows of an ingested table.
 
     Attributes:
         rows: (partition, offset) of every row of the table.
-        dead: the same of every record of the stream that went to the dead letters.
-        next: the table's offset map: partition -> first offset that is not in it.
+        dead: (partition, offset) of every dead letter of the stream.
+        next: the table's offset map: partition to the next offset.
     """
 
     rows: tuple[tuple[int, int], ...]
@@ -109,56 +111,61 @@ class Traced:
 
 
 class MessageLog(Protocol):
-    """Kafka."""
+    """Kafka, for single messages."""
 
     def send(self, topic: str, value: bytes, *, timeout_s: float) -> Placed:
-        """Append one message and return where it is, acknowledged by the broker.
+        """Append one message; returns its position once the broker has acknowledged it.
+
+        Args:
+            topic: name of the topic.
+            value: content.
+            timeout_s: limit in seconds.
 
         Raises:
-            UnavailableError: the broker or the topic is not there within the time.
+            UnavailableError: the broker or the topic is not available in time.
         """
 
     def topics(self, *, timeout_s: float) -> Sequence[str]:
         """Return the names of all topics.
 
         Raises:
-            UnavailableError: no answer within the time.
+            UnavailableError: no response in time.
         """
 
 
 class LogEnds(Protocol):
-    """How far the topics reach."""
+    """Bounds of topics and times of messages."""
 
     def bounds(self) -> Mapping[str, Bounds]:
         """Return the bounds of every topic.
 
         Raises:
-            UnavailableError: no answer in time.
+            UnavailableError: no response in time.
         """
 
     def newest(
         self, topic: str, bounds: Bounds, places: Sequence[Mapping[int, int]]
     ) -> tuple[datetime | None, ...]:
-        """Return when the newest message before each place was written; None where it is not there any more.
+        """Return the time of the newest message before each position; None if the log no longer has it.
 
         Args:
-            topic: the topic's name.
-            bounds: of that topic.
-            places: partition -> offset.
+            topic: name of the topic.
+            bounds: bounds of the topic.
+            places: positions, each partition to offset.
 
         Raises:
-            UnavailableError: no answer in time.
+            UnavailableError: no response in time.
         """
 
 
 class Lake(Protocol):
-    """The tables, through the REST catalog."""
+    """Tables, through the REST catalog."""
 
     def committed(self, table: str, stream: str) -> Mapping[int, int] | None:
-        """Return the table's offset map for a stream; None while table or map do not exist.
+        """Return the table's offset map for a stream; None while the table or the map does not exist.
 
         Raises:
-            TarnError: the catalog cannot be asked.
+            TarnError: the catalog does not respond or denies access.
         """
 
     def traced(self, table: str, stream: str) -> Traced:
@@ -170,46 +177,55 @@ class Lake(Protocol):
 
 
 class Tables(Protocol):
-    """What the catalog says about its tables."""
+    """Tables as described by the catalog."""
 
     def tables(self) -> Sequence[str]:
-        """Return the full names of all tables.
+        """Return the qualified names of all tables.
 
         Raises:
-            TarnError: the catalog cannot be asked.
+            TarnError: the catalog does not respond or denies access.
         """
 
     def facts(self, table: str) -> TableFacts:
-        """Return what the catalog says about a table.
+        """Return the catalog's description of a table.
 
         Raises:
-            TarnError: the catalog cannot be asked, or its metadata cannot be read.
+            TarnError: the catalog does not respond or denies access, or the metadata is unreadable.
         """
 
 
 class Reader(Protocol):
-    """An engine that can find canary rows."""
+    """An engine that can read canary rows."""
 
     name: str
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """Return (id, sent_at, note) of all rows with this id.
 
+        Args:
+            table: qualified name of the table.
+            row_id: id of the row.
+            timeout_s: limit in seconds.
+
         Raises:
-            UnavailableError: the engine is not there.
-            TarnError: it cannot answer.
+            UnavailableError: the engine is not available.
+            TarnError: the engine fails.
         """
 
 
 class Engine(Protocol):
-    """An engine that takes SQL."""
+    """A SQL engine."""
 
     name: str
 
     def query(self, sql: str, *, rows_max: int) -> Answer:
         """Run one statement.
 
+        Args:
+            sql: the statement.
+            rows_max: maximum number of rows to return.
+
         Raises:
-            UnavailableError: the engine is not there.
-            InvalidError: it does not accept the statement.
+            UnavailableError: the engine is not available.
+            InvalidError: the engine rejects the statement.
         """

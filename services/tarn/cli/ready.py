@@ -1,4 +1,4 @@
-"""Which engines may be asked yet, as another process tells it."""
+"""Readiness of engines, as reported by another process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ WAIT_S_MAX = 1_800.0
 
 
 class Ready:
-    """Engines become ready by name; at the end of what is told, all of them are.
+    """Engines become ready by name; at the end of the input, all of them are.
 
     Args:
-        told: names, one a line; read in a thread of its own.
-        later: the engines that are not ready from the beginning.
+        told: names, one per line; read in a thread of its own.
+        later: names of the engines that are not ready at the start.
     """
 
     def __init__(self, told: Iterable[str], *, later: Collection[str]) -> None:
@@ -21,7 +21,7 @@ class Ready:
         threading.Thread(target=self._hear, args=(told,), daemon=True).start()
 
     def wait_for(self, engine: str) -> None:
-        """Return when the engine is ready, or after `WAIT_S_MAX`: then asking it says what is wrong."""
+        """Wait until the engine is ready, at most `WAIT_S_MAX` seconds; a query then shows what is wrong."""
         event = self._ready.get(engine)
         if event is not None:
             event.wait(WAIT_S_MAX)

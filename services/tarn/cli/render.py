@@ -1,4 +1,4 @@
-"""The canary's report and the status, laid out for people."""
+"""Output of the canary's report and of the status for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tarn.cli.status import Status, age_s
 
 
 def report_data(report: Report) -> dict[str, object]:
-    """Return a report as plain data; the form of `tarn canary --json`."""
+    """Return a report as JSON types; the format of `tarn canary --json`."""
     return {
         "ok": report.ok,
         "seconds": round(report.seconds, 3),
@@ -29,7 +29,7 @@ def report_data(report: Report) -> dict[str, object]:
 
 
 def print_report(report: Report, out: Console, err: Console) -> None:
-    """Print a report: one line per part, then what went wrong."""
+    """Print a report: one line per stage, then the faults."""
     table = _table("part", "", "rows>", "seconds>", "seen")
     for stage in report.stages:
         rows = "" if stage.rows is None else str(stage.rows)
@@ -44,7 +44,7 @@ def print_report(report: Report, out: Console, err: Console) -> None:
 
 
 def print_status(seen: Status, out: Console, err: Console) -> None:
-    """Print the status: services, layers, ingestors, tables, then what is wrong."""
+    """Print the status: services, layers, ingestors, tables, then the faults."""
     out.print(_services(seen))
     if seen.layers:
         out.print()
@@ -160,7 +160,7 @@ def _age(seconds: float) -> str:
 
 
 def _table(*columns: str) -> Table:
-    """Return an empty table; a column whose name ends in > is flush right."""
+    """Return an empty table; a column whose name ends in > is right-aligned."""
     table = Table(show_edge=False, pad_edge=False)
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")

@@ -1,4 +1,4 @@
-"""The settings of the command line, from the environment; see docs/reference.md."""
+"""Settings of the command line, from the environment; see docs/reference.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOST_PORT = r"^[A-Za-z0-9.\-]+:\d{1,5}(,[A-Za-z0-9.\-]+:\d{1,5})*$"
 
 
 class Settings(BaseSettings):
-    """Addresses as the cli reaches them, and the published ports as the host does."""
+    """Addresses as reached from the cli's container, and published ports as reached from the host."""
 
     model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore", frozen=True)
 
@@ -59,13 +59,14 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """The cli's own secrets.
+    """Secrets of the cli.
 
     Attributes:
-        access_key, secret_key: its user of the store.
-        credential: its principal of the catalog, `client_id:client_secret`.
-        jupyter_token: what opens JupyterLab; a copy, to be told to people.
-        spark_token: what Spark Connect asks for.
+        access_key: access key id of its store user.
+        secret_key: secret access key of its store user.
+        credential: credential of its catalog principal, `client_id:client_secret`.
+        jupyter_token: token of JupyterLab; a copy, to show to users.
+        spark_token: token of Spark Connect.
     """
 
     access_key: str
@@ -76,19 +77,19 @@ class Secrets:
 
 
 def load_settings() -> Settings:
-    """Return the settings from the environment.
+    """Read the settings from the environment.
 
     Raises:
-        InvalidSettingError: one of them cannot be used.
+        InvalidSettingError: a variable is invalid.
     """
     return read(Settings)
 
 
 def load_secrets(folder: Path) -> Secrets:
-    """Return the cli's own secrets.
+    """Read the cli's own secrets.
 
     Raises:
-        UnavailableError: one is missing or may not be read.
+        UnavailableError: a secret file is missing or cannot be read.
     """
     return Secrets(
         access_key=_secret(folder, ACCESS_KEY_FILE),
@@ -100,10 +101,10 @@ def load_secrets(folder: Path) -> Secrets:
 
 
 def load_login(settings: Settings) -> Login:
-    """Return who we are towards Kafka; no files are read for a broker that asks nobody.
+    """Return the cli's Kafka credentials; PLAINTEXT needs none and reads no files.
 
     Raises:
-        UnavailableError: a secret is missing or may not be read.
+        UnavailableError: a secret file is missing or cannot be read.
     """
     if settings.kafka_security_protocol == "PLAINTEXT":
         return ANONYMOUS

@@ -1,7 +1,7 @@
-"""What `scripts/bench soak` runs inside the network: `python -m tarn.cli.soak VERB`, JSON on stdout.
+"""The part of `scripts/bench soak` inside the network: `python -m tarn.cli.soak VERB`, JSON on stdout.
 
-`queries` is a user who never rests: each question is asked in a session of its own. `lake` says what the
-tables hold.
+`queries` simulates a user who never rests: each query runs in a session of its own. `lake` reports the
+content of the tables.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ROWS_MAX = 100
 
 
 class Catalog(Protocol):
-    """What is asked of the catalog."""
+    """Catalog operations of the soak test."""
 
     def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-        """The namespaces right below another one, or the topmost."""
+        """Child namespaces of a namespace, or the top-level ones."""
 
     def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
-        """The tables of a namespace."""
+        """Tables of a namespace."""
 
     def load(self, table: TableName) -> TableState:
-        """A table's state."""
+        """Load the state of a table."""
 
 
 def queries(
@@ -54,14 +54,14 @@ def queries(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[dict[str, Any]]:
-    """Asks one question after the other for so long; gives `ms` or `error` of each.
+    """Run one query after the other; yields `{"ms": …}` or `{"error": …}` of each.
 
     Args:
-        asked: opens a session for each question and ends it.
-        seconds: how long, seconds.
-        pause_s: from the end of a question to the next one, seconds.
-        clock: monotonic seconds.
-        sleep: waits so many seconds.
+        asked: opens a session for each query and closes it.
+        seconds: duration, in seconds.
+        pause_s: pause between two queries, in seconds.
+        clock: monotonic time in seconds.
+        sleep: waits, in seconds.
     """
     begun = clock()
     for question in itertools.cycle(QUESTIONS):
@@ -78,7 +78,7 @@ def queries(
 
 
 def lake(catalog: Catalog) -> dict[str, Any]:
-    """Rows, live bytes and the length of the history of every table, as its current snapshot tells."""
+    """Rows, live bytes and length of the history of every table, from its current snapshot."""
     found = {}
     for table in sorted(_all_tables(catalog, ()), key=str):
         try:
@@ -102,7 +102,7 @@ def _all_tables(catalog: Catalog, parent: tuple[str, ...]) -> Iterable[TableName
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one verb and gives the exit code."""
+    """Run one verb and return the exit code."""
     parser = argparse.ArgumentParser(prog="tarn.cli.soak", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
     asking = verbs.add_parser("queries", allow_abbrev=False)

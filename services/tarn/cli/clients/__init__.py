@@ -1,1 +1,1 @@
-"""The adapters of the command line; vendor types and vendor errors stop here."""
+"""Adapters of the command line; vendor types and vendor errors stop here."""

@@ -1,8 +1,8 @@
-"""DuckDB in the command line: it reads tables of the lake as Arrow, and writes nothing.
+"""DuckDB in the command line: reads tables of the lake as Arrow, and writes nothing.
 
-DuckDB's own Iceberg extension would have to be downloaded. Here its parser says which tables a statement
-names and its planner which columns it needs; pyiceberg reads just these. DuckDB itself may open no file and
-no connection.
+DuckDB's own Iceberg extension would have to be downloaded. Here its parser determines the tables of a
+statement and its planner the columns; pyiceberg reads just these. DuckDB itself may open no file and no
+connection.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class ArrowTable(Protocol):
     """A table of the lake.
 
     Attributes:
-        schema: its columns.
+        schema: Arrow schema of its columns.
     """
 
     schema: pa.Schema
 
     def batches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
-        """Return all rows with these columns, in the order of the schema.
+        """Yield all rows with these columns, in the order of the schema.
 
         Raises:
-            TarnError: it cannot be read.
+            TarnError: the table cannot be read.
         """
 
 
@@ -48,11 +48,11 @@ class Tables(Protocol):
     """The tables of the lake."""
 
     def open(self, name: str) -> ArrowTable:
-        """Return a table by its namespace and name, joined by dots.
+        """Open a table by its namespace and name, separated by dots.
 
         Raises:
-            NoSuchTableError: there is none of this name.
-            TarnError: the catalog cannot be asked.
+            NoSuchTableError: the table does not exist.
+            TarnError: the catalog does not respond or denies access.
         """
 
 
@@ -60,8 +60,8 @@ class Duck:
     """DuckDB over the lake; one connection per statement.
 
     Args:
-        tables: where the lake's tables come from.
-        memory_mb: limit on DuckDB's own memory.
+        tables: tables of the lake.
+        memory_mb: memory limit of DuckDB itself, in MB.
     """
 
     name = "duckdb"
@@ -88,7 +88,7 @@ class Duck:
                     "less, or use --engine trino"
                 ) from error
             except duckdb.Error as error:
-                # What a table could not do stops DuckDB with an error of its own.
+                # A table's error stops DuckDB with an error of DuckDB's own.
                 told = next((s.fault for s in streams if s.fault is not None), None)
                 if told is not None:
                     raise told from error
@@ -96,10 +96,10 @@ class Duck:
 
 
 def tables_named(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[str, ...]]:
-    """Return the tables of the lake that a SELECT names: the levels of the namespace, and the name.
+    """Return the tables that a SELECT references, as paths: namespace levels and name.
 
     Raises:
-        InvalidError: it asks DuckDB which tables there are, or names too many.
+        InvalidError: the statement lists DuckDB's own tables, or references too many.
     """
     ((parsed,),) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     found: dict[tuple[str, ...], None] = {}
@@ -113,7 +113,8 @@ def tables_named(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[
             path = path[1:]
         if path[0].lower() in OWN_SCHEMAS:
             raise _lists_nothing(path[0])
-        # A name alone is one of WITH, or nothing: every table of the lake is in a namespace.
+        # An unqualified name is a common table expression, or unknown: every table of the lake has a
+        # namespace.
         if len(path) > 1:
             found[path] = None
     if len(found) > NAMES_MAX:
@@ -122,10 +123,10 @@ def tables_named(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[
 
 
 class _Stream:
-    """A table as DuckDB asks for it: the schema while it plans, a new stream of batches for each scan.
+    """A table in the form DuckDB needs: a schema for planning, and a new stream of batches per scan.
 
-    Columns carry a number, which tells in a plan to which table they belong. All of the schema is always
-    there; a column that no plan asked for is null.
+    Column names are prefixed with a number, which identifies their table in a plan. The whole schema is
+    always present; a column that no plan reads is null.
     """
 
     def __init__(self, number: int, table: ArrowTable) -> None:
@@ -139,7 +140,7 @@ class _Stream:
         return f"{self.number}:{column}"
 
     def want(self, projection: str) -> None:
-        """Notes a column that a plan reads; it may name a field inside, as in `0:_tarn.offset`."""
+        """Record a column that a plan reads; may be a field of a struct, as in `0:_tarn.offset`."""
         fits = [n for n in self.table.schema.names if f"{projection}.".startswith(f"{self.alias(n)}.")]
         self.wanted.update(fits)
 
@@ -164,7 +165,7 @@ class _Stream:
 
 
 class _connected:  # noqa: N801 - reads as a word in a with statement
-    """A new DuckDB in memory that can reach nothing but what it is given."""
+    """Context manager: a new in-memory DuckDB without access to files or the network."""
 
     def __init__(self, memory_mb: int) -> None:
         self._connection = duckdb.connect(
@@ -197,7 +198,7 @@ def _one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _show(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...], stream: _Stream) -> None:
-    """Makes the table known under its own name, with the columns' own names."""
+    """Create a view with the table's own name and column names."""
     source = f"source_{stream.number}"
     connection.register(source, stream)
     columns = ", ".join(f"{_quoted(stream.alias(n))} AS {_quoted(n)}" for n in stream.table.schema.names)
@@ -208,7 +209,7 @@ def _show(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...], stream: 
 
 
 def _choose_columns(connection: duckdb.DuckDBPyConnection, sql: str, streams: list[_Stream]) -> None:
-    """Asks the planner which columns the statement needs."""
+    """Determine from the plan which columns the statement reads."""
     if not streams:
         return
     ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {sql}").fetchall()
@@ -231,7 +232,7 @@ def _answer(relation: Any, rows_max: int) -> Answer:
             batch = reader.read_next_batch()
         except StopIteration:
             break
-        # Column by column: names may be given twice.
+        # By column, as names may occur twice.
         rows += zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
     return Answer(
         columns=tuple(reader.schema.names), rows=tuple(rows[:rows_max]), truncated=len(rows) > rows_max
@@ -239,7 +240,7 @@ def _answer(relation: Any, rows_max: int) -> Answer:
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object inside a JSON value."""
+    """Yield every object inside a JSON value."""
     if isinstance(value, dict):
         yield value
         for item in value.values():

@@ -1,4 +1,4 @@
-"""Trino and Spark as the command line uses them."""
+"""Clients of Trino and Spark for the command line."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CONNECT_S = 20.0
 RETRIES_MAX = 4
 RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
-# SQLSTATE classes of a wrong statement or its data: no such feature, cardinality, data, constraint,
-# external routine, syntax or unknown name, raised by the statement.
+# SQLSTATE classes of an error in the statement or its data: unsupported feature, cardinality, data,
+# constraint, external routine, syntax or unknown name, raised by the statement.
 STATEMENTS_STATES = frozenset({"0A", "21", "22", "23", "38", "42", "P0"})
 NOT_YET = frozenset({"SERVER_STARTING_UP", "SERVER_SHUTTING_DOWN", "NO_NODES_AVAILABLE"})
 
 
 class Trino:
-    """One Trino coordinator.
+    """Client of a Trino coordinator.
 
     Args:
         uri: `http://host:port`.
@@ -84,7 +84,7 @@ class Trino:
             if len(rows) > rows_max:
                 cursor.cancel()
         except KeyboardInterrupt:
-            # The server would work on for nobody: it hears of a client that is gone only minutes later.
+            # Otherwise the server would go on working: it notices the loss of a client only minutes later.
             with contextlib.suppress(TrinoError, requests.RequestException):
                 cursor.cancel()
             raise
@@ -124,7 +124,7 @@ _REFUSAL = re.compile(r"(No|Invalid) authentication token( provided)?")
 
 
 class Spark:
-    """One Spark Connect server.
+    """Client of a Spark Connect server.
 
     Args:
         remote: `sc://host:port`, with parameters such as the token.
@@ -156,9 +156,9 @@ class Spark:
         return self._run(sql, rows_max, None)
 
     def _run(self, sql: str, rows_max: int, arguments: dict[str, str] | None) -> Answer:
-        # The client would try for ten minutes whether anybody listens.
+        # The client itself would retry for ten minutes if nothing listened.
         connect(self._host, self._port, service=self.name, timeout_s=CONNECT_S)
-        # Importing it takes over a second: only commands that use Spark pay.
+        # The import takes over a second: only commands that use Spark pay for it.
         from grpc import RpcError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -192,19 +192,19 @@ class Spark:
             raise TarnError(f"Spark failed: {text}; see docker compose logs spark") from error
         if found is None:
             return Answer(columns=(), rows=())
-        # Column by column: names may be given twice.
+        # By column, as names may occur twice.
         values = [column.to_pylist(maps_as_pydicts="lossy") for column in found.columns]
         rows = tuple(zip(*values, strict=True)) if values else ()
         return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
 
     @contextmanager
     def _session(self) -> Iterator[Any]:
-        """A session of this statement alone; whatever happens, the server forgets it afterwards."""
+        """Context manager: a session for this statement only, always released on the server afterwards."""
         from pyspark.logger import PySparkLogger
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        # An error is told by whoever catches it, not by the client as well.
+        # Errors are reported by whoever catches them, not by the client as well.
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
         session = SparkSession.builder.remote(self._remote).create()
@@ -218,7 +218,7 @@ class Spark:
 
 
 def _ours(value: Any) -> object:
-    """Return a value without Trino's own row type: a dict, or a tuple where names are missing or double."""
+    """Convert Trino's row type: to a dict, or to a tuple if names are missing or occur twice."""
     if isinstance(value, NamedRowTuple):
         names: list[str | None] = value.__annotations__["names"]
         values = [_ours(item) for item in value]
@@ -233,14 +233,14 @@ def _ours(value: Any) -> object:
 
 
 def is_statements_fault(error: BaseException) -> bool:
-    """Whether Spark refuses the statement or its data, rather than fails by itself: as its SQLSTATE says."""
+    """Whether Spark rejects the statement or its data, by the SQLSTATE, rather than failing itself."""
     state = getattr(error, "getSqlState", lambda: None)() or _SQLSTATE.search(str(error))
     found = state if isinstance(state, str) else state[1] if state else ""
     return found[:2] in STATEMENTS_STATES
 
 
 def spark_reason(error: BaseException) -> str:
-    """Return what Spark says on one line, without the statement and its caret, the plan and the stack."""
+    """Return Spark's message on one line, without statement, caret, plan and stack trace."""
     text = str(error).split("JVM stacktrace")[0]
     text, _, context = text.partition("== SQL")
     where = _WHERE.match(context)
@@ -251,5 +251,5 @@ def spark_reason(error: BaseException) -> str:
 
 _SQLSTATE = re.compile(r"SQLSTATE: (\w{5})")
 _WHERE = re.compile(r" \((line \d+, position \d+)\)")
-# The unresolved plan follows the place in the statement, on lines of its own.
+# The unresolved plan follows the position in the statement, on lines of its own.
 _PLAN = re.compile(r";?\s*\n\s*['+:].*", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Plain HTTP and TCP looks at services, standard library only."""
+"""Plain HTTP and TCP checks of services. Stdlib only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 
 
 def get(url: str, *, service: str, timeout_s: float) -> tuple[int, bytes]:
-    """Return status and body of a GET.
+    """Send a GET request and return (status, body).
+
+    Args:
+        url: URL.
+        service: name of the service, for error messages.
+        timeout_s: limit of the connection and of each read, in seconds.
 
     Raises:
-        UnavailableError: no answer within the time.
+        UnavailableError: no response in time.
     """
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -33,11 +38,16 @@ def get(url: str, *, service: str, timeout_s: float) -> tuple[int, bytes]:
 
 
 def get_json(url: str, *, service: str, timeout_s: float) -> Any:
-    """Return the JSON body of a GET that answers 200.
+    """Return the JSON body of a GET request with status 200.
+
+    Args:
+        url: URL.
+        service: name of the service, for error messages.
+        timeout_s: limit of the connection and of each read, in seconds.
 
     Raises:
-        UnavailableError: no answer within the time, or a server error.
-        TarnError: another answer than JSON with status 200.
+        UnavailableError: no response in time, or a server error.
+        TarnError: the response is not JSON with status 200.
     """
     status, body = get(url, service=service, timeout_s=timeout_s)
     if status >= 500:
@@ -55,8 +65,14 @@ def get_json(url: str, *, service: str, timeout_s: float) -> Any:
 def connect(host: str, port: int, *, service: str, timeout_s: float) -> None:
     """Open and close a TCP connection.
 
+    Args:
+        host: host name or address.
+        port: TCP port.
+        service: name of the service, for error messages.
+        timeout_s: limit in seconds.
+
     Raises:
-        UnavailableError: nobody listens.
+        UnavailableError: nothing listens there.
     """
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
@@ -65,7 +81,7 @@ def connect(host: str, port: int, *, service: str, timeout_s: float) -> None:
 
 
 def unreachable(service: str, address: str, error: Exception) -> UnavailableError:
-    """Return the error for a service that does not answer."""
+    """Return the error for a service that cannot be reached."""
     reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     return UnavailableError(
         f"{service} at {address} cannot be reached ({reason}); is it running and healthy? "

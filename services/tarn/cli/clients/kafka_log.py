@@ -1,4 +1,4 @@
-"""Kafka as the command line uses it."""
+"""Kafka client of the command line: sends messages and lists topics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TOPIC_POLL_S = 0.2
 
 
 class KafkaLog:
-    """One broker list.
+    """A `MessageLog` over kafka-python.
 
     Args:
-        bootstrap: `host:port`, several joined by commas.
-        login: who we are.
+        bootstrap: `host:port`, several separated by commas.
+        login: Kafka credentials.
     """
 
     def __init__(self, bootstrap: str, login: Login) -> None:
@@ -30,7 +30,7 @@ class KafkaLog:
         self._login = login
 
     def send(self, topic: str, value: bytes, *, timeout_s: float) -> Placed:
-        """Append one message and return where it is; see `MessageLog`."""
+        """See `MessageLog.send`."""
         end_s = time.monotonic() + timeout_s
         require_login(self._bootstrap, self._login.options())
         try:
@@ -65,7 +65,7 @@ class KafkaLog:
         return Placed(partition=meta.partition, offset=meta.offset)
 
     def topics(self, *, timeout_s: float) -> Sequence[str]:
-        """Return the names of all topics; see `MessageLog`."""
+        """See `MessageLog.topics`."""
         require_login(self._bootstrap, self._login.options(), timeout_s=timeout_s)
         try:
             consumer = KafkaConsumer(

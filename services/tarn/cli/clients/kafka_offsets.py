@@ -1,4 +1,4 @@
-"""How far topics reach, and when a message was written: asked of Kafka in a few small requests."""
+"""Bounds of topics and times of messages, read from Kafka in a few small requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 with warnings.catch_warnings():
-    # The library reads its schemas by a way that Python 3.11 calls deprecated and 3.13 does not.
+    # kafka-python uses importlib.resources.read_text, deprecated in Python 3.11 but not in 3.13.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka.consumer import KafkaConsumer
     from kafka.errors import KafkaError
@@ -21,19 +21,19 @@ from tarn.cli.ports import Bounds
 from tarn.core.errors import UnavailableError
 
 LOOK_BACK = 8
-"""Offsets to read before an end: those right before it may be marks of a transaction, which nobody gets."""
+"""Offsets to read before an end: the last ones may be transaction markers, which are not delivered."""
 FETCH_BYTES_MAX = 64 * 1024
 POLL_MS = 200
 INTERNAL = "__"
-"""How the names of the broker's own topics begin: nobody may ask for these."""
+"""Name prefix of the broker's internal topics, which no user may read."""
 
 
 class KafkaOffsets:
-    """`ports.LogEnds` of one broker list, over one connection that is made when it is needed.
+    """`ports.LogEnds` of one broker list, over one connection that is opened on first use.
 
     Args:
-        bootstrap: `host:port`, several joined by commas.
-        timeout_s: how long any question may take.
+        bootstrap: `host:port`, several separated by commas.
+        timeout_s: limit of each operation, in seconds.
         security: further settings of kafka-python (security_protocol, sasl_mechanism and so on).
     """
 
@@ -45,7 +45,7 @@ class KafkaOffsets:
         self._security = dict(security or {})
 
     def bounds(self) -> Mapping[str, Bounds]:
-        """Return first and end offset of each partition of each topic but the broker's own; see `LogEnds`."""
+        """See `LogEnds.bounds`; omits the broker's internal topics."""
         try:
             topics = sorted(name for name in self._consumer.topics() if not name.startswith(INTERNAL))
             parts = [
@@ -65,8 +65,8 @@ class KafkaOffsets:
     def newest(
         self, topic: str, bounds: Bounds, places: Sequence[Mapping[int, int]]
     ) -> tuple[datetime | None, ...]:
-        """Return the time of the newest message before each place; see `LogEnds`."""
-        # A place may be beyond ends that were asked for a moment before: then the newest message is meant.
+        """See `LogEnds.newest`."""
+        # An offset may lie beyond bounds read a moment earlier: then the newest message is meant.
         clipped = [
             {p: min(offset, bounds[p][1]) for p, offset in place.items() if p in bounds} for place in places
         ]
@@ -84,7 +84,10 @@ class KafkaOffsets:
             self._consumer.close()
 
     def _times(self, topic: str, bounds: Bounds, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """Milliseconds of the newest message before each (partition, offset), one per partition at a time."""
+        """Time of the newest message before each (partition, offset), in milliseconds since the epoch.
+
+        Reads one offset per partition at a time.
+        """
         found: dict[tuple[int, int], int] = {}
         left = {p: sorted(offset for q, offset in wanted if q == p) for p, _ in wanted}
         until = time.monotonic() + self._timeout_s

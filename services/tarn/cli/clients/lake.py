@@ -1,4 +1,4 @@
-"""The tables through the REST catalog, by pyiceberg."""
+"""Tables through the REST catalog, with pyiceberg."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ T = TypeVar("T")
 
 
 class RestLake:
-    """One REST catalog and the store behind it.
+    """Client of one REST catalog and its object store.
 
     Args:
-        settings: where they are.
-        secrets: who we are.
-        timeout_s: how long any question may take; pyiceberg itself waits for ever.
+        settings: addresses.
+        secrets: credentials.
+        timeout_s: limit of each operation, in seconds; pyiceberg itself has none.
     """
 
     name = "pyiceberg"
@@ -83,7 +83,7 @@ class RestLake:
         )
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
-        """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
+        """See `Reader.find`."""
 
         def work() -> list[tuple[object, ...]]:
             columns = ("id", "sent_at", "note")
@@ -93,14 +93,14 @@ class RestLake:
         return self._call(work, table)
 
     def committed(self, table: str, stream: str) -> Mapping[int, int] | None:
-        """Return the table's offset map for a stream; see `Lake`."""
+        """See `Lake.committed`."""
         try:
             return self._call(lambda: newest_offsets(self._load(table), stream), table)
         except NoSuchTableError:
             return None
 
     def traced(self, table: str, stream: str) -> Traced:
-        """Return the origin of every row of an ingested table; see `Lake`."""
+        """See `Lake.traced`."""
 
         def work() -> Traced:
             loaded = self._load(table)
@@ -164,16 +164,16 @@ class RestLake:
 
 
 def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:
-    """Return the newest offset map among the current snapshot and its ancestors, None if none has one.
+    """Return the newest offset map among the current snapshot and its ancestors; None if none has one.
 
     Raises:
-        CorruptStateError: the map cannot be read.
+        CorruptStateError: the map is unreadable.
     """
     for entries in summaries(table):
         text = entries.get(f"{SUMMARY_PREFIX}{stream}")
         if text is not None:
             return OffsetMap.from_json(text).next
-    # Where the history is thinned before it, the tag that moves with the stream's commits has it.
+    # If history was thinned before it, the tag that moves with the stream's commits has it.
     tagged = table.metadata.refs.get(f"{TAG_PREFIX}{stream}")
     snapshot = table.metadata.snapshot_by_id(tagged.snapshot_id) if tagged is not None else None
     entries = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
@@ -182,7 +182,7 @@ def newest_offsets(table: Any, stream: str) -> Mapping[int, int] | None:
 
 
 def summaries(table: Any) -> Iterator[Mapping[str, str]]:
-    """The summary entries of the current snapshot and its ancestors, newest first."""
+    """Yield the summary properties of the current snapshot and its ancestors, newest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshot = by_id.get(table.metadata.current_snapshot_id)
     for _ in range(ANCESTORS_MAX):

@@ -1,4 +1,4 @@
-"""How large tables are, as the reaper measured them last: one object read, nothing listed."""
+"""Table sizes as last measured by the reaper: one object is read, nothing is listed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tarn.core.reap import MEASURED_KEY
 
 
 class Measured:
-    """What the reaper left.
+    """Reads the reaper's measurements.
 
     Args:
-        store: the lake, with the right to read that one object.
+        store: object store of the lake, with permission to read that one object.
     """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def sizes(self) -> Mapping[str, Sizes]:
-        """Sizes by the table's name; empty before the reaper's first look.
+        """Sizes by table name; empty before the reaper's first measurement.
 
         Raises:
-            CorruptStateError: the object cannot be read.
-            UnavailableError: the store does not answer.
+            CorruptStateError: the object is unreadable.
+            UnavailableError: the store does not respond.
         """
         stored = self._store.get(MEASURED_KEY)
         if stored is None:

@@ -1,4 +1,4 @@
-"""Tables of the lake as streams of Arrow batches, by pyiceberg: files are read as they are asked for."""
+"""Tables of the lake as streams of Arrow batches, with pyiceberg: files are read on demand."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tarn.core.errors import InvalidError
 
 MIB = 1024 * 1024
 READ_BYTES_MAX = 2048 * MIB
-"""Limit on the Parquet bytes of one table that a statement may read here."""
+"""Limit on the Parquet bytes of one table that a statement may read."""
 FILE_BYTES_MAX = 64 * MIB
-"""Limit on the Parquet bytes of the columns asked for in one file: it is decoded as a whole."""
+"""Limit on the Parquet bytes of the projected columns in one file, which is decoded as a whole."""
 GROUP_BYTES_MAX = 32 * MIB
 GROUP_FILES_MAX = 16
 
@@ -32,11 +32,11 @@ class LakeScans(RestLake):
     """`duck.Tables` over the REST catalog."""
 
     def open(self, name: str) -> TableScan:
-        """The table at its current snapshot.
+        """Open the table at its current snapshot.
 
         Raises:
-            NoSuchTableError: there is none of this name.
-            TarnError: the catalog cannot be asked.
+            NoSuchTableError: the table does not exist.
+            TarnError: the catalog does not respond or denies access.
         """
         endpoint = self._settings.s3_endpoint
         return self._call(lambda: TableScan(name, self._load(name), endpoint=endpoint), name)
@@ -46,9 +46,9 @@ class TableScan:
     """One table at one snapshot.
 
     Args:
-        name: for messages.
-        table: as pyiceberg loaded it.
-        endpoint: of the store, for messages.
+        name: qualified name, for messages.
+        table: table loaded by pyiceberg.
+        endpoint: endpoint of the store, for messages.
     """
 
     def __init__(self, name: str, table: Table, *, endpoint: str) -> None:
@@ -58,10 +58,10 @@ class TableScan:
         self.schema: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
 
     def batches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
-        """The live rows, with these columns; only a few files are in memory at a time.
+        """Yield the live rows with these columns; only a few files are in memory at a time.
 
         Raises:
-            InvalidError: that is more than can be read here, or nothing that pyiceberg can read.
+            InvalidError: the columns exceed the limits, or pyiceberg does not support the files.
             TarnError: the store or a file is at fault.
         """
         try:
@@ -81,7 +81,7 @@ class TableScan:
                 yield self._as_declared(batch, wanted)
 
     def _as_declared(self, batch: pa.RecordBatch, wanted: list[str]) -> pa.RecordBatch:
-        """The batch with the types of the schema: a file may hold a type that was widened since."""
+        """The batch with the types of the schema: a file may have a type that was promoted since."""
         fields = [self.schema.field(name) for name in wanted]
         arrays = [batch.column(field.name) for field in fields]
         return pa.RecordBatch.from_arrays(
@@ -107,13 +107,14 @@ class TableScan:
 
 
 class LakeScan(ArrowScan):
-    """pyiceberg's scan, which also reads position deletes that pyarrow cannot decode into a dictionary.
+    """pyiceberg's scan, extended to read position deletes that pyarrow cannot decode into a dictionary.
 
-    Trino writes such files unless it is set up as here, so lakes made by other ones, or before, hold them.
+    Trino writes such files unless it is configured as here, so lakes written by other or older setups have
+    them.
     """
 
     def to_record_batches(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
-        """The live rows of the files; all of a file's batches are in memory at once."""
+        """Yield the live rows of the files; all batches of one file are in memory at once."""
         listed = list(tasks)
         run = ExecutorFactory.get_or_create()
         deletes: dict[str, list[pa.ChunkedArray]] = {}
@@ -128,7 +129,7 @@ class LakeScan(ArrowScan):
 
 
 def _deletes(io: FileIO, file: DataFile) -> dict[str, pa.ChunkedArray]:
-    """The positions that a delete file takes away, by data file."""
+    """Positions deleted by a delete file, by path of the data file."""
     if file.file_format != FileFormat.PARQUET:
         return _read_deletes(io, file)
     with io.new_input(file.file_path).open() as opened:
@@ -138,14 +139,14 @@ def _deletes(io: FileIO, file: DataFile) -> dict[str, pa.ChunkedArray]:
 
 
 def projected_bytes(file: DataFile, projection: Schema) -> int:
-    """The Parquet bytes of a file's columns that a projection reads; the whole file if it does not say."""
+    """Parquet bytes of the file's columns in a projection; the file size if column sizes are missing."""
     sizes = file.column_sizes or {}
     ids = projection.field_ids
     return sum(size for i, size in sizes.items() if i in ids) if sizes else file.file_size_in_bytes
 
 
 def groups(tasks: list[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    """The files in order, as many at a time as may be in memory together; at least one."""
+    """Yield the files in order, in groups that fit in memory together; at least one file per group."""
     group: list[FileScanTask] = []
     held = 0
     for task in tasks:

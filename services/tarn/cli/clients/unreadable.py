@@ -1,4 +1,4 @@
-"""Why a table could not be read, in words that name the true cause: the store, the file, or the library."""
+"""Reasons why a table could not be read, attributed to the store, the file, or the library."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ DELETES_FIX = (
 )
 
 READING_ERRORS = (OSError, pa.ArrowException, ValidationError, ValueError, NotImplementedError)
-"""What pyiceberg and pyarrow raise when a table cannot be read, whatever the reason."""
+"""Exceptions that pyiceberg and pyarrow raise if a table cannot be read, for any reason."""
 
 
 def unreadable(error: Exception, *, table: str, endpoint: str) -> TarnError:
-    """Return what is wrong with the table, its file or the store, and what to do.
+    """Return an error that says what is wrong with the table, its file or the store, and what to do.
 
     Args:
-        error: one of `READING_ERRORS`, or what DuckDB made of it.
-        table: what was read.
-        endpoint: of the store.
+        error: one of `READING_ERRORS`, or DuckDB's error caused by one.
+        table: qualified name of the table.
+        endpoint: endpoint of the store.
     """
     reason = _first_line(error)
     if "DictAccumulator" in reason:
@@ -72,7 +72,7 @@ def _library() -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """The error in one line, without what a validator adds for programmers."""
+    """The error on one line, without the validator's notes for programmers."""
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_context=False)
         text = "; ".join(dict.fromkeys(one["msg"].removeprefix("Value error, ") for one in found))
