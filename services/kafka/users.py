@@ -166,6 +166,11 @@ def found_rules(admin: Any) -> set[Rule]:
 def apply(admin: Any, todo: Changes, passwords: Mapping[str, str]) -> None:
     """Apply the changes.
 
+    Args:
+        admin: admin client.
+        todo: changes to make.
+        passwords: user to password, of every user in the table.
+
     Raises:
         RuntimeError: the broker rejected a part of them.
     """

@@ -1,1 +1,1 @@
-"""Tarn's Python services: see docs/architecture.md for what lies where."""
+"""Tarn's Python services; docs/architecture.md describes the folders."""

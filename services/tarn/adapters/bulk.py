@@ -63,13 +63,22 @@ class BulkStore(Protocol):
         """
 
     def part(self, key: str, start: int, end: int) -> bytes:
-        """Read the byte range [start, end). Raises the errors of `list`, also if the object is gone."""
+        """Read the byte range [start, end).
+
+        Args:
+            key: object key.
+            start: first byte.
+            end: byte after the last one.
+
+        Raises:
+            StoreUnavailableError, StoreDeniedError: as `list`; also if the object is gone or too short.
+        """
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
         """Write a small object; see `ObjectStore.put`."""
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
-        """Write a large object as a multipart upload; visible once complete. Errors of `ObjectStore.put`."""
+        """Write a large object from its parts; visible once complete. Raises the errors of `ObjectStore.put`."""
 
     def delete(self, key: str) -> None:
         """Delete an object; see `ObjectStore.delete`."""

@@ -165,7 +165,21 @@ def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenF
 def write_rows(
     objects: FileIO, layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
 ) -> tuple[WrittenFile, ...]:
-    """Encode the rows and write the files; raises the errors of `encode_rows` and `put_files`."""
+    """Encode the rows and write the files.
+
+    Args:
+        objects: file IO.
+        layout: write schema of the table.
+        root: location of the table.
+        rows: columns with the names and types of the write schema.
+        new_name: generates a unique file name without suffix.
+
+    Returns:
+        One data file per partition; none without rows.
+
+    Raises:
+        UnavailableError, InvalidError: as `encode_rows` and `put_files`.
+    """
     return put_files(objects, encode_rows(layout, root, rows, new_name=new_name)) if rows.num_rows else ()
 
 

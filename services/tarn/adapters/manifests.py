@@ -269,6 +269,12 @@ def read_entries(
     Struct 2 is `data_file`; the enums are `status` (0), `file_format` (101) and the file's `content` (134);
     -1 is pyiceberg's id of the root. Inheritance follows the specification, "Sequence Number Inheritance" and
     "First Row ID Inheritance".
+
+    Args:
+        data: content of the manifest.
+        manifest: its entry in the manifest list, which the values are inherited from.
+        spec: partition spec of the manifest.
+        schema: schema of the table, for the types of partition values.
     """
     read_schema = manifest_entry_schema_with_data_file(
         format_version=3, data_file=data_file_with_partition(spec.partition_type(schema), format_version=3)

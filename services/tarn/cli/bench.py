@@ -154,7 +154,13 @@ class Sightings:
         return all(end == 0 or self.ends.get(p, [0])[-1] >= end for p, end in ends.items())
 
     def age_ms(self, partition: int, offset: int, *, sent_ms: int) -> int:
-        """Milliseconds from the time a record was sent until it was readable."""
+        """Milliseconds from the time a record was sent until it was readable.
+
+        Args:
+            partition: partition of the record.
+            offset: offset of the record.
+            sent_ms: time of sending, in milliseconds since the epoch.
+        """
         place = bisect_right(self.ends[partition], offset)
         return self.times_ms[partition][place] - sent_ms
 
@@ -215,7 +221,7 @@ def _watch(catalog: RestCatalog, sightings: Sightings, stop: threading.Event) ->
         try:
             state = catalog.load(BRONZE)
         except TarnError:
-            continue  # what is not seen counts as not readable
+            continue  # a failed check counts as not readable
         sightings.saw(_held(state), at_ms=time.time_ns() // 1_000_000)
 
 

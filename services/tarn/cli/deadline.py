@@ -1,4 +1,4 @@
-"""A time limit for work that has none of its own."""
+"""A time limit for blocking work."""
 
 from __future__ import annotations
 

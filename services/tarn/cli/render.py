@@ -29,7 +29,13 @@ def report_data(report: Report) -> dict[str, object]:
 
 
 def print_report(report: Report, out: Console, err: Console) -> None:
-    """Print a report: one line per stage, then the faults."""
+    """Print a report: one line per stage, then the faults.
+
+    Args:
+        report: result of a canary run.
+        out: console of stdout.
+        err: console of stderr, for the faults.
+    """
     table = _table("part", "", "rows>", "seconds>", "seen")
     for stage in report.stages:
         rows = "" if stage.rows is None else str(stage.rows)
@@ -44,7 +50,13 @@ def print_report(report: Report, out: Console, err: Console) -> None:
 
 
 def print_status(seen: Status, out: Console, err: Console) -> None:
-    """Print the status: services, layers, ingestors, tables, then the faults."""
+    """Print the status: services, layers, ingestors, tables, then the faults.
+
+    Args:
+        seen: status of the lake.
+        out: console of stdout.
+        err: console of stderr, for the faults.
+    """
     out.print(_services(seen))
     if seen.layers:
         out.print()

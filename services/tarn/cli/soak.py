@@ -1,7 +1,7 @@
 """The part of `scripts/bench soak` inside the network: `python -m tarn.cli.soak VERB`, JSON on stdout.
 
-`queries` simulates a user who never rests: each query runs in a session of its own. `lake` reports the
-content of the tables.
+`queries` simulates a user who never rests: each query runs in its own session. `lake` reports the content of
+the tables.
 """
 
 from __future__ import annotations

@@ -136,7 +136,13 @@ def markers_from_json(text: str) -> dict[str, DeadLetterWatermark]:
 def unregistered(
     pending: tuple[PendingFile, ...], marker: DeadLetterWatermark | None, *, table_uuid: str
 ) -> tuple[PendingFile, ...]:
-    """Files that the watermark does not cover; a watermark of another table covers none."""
+    """Files that the watermark does not cover.
+
+    Args:
+        pending: files that the ingested table lists.
+        marker: watermark of the stream; one of another table covers no file.
+        table_uuid: UUID of the ingested table.
+    """
     if marker is None or marker.table_uuid != table_uuid:
         return pending
     return tuple(f for f in pending if f.sequence > marker.sequence)

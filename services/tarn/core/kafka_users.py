@@ -138,7 +138,7 @@ def rules(rights: Mapping[str, tuple[Right, ...]] = RIGHTS) -> frozenset[Rule]:
 
 
 def changes(found_users: Collection[str], found_rules: Collection[Rule]) -> Changes:
-    """Changes for a broker that has these users and ACLs."""
+    """What to change at a broker that has these users and ACLs."""
     wanted = rules()
     return Changes(
         set_passwords=USERS,

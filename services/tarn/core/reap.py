@@ -183,6 +183,11 @@ class Candidates:
 def read_candidates(key: str, data: bytes, modified_ms: int) -> Candidates:
     """Parse a stored candidate list.
 
+    Args:
+        key: object key.
+        data: content.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
+
     Raises:
         CorruptStateError: the data is not a candidate list of a known format.
     """
@@ -253,7 +258,13 @@ def key_within(location: str, *, bucket: str, root: str) -> str | None:
 
 
 def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
-    """Key prefix of a table, with a trailing slash; None if the location is not the table's own (I7)."""
+    """Key prefix of a table, with a trailing slash; None if the location is not the table's own (I7).
+
+    Args:
+        root: location of the table.
+        bucket: bucket of the lake.
+        uuid: UUID of the table.
+    """
     folder = _key(root.rstrip("/"), bucket)
     if folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in folder.split("/"):
         return None
@@ -283,7 +294,16 @@ class Trust:
     odd_ms: int | None = None
 
     def look(self, *, store_ms: int, mono_ms: int, wall_ms: int) -> str | None:
-        """Record the current times; returns a newly detected anomaly, or None."""
+        """Record the current times.
+
+        Args:
+            store_ms: the store's time, in milliseconds since the epoch.
+            mono_ms: monotonic time in milliseconds.
+            wall_ms: this machine's time, in milliseconds since the epoch.
+
+        Returns:
+            A newly detected anomaly, or None.
+        """
         jump_ms = (store_ms - mono_ms) - (self.now_ms - self.mono_ms)
         first = self.now_ms == 0
         self.now_ms, self.mono_ms = store_ms, mono_ms

@@ -56,7 +56,16 @@ def redacted(text: str, wanted: Iterable[str]) -> tuple[str, int]:
 def redact_all(
     texts: Mapping[str, str], contents: Iterable[str], *, spared: Iterable[str] = ()
 ) -> tuple[dict[str, str], int]:
-    """(texts without the secrets in `contents`, number of replacements in all of them)."""
+    """Remove the secrets from all texts.
+
+    Args:
+        texts: name to text.
+        contents: contents of secret files.
+        spared: words that are not secrets, such as service names.
+
+    Returns:
+        The redacted texts by name, and the number of replacements in all of them.
+    """
     wanted = needles(contents, spared=spared)
     cleaned: dict[str, str] = {}
     total = 0

@@ -27,7 +27,7 @@ class Limits:
         check_interval_s: how often the topic's end offsets and the table's state are checked.
         watermark_s: how long an offset that advanced without records may stay uncommitted (invariant I11).
         group_commit_interval_s: how often consumer group offsets are committed.
-        retry_s: first wait after a dependency fails; doubles up to retry_s_max.
+        retry_s: base of the wait after a dependency fails, doubled per failure up to retry_s_max.
         retry_s_max: longest wait after a dependency fails.
         stopped_retry_s: how often a stopped ingestor retries.
     """

@@ -158,7 +158,14 @@ class StatusRegistry:
             return dict(sorted(self._ingestors.items()))
 
     def record_check(self, dependency: str, *, ok: bool, message: str, looked_s: float) -> None:
-        """Record the result of a dependency check; `looked_s` is monotonic time in seconds."""
+        """Record the result of a dependency check.
+
+        Args:
+            dependency: name of the dependency.
+            ok: whether it is usable.
+            message: reason if it is not.
+            looked_s: monotonic time of the check in seconds.
+        """
         with self._lock:
             self._dependencies[dependency] = Dependency(ok=ok, message=message, looked_s=looked_s)
 

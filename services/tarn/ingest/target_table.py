@@ -15,7 +15,13 @@ log = structlog.get_logger()
 
 
 def ensure(catalog: TableCatalog, table: TableName, request: Json) -> TableState:
-    """Load the table; create it, and its namespace, if it does not exist."""
+    """Load the table; create it, and its namespace, if it does not exist.
+
+    Args:
+        catalog: catalog of the table.
+        table: table identifier.
+        request: create-table request without the name.
+    """
     try:
         return catalog.load(table)
     except NoSuchTableError:

@@ -435,7 +435,7 @@ class Reaper:
                 )
             except TarnError:
                 raise
-            except Exception as error:  # whatever a reader makes of arbitrary bytes
+            except Exception as error:  # readers fail in many ways on arbitrary bytes
                 if not needed:
                     log.warning("removed manifest list cannot be read", path=path, reason=repr(error))
                     return ()

@@ -208,7 +208,12 @@ class _Run:
         self.present = 0
 
     def take(self, key: str, size: int, parts: Iterator[bytes]) -> None:
-        """Receive an object of the archive; see `archive.Sink`."""
+        """Receive an object of the archive; see `archive.Sink`.
+
+        Raises:
+            BackupError: the key belongs to no lake, or the catalog's state is too large.
+            UnavailableError: the store does not accept a write.
+        """
         if key.startswith(CATALOG_PREFIX):
             self._catalog_bytes += size
             if self._catalog_bytes > CATALOG_BYTES_MAX:

@@ -69,7 +69,11 @@ def end(process: int, *, service: str, silent_s: int, fault: str, log_path: str)
 
 
 def load_probe(path: str) -> types.ModuleType:
-    """Import the probe module, once."""
+    """Import the probe module, once.
+
+    Raises:
+        RuntimeError: the file is not a Python module.
+    """
     if (known := sys.modules.get("tarn_probe")) is not None:
         return known
     spec = importlib.util.spec_from_file_location("tarn_probe", path)
@@ -151,6 +155,11 @@ def http(
 
 def answers(address: str, path: str, *, timeout_s: float) -> None:
     """Require any response to a plain request: the process exists and makes progress.
+
+    Args:
+        address: `host:port`.
+        path: path and query of the URL.
+        timeout_s: limit of the connection and of each read, in seconds.
 
     Raises:
         RuntimeError: no connection, or no complete response within the timeout.

@@ -182,7 +182,13 @@ def fresh(saved: State | None, start: str) -> State:
 
 
 def deep_due(state: State, now_s: float, limits: Limits) -> bool:
-    """Whether the next check must be a deep one."""
+    """Whether the next check must be a deep one.
+
+    Args:
+        state: state of this start.
+        now_s: monotonic time in seconds.
+        limits: limits of the watch.
+    """
     return state.deep_passed_s is None or now_s - state.deep_passed_s >= limits.deep_every_s
 
 
@@ -194,7 +200,13 @@ def note_answer(state: State) -> None:
 
 
 def note_silence(state: State, now_s: float, limits: Limits) -> None:
-    """Record a missing response of the process; after a gap without checks the count restarts."""
+    """Record a missing response of the process; after a gap without checks the count restarts.
+
+    Args:
+        state: state of this start.
+        now_s: monotonic time in seconds.
+        limits: limits of the watch.
+    """
     if state.silent_last_s is None or now_s - state.silent_last_s > limits.silent_gap_s_max:
         state.silent_from_s, state.silent_looks = now_s, 0
     state.silent_last_s = now_s

@@ -71,7 +71,7 @@ class Duck:
         self._memory_mb = memory_mb
 
     def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
-        """Run one statement; see `Engine`."""
+        """See `Engine.query`."""
         streams: list[_Stream] = []
         with _connected(self._memory_mb) as connection:
             try:

@@ -55,13 +55,13 @@ class Trino:
         self._host, self._port, self._scheme = parts.hostname, parts.port or 8080, parts.scheme
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
-        """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
+        """See `Reader.find`."""
         literal = row_id.replace("'", "''")
         sql = f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = '{literal}'"  # noqa: S608
         return self._run(sql, 10, timeout_s).rows
 
     def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
-        """Run one statement; see `Engine`."""
+        """See `Engine.query`."""
         return self._run(sql, rows_max, CONNECT_S)
 
     def _run(self, sql: str, rows_max: int, timeout_s: float) -> Answer:
@@ -144,7 +144,7 @@ class Spark:
         self._address = f"sc://{self._host}:{self._port}"
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
-        """Return (id, sent_at, note) of all rows with this id; see `Reader`."""
+        """See `Reader.find`."""
         return self._run(
             f"SELECT id, sent_at, note FROM {TRINO_CATALOG}.{table} WHERE id = :id",  # noqa: S608
             10,
@@ -152,7 +152,7 @@ class Spark:
         ).rows
 
     def query(self, sql: str, *, rows_max: int = ROWS_MAX) -> Answer:
-        """Run one statement; see `Engine`."""
+        """See `Engine.query`."""
         return self._run(sql, rows_max, None)
 
     def _run(self, sql: str, rows_max: int, arguments: dict[str, str] | None) -> Answer:

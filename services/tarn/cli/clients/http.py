@@ -81,7 +81,13 @@ def connect(host: str, port: int, *, service: str, timeout_s: float) -> None:
 
 
 def unreachable(service: str, address: str, error: Exception) -> UnavailableError:
-    """Return the error for a service that cannot be reached."""
+    """Return the error for a service that cannot be reached.
+
+    Args:
+        service: name of the service, for the message.
+        address: URL or `host:port`.
+        error: the underlying error.
+    """
     reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     return UnavailableError(
         f"{service} at {address} cannot be reached ({reason}); is it running and healthy? "
