@@ -78,7 +78,7 @@ class BulkStore(Protocol):
         """Write a small object; see `ObjectStore.put`."""
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
-        """Write a large object from its parts; visible once complete. Raises the errors of `ObjectStore.put`."""
+        """Write a large object from its parts; visible once complete. Raises what `ObjectStore.put` does."""
 
     def delete(self, key: str) -> None:
         """Delete an object; see `ObjectStore.delete`."""

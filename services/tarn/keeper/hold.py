@@ -37,7 +37,7 @@ def held(store: Puts, why: str, *, tell: Callable[[str], None], renew_s: float =
 
     Args:
         store: object store.
-        why: reason, stored in the hold.
+        why: reason, part of the key of the hold and its content.
         tell: called with messages for people.
         renew_s: interval of renewals, in seconds.
     """
