@@ -1,4 +1,4 @@
-"""docs/ingestion.md: fields, defaults and types of a spec, and reasons to stop, are those of the code."""
+"""docs/ingestion.md: fields, defaults and types of a spec, reasons to stop and metrics are those of the code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from tarn.core import errors
 from tarn.core.spec import SCALARS, IngestorSpec, TableRef
+from tarn.ingest.status import StatusRegistry, to_metrics
 from tests.support.pages import section, tables, text_of
 
 PAGE = text_of("docs/ingestion.md")
@@ -26,7 +27,7 @@ QUOTED = re.compile(r"`([^`]+)`")
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every field that a file may hold, by path; items of a list have `[]`, a table reference is one field."""
+    """Every field that a file may hold, by path; list items have `[]`, a table reference is one field."""
     for name, info in model.model_fields.items():
         path = prefix + (info.alias or name)
         kind = info.annotation
@@ -82,3 +83,9 @@ def test_each_reason_to_stop_is_an_error_of_the_code() -> None:
     reasons = [reason for row in rows for reason in QUOTED.findall(row["reason"])]
     assert len(reasons) >= 5
     assert [reason for reason in reasons if not hasattr(errors, f"{reason}Error")] == []
+
+
+def test_the_metrics_are_those_that_are_published() -> None:
+    rows = tables(section(PAGE, "Monitoring"))[0]
+    documented = {row["metric"].strip("`"): row["type"] for row in rows}
+    assert documented == dict(re.findall(r"^# TYPE (\w+) (\w+)$", to_metrics(StatusRegistry()), re.MULTILINE))
