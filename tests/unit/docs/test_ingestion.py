@@ -1,4 +1,4 @@
-"""docs/ingestion.md: fields, defaults and types of a spec, reasons to stop and metrics are those of the code."""
+"""docs/ingestion.md: fields, defaults and types of a spec, reasons to stop and metrics are the code's own."""
 
 from __future__ import annotations
 
