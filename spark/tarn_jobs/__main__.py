@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tarn.flights.driver import main
+from tarn_demo.driver import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tarn.flights import dataset
-from tarn.flights.events import Shares, Stream
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import Shares, Stream
 from tests.support.stack import Stack, eventually
 
 MESSAGES, RATE = 3_000, 500

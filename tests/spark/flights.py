@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tarn.flights import dataset
-from tarn.flights.events import Message, Shares, Stream
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import Message, Shares, Stream
 from tarn_jobs import reference
 from tarn_jobs.lake import Lake
 from tests.support import bronze, oracle

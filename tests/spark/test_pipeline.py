@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tarn.flights.events import Shares
+from tarn_demo.flights.events import Shares
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, PositionError, newest

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli import demo, keeper, pipeline, wiring
+from tarn.cli import keeper, wiring
 from tarn.cli.canary import Limits, fly
 from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.hostenv import exports, host_env
@@ -33,6 +33,7 @@ from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
 from tarn.core.exit_codes import BUG, FAILED, OK, exit_code
 from tarn.core.spec import parse_spec
+from tarn_demo.cli import demo, pipeline
 
 app = typer.Typer(
     name="tarn",

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tarn.flights import driver
+from tarn_demo import driver
 
 FILE = Path(__file__).parents[3] / "services" / "pipeline" / "probe.py"
 AT_S = 1_800_000_000.0

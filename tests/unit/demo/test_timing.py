@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tarn.flights import dataset, timing
+from tarn_demo.flights import dataset, timing
 
 
 @pytest.fixture(scope="module")

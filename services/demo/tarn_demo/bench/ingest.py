@@ -1,4 +1,4 @@
-"""What `scripts/bench ingest` runs inside the network: `python -m tarn.cli.bench VERB`, JSON on stdout.
+"""What `scripts/bench ingest` runs in the network: `python -m tarn_demo.bench.ingest VERB`, JSON on stdout.
 
 It uses what users use: the player of `tarn demo load`, ingest's own Kafka source, the REST catalog.
 """
@@ -23,11 +23,11 @@ from tarn.core.exit_codes import OK, exit_code
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.source import TopicReader
 from tarn.core.table_state import TableState
-from tarn.flights import dataset
-from tarn.flights.events import Shares, Stream
-from tarn.flights.pace import AllAtOnce, Pace, Rate
-from tarn.flights.producer import Topic
-from tarn.flights.resume import Play
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import Shares, Stream
+from tarn_demo.flights.pace import AllAtOnce, Pace, Rate
+from tarn_demo.flights.producer import Topic
+from tarn_demo.flights.resume import Play
 
 STREAM = "flights"
 BRONZE = TableName(("bronze",), "flight_events")
@@ -245,7 +245,7 @@ def _total(catalog: RestCatalog, table: TableName) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb and gives the exit code."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tarn.cli.bench")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tarn_demo.bench.ingest")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name in ("produce", "read"):
         verbs.add_parser(name, allow_abbrev=False).add_argument("--events", type=int, required=True)

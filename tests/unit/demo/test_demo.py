@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from typer.testing import CliRunner
 
-from tarn.cli.demo import _print_glance, app
-from tarn.cli.glance import Glance, TableRow
 from tarn.cli.ports import Answer
+from tarn_demo.cli.demo import _print_glance, app
+from tarn_demo.cli.demo_summary import Glance, TableRow
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TABLES = (

@@ -28,7 +28,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from tarn.adapters.logging import configure
 from tarn.adapters.spark_remote import with_token
-from tarn.flights import dataset
+from tarn_demo.flights import dataset
 from tarn_jobs import reference
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step

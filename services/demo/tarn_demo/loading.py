@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.flights.events import PARTITIONS, Kind, Stream
-from tarn.flights.pace import AllAtOnce, Pace
-from tarn.flights.producer import ends_in
-from tarn.flights.resume import Mark, Play, is_begun, is_finished, plan
+from tarn_demo.flights.events import PARTITIONS, Kind, Stream
+from tarn_demo.flights.pace import AllAtOnce, Pace
+from tarn_demo.flights.producer import ends_in
+from tarn_demo.flights.resume import Mark, Play, is_begun, is_finished, plan
 
 GOLD_TABLES = ("delays_by_carrier", "delays_by_route", "delays_by_hour", "delays_by_weather")
 LAYERS = ("bronze", "silver", "gold")

@@ -11,7 +11,7 @@ from tarn.cli.formats import plain
 from tarn.cli.hostenv import TRINO_CATALOG
 from tarn.cli.ports import Answer, Clock, Engine, Tell
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.flights.loading import GOLD_TABLES, Layer
+from tarn_demo.loading import GOLD_TABLES, Layer
 
 BRONZE, SILVER = "bronze.flight_events", "silver.flights"
 GOLD = tuple(f"gold.{name}" for name in GOLD_TABLES)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tarn.core.errors import InvalidSettingError
-from tarn.flights import timing
+from tarn_demo.flights import timing
 
 TOPIC = "flight-events"
 PARTITIONS = 4

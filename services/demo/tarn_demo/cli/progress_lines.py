@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tarn.flights.loading import LAYERS, Clock, Progress
+from tarn_demo.loading import LAYERS, Clock, Progress
 
 LINE_S = 5.0
 SHARE_MIN = 0.02  # before that nothing is known of the time left

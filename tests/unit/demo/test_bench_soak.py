@@ -6,9 +6,9 @@ from typing import Any
 
 from tarn.adapters.catalog_client import TableName
 from tarn.cli.ports import Answer
-from tarn.cli.soak import QUESTIONS, lake, queries
 from tarn.core.errors import NoSuchTableError, UnavailableError
 from tarn.core.table_state import TableState
+from tarn_demo.bench.soak import QUESTIONS, lake, queries
 
 
 class Clock:

@@ -23,7 +23,7 @@ def run() -> None:
     """Bring silver and gold up to what bronze holds now; safe beside the pipeline service."""
     from pyspark.errors import PySparkException
 
-    from tarn.flights.driver import run_once
+    from tarn_demo.driver import run_once
     from tarn_jobs.lake import TableMismatchError
     from tarn_jobs.pipeline import Step
     from tarn_jobs.position import PositionError
@@ -56,9 +56,9 @@ def status(
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Show how far bronze, silver and gold are behind the topic."""
-    from tarn.cli.clients.flight_tables import FlightTables
-    from tarn.flights.loading import LAYERS
-    from tarn.flights.producer import Topic
+    from tarn_demo.flight_tables import FlightTables
+    from tarn_demo.flights.producer import Topic
+    from tarn_demo.loading import LAYERS
 
     settings = load_settings()
     ends = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()).end_offsets()

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarn.core.errors import CorruptStateError, DataError, InvalidSettingError
-from tarn.flights import dataset
-from tarn.flights.events import Shares, Stream
-from tarn.flights.pace import AllAtOnce, HeadStart, Rate, Speed
-from tarn.flights.producer import (
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import Shares, Stream
+from tarn_demo.flights.pace import AllAtOnce, HeadStart, Rate, Speed
+from tarn_demo.flights.producer import (
     CHUNK_MESSAGES,
     CHUNKS_IN_FLIGHT_MAX,
     KafkaError,
@@ -23,7 +23,7 @@ from tarn.flights.producer import (
     ends_in,
     partition_of,
 )
-from tarn.flights.resume import HEADER, Mark, Play, is_anothers, is_finished, plan
+from tarn_demo.flights.resume import HEADER, Mark, Play, is_anothers, is_finished, plan
 
 PARTITIONS = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarn.cli.bench import Sightings, at_share
+from tarn_demo.bench.ingest import Sightings, at_share
 
 
 def test_a_record_is_as_old_as_the_first_look_that_shows_it() -> None:

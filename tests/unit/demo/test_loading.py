@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 
 from tarn.core.errors import UnavailableError
-from tarn.flights import dataset
-from tarn.flights.events import Kind, Shares, Stream
-from tarn.flights.lines import Lines
-from tarn.flights.loading import Clock, Layer, Layers, Limits, Progress, load
-from tarn.flights.pace import Pace
-from tarn.flights.resume import Mark, Play
+from tarn_demo.cli.progress_lines import Lines
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import Kind, Shares, Stream
+from tarn_demo.flights.pace import Pace
+from tarn_demo.flights.resume import Mark, Play
+from tarn_demo.loading import Clock, Layer, Layers, Limits, Progress, load
 
 PARTITIONS = 4
 LIMITS = Limits(look_s=2.0, stall_s_max=60.0)

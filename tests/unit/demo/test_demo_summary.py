@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tarn.cli.glance import ANSWER_SQL, BRONZE, GOLD, SILVER, as_data, await_gold, look, newest_sql
 from tarn.cli.ports import Answer, Clock
 from tarn.core.errors import UnavailableError
-from tarn.flights.loading import Layer
+from tarn_demo.cli.demo_summary import ANSWER_SQL, BRONZE, GOLD, SILVER, as_data, await_gold, look, newest_sql
+from tarn_demo.loading import Layer
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 ANSWER = Answer(

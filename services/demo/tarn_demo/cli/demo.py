@@ -18,10 +18,10 @@ from tarn.core.errors import InvalidError
 from tarn.core.exit_codes import FAILED, INTERRUPTED, OK
 
 if TYPE_CHECKING:
-    from tarn.cli.glance import Glance
-    from tarn.flights.events import Stream
-    from tarn.flights.loading import Loaded
-    from tarn.flights.pace import Pace
+    from tarn_demo.cli.demo_summary import Glance
+    from tarn_demo.flights.events import Stream
+    from tarn_demo.flights.pace import Pace
+    from tarn_demo.loading import Loaded
 
 LINE_S = 5.0
 LINE_IN_A_LOG_S = 60.0
@@ -57,10 +57,10 @@ def load_(
     """Send the whole year at once and return when gold is complete; nothing to do on a complete lake."""
     if check:
         return
-    from tarn.cli.clients.flight_tables import FlightTables
-    from tarn.flights.lines import Lines
-    from tarn.flights.loading import Clock, Limits, load
-    from tarn.flights.producer import Topic
+    from tarn_demo.cli.progress_lines import Lines
+    from tarn_demo.flight_tables import FlightTables
+    from tarn_demo.flights.producer import Topic
+    from tarn_demo.loading import Clock, Limits, load
 
     settings = load_settings()
     lake = FlightTables(settings, load_secrets(settings.secrets_dir))
@@ -108,9 +108,9 @@ def replay(
     check: Check = False,
 ) -> None:
     """Play the year in the order of events, going on where the topic ends; stop it with Ctrl-C."""
-    from tarn.flights.pace import HeadStart
-    from tarn.flights.producer import Topic, ends_in
-    from tarn.flights.resume import is_anothers, is_finished, plan
+    from tarn_demo.flights.pace import HeadStart
+    from tarn_demo.flights.producer import Topic, ends_in
+    from tarn_demo.flights.resume import is_anothers, is_finished, plan
 
     pace = HeadStart(head_start, _pace(speed, rate))
     if check:
@@ -153,9 +153,9 @@ def show(
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Show rows per layer, how fresh they are, and one answer from gold."""
-    from tarn.cli import glance
     from tarn.cli.clients.engines import Trino
-    from tarn.cli.clients.flight_tables import FlightTables
+    from tarn_demo.cli import demo_summary as glance
+    from tarn_demo.flight_tables import FlightTables
 
     settings = load_settings()
     tables = FlightTables(settings, load_secrets(settings.secrets_dir))
@@ -171,7 +171,7 @@ def show(
 
 def _print_glance(seen: Glance) -> None:
     from tarn.cli.formats import as_table
-    from tarn.cli.glance import QUESTION
+    from tarn_demo.cli.demo_summary import QUESTION
 
     out = Console(highlight=False)
     table = Table(show_edge=False, pad_edge=False)
@@ -190,7 +190,7 @@ def _print_glance(seen: Glance) -> None:
 
 
 def _summary(done: Loaded) -> None:
-    from tarn.flights.loading import LAYERS
+    from tarn_demo.loading import LAYERS
 
     out = _err()
     if done.complete_before and not done.sent:
@@ -211,15 +211,15 @@ def _hear_a_stop() -> None:
 
 
 def _stream(duplicates: float, late: float, broken: float, seed: int) -> Stream:
-    from tarn.flights import dataset
-    from tarn.flights.events import Shares, Stream
+    from tarn_demo.flights import dataset
+    from tarn_demo.flights.events import Shares, Stream
 
     shares = Shares(duplicates=duplicates, late=late, broken=broken)
     return Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=shares, seed=seed)
 
 
 def _pace(speed: float | None, rate: float | None) -> Pace:
-    from tarn.flights.pace import Rate, Speed
+    from tarn_demo.flights.pace import Rate, Speed
 
     if speed is not None and rate is not None:
         raise InvalidError(f"--speed {speed:g} and --rate {rate:g} at once: choose one")

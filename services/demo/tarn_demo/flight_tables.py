@@ -8,8 +8,8 @@ from pyiceberg.table import Table
 
 from tarn.cli.clients.lake import RestLake, newest_offsets
 from tarn.core.errors import NoSuchTableError
-from tarn.flights.events import Kind
-from tarn.flights.loading import GOLD_TABLES, Layer
+from tarn_demo.flights.events import Kind
+from tarn_demo.loading import GOLD_TABLES, Layer
 from tarn_jobs import position
 from tarn_jobs.pipeline import STREAM
 from tarn_jobs.schema import BRONZE, SILVER, heard

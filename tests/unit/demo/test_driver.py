@@ -14,8 +14,8 @@ import pytest
 from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
 
-from tarn.flights import driver
-from tarn.flights.driver import Pace, follow, run_once, write_beat
+from tarn_demo import driver
+from tarn_demo.driver import Pace, follow, run_once, write_beat
 from tarn_jobs.lake import TableMismatchError
 from tarn_jobs.pipeline import Step
 from tarn_jobs.position import PositionError

@@ -23,9 +23,9 @@ with warnings.catch_warnings():
 
 from tarn.adapters.kafka_login import require_login
 from tarn.core.errors import DataError, ForbiddenError, UnavailableError
-from tarn.flights.events import PARTITIONS, TOPIC, Stream
-from tarn.flights.pace import Pace
-from tarn.flights.resume import HEADER, Mark, Play
+from tarn_demo.flights.events import PARTITIONS, TOPIC, Stream
+from tarn_demo.flights.pace import Pace
+from tarn_demo.flights.resume import HEADER, Mark, Play
 
 CHUNK_MESSAGES = 5_000
 CHUNKS_IN_FLIGHT_MAX = 8

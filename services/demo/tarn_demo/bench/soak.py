@@ -1,4 +1,4 @@
-"""What `scripts/bench soak` runs inside the network: `python -m tarn.cli.soak VERB`, JSON on stdout.
+"""What `scripts/bench soak` runs inside the network: `python -m tarn_demo.bench.soak VERB`, JSON on stdout.
 
 `queries` is a user who never rests: each question is asked in a session of its own. `lake` says what the
 tables hold.
@@ -103,7 +103,7 @@ def _all_tables(catalog: Catalog, parent: tuple[str, ...]) -> Iterable[TableName
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb and gives the exit code."""
-    parser = argparse.ArgumentParser(prog="tarn.cli.soak", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="tarn_demo.bench.soak", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
     asking = verbs.add_parser("queries", allow_abbrev=False)
     asking.add_argument("--engine", choices=ENGINES, required=True)

@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from tarn.core.errors import InvalidSettingError
-from tarn.flights import dataset
-from tarn.flights.events import DUPLICATE_LAG_MS_MAX, LATE_MS_MAX, Kind, Message, Shares, Stream
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import DUPLICATE_LAG_MS_MAX, LATE_MS_MAX, Kind, Message, Shares, Stream
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROWS = 2_000
