@@ -1,4 +1,4 @@
-"""`python -m tarn_jobs run [--continuous]`, where Tarn's services are installed too."""
+"""`python -m tarn_demo run [--continuous]`: the pipeline, as its service runs it."""
 
 from __future__ import annotations
 
