@@ -24,6 +24,7 @@ from rich.table import Table
 
 from tarn.cli import keeper, wiring
 from tarn.cli.canary import Limits, fly
+from tarn.cli.extensions import ExtensibleGroup
 from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.ports import Clock, Tell
@@ -33,10 +34,10 @@ from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
 from tarn.core.exit_codes import BUG, FAILED, OK, exit_code
 from tarn.core.spec import parse_spec
-from tarn_demo.cli import demo, pipeline
 
 app = typer.Typer(
     name="tarn",
+    cls=ExtensibleGroup,
     help="Tarn's command line. Every command says what is wrong and what to do; --debug shows where.",
     no_args_is_help=True,
     add_completion=False,
@@ -44,8 +45,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.add_typer(demo.app)
-app.add_typer(pipeline.app)
 app.add_typer(keeper.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]

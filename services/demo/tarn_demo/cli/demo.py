@@ -31,6 +31,8 @@ app = typer.Typer(
     name="demo",
     help="A year of flights from New York (2013) as a stream of events.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 Duplicates = Annotated[float, typer.Option(min=0, max=1, help="Share of events sent twice.")]

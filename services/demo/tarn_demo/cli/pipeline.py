@@ -15,7 +15,13 @@ from tarn.adapters.spark_remote import with_token
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import DataError, InvalidError, UnavailableError
 
-app = typer.Typer(name="pipeline", help="Bronze to silver to gold, by Spark Connect.", no_args_is_help=True)
+app = typer.Typer(
+    name="pipeline",
+    help="Bronze to silver to gold, by Spark Connect.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 
 @app.command()
