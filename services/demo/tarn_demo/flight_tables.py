@@ -1,4 +1,4 @@
-"""How far the tables of the demo are, told by their snapshots through the REST catalog."""
+"""How far the tables of the demo are, by their snapshots in the REST catalog."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from pyiceberg.table import Table
 from tarn.cli.clients.lake import RestLake, newest_offsets
 from tarn.core.errors import NoSuchTableError
 from tarn_demo.flights.events import Kind
-from tarn_demo.loading import GOLD_TABLES, Layer
+from tarn_demo.loading import GOLD_TABLES, LayerProgress
 from tarn_jobs import position
 from tarn_jobs.pipeline import STREAM
 from tarn_jobs.schema import BRONZE, SILVER, heard
 
 
 class FlightTables(RestLake):
-    """`loading.Lake` and `glance.Tables` over the REST catalog."""
+    """`loading.Lake` and `demo_summary.Tables` over the REST catalog."""
 
-    def layers(self) -> dict[str, Layer]:
+    def layers(self) -> dict[str, LayerProgress]:
         """See `loading.Lake`."""
         found = self.by_table()
         gold = [found[f"gold.{name}"] for name in GOLD_TABLES]
         return {
             "bronze": found[BRONZE],
             "silver": found[SILVER.name],
-            "gold": Layer(rows=sum(t.rows for t in gold), next=min(gold, key=lambda t: t.offsets).next),
+            "gold": LayerProgress(
+                rows=sum(t.rows for t in gold), next=min(gold, key=lambda t: t.offsets).next
+            ),
         }
 
-    def by_table(self) -> dict[str, Layer]:
-        """See `glance.Tables`."""
+    def by_table(self) -> dict[str, LayerProgress]:
+        """See `demo_summary.Tables`."""
         names = (SILVER.name, *(f"gold.{name}" for name in GOLD_TABLES))
         return {BRONZE: self._bronze(), **{name: self._layer(name) for name in names}}
 
-    def heard(self) -> Mapping[Kind, int]:
+    def event_counts(self) -> Mapping[Kind, int]:
         """See `loading.Lake`."""
         columns = {kind: heard(kind.name.lower()).name for kind in Kind}
 
@@ -46,27 +48,27 @@ class FlightTables(RestLake):
         except NoSuchTableError:
             return {}
 
-    def _bronze(self) -> Layer:
-        def work() -> Layer:
+    def _bronze(self) -> LayerProgress:
+        def work() -> LayerProgress:
             table = self._load(BRONZE)
-            return Layer(rows=_rows(table), next=newest_offsets(table, STREAM) or {})
+            return LayerProgress(rows=_rows(table), next=newest_offsets(table, STREAM) or {})
 
         return self._or_empty(work, BRONZE)
 
-    def _layer(self, name: str) -> Layer:
-        def work() -> Layer:
+    def _layer(self, name: str) -> LayerProgress:
+        def work() -> LayerProgress:
             table = self._load(name)
             text = _newest(table)
             done = position.Position.from_json(text) if text is not None else None
-            return Layer(rows=_rows(table), next=dict(done.next) if done is not None else {})
+            return LayerProgress(rows=_rows(table), next=dict(done.next) if done is not None else {})
 
         return self._or_empty(work, name)
 
-    def _or_empty(self, work: Callable[[], Layer], table: str) -> Layer:
+    def _or_empty(self, work: Callable[[], LayerProgress], table: str) -> LayerProgress:
         try:
             return self._call(work, table)
         except NoSuchTableError:
-            return Layer()
+            return LayerProgress()
 
 
 def _newest(table: Table) -> str | None:

@@ -8,19 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tarn.cli.ports import Clock
 from tarn.core.errors import TarnError, UnavailableError
 from tarn_demo.flights.events import PARTITIONS, Kind, Stream
 from tarn_demo.flights.pace import AllAtOnce, Pace
 from tarn_demo.flights.producer import ends_in
-from tarn_demo.flights.resume import Mark, Play, is_begun, is_finished, plan
+from tarn_demo.flights.resume import ReplayMarker, ReplayPass, is_begun, is_finished, plan
 
 GOLD_TABLES = ("delays_by_carrier", "delays_by_route", "delays_by_hour", "delays_by_weather")
 LAYERS = ("bronze", "silver", "gold")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """How far a layer is; of gold the table that is least far.
+class LayerProgress:
+    """How far a layer or table is; of gold the table that is least far.
 
     Attributes:
         rows: how many it holds.
@@ -40,31 +41,31 @@ class Layer:
         return all(self.next.get(p, 0) >= end for p, end in ends.items())
 
 
-Layers = Mapping[str, Layer]
+Layers = Mapping[str, LayerProgress]
 
 
 class Log(Protocol):
     """The topic."""
 
     def ensure(self, partitions: int = PARTITIONS) -> int:
-        """Makes the topic if there is none; gives how many partitions it has."""
+        """Create the topic if it is missing; returns how many partitions it has."""
 
     def end_offsets(self) -> dict[int, int]:
         """Per partition the offset that the next message will get."""
 
-    def tails(self) -> dict[int, Mark | None]:
-        """Per partition the mark of the newest message that has one."""
+    def tails(self) -> dict[int, ReplayMarker | None]:
+        """Per partition the marker of the newest message that has one."""
 
     def play(
         self,
         stream: Stream,
         pace: Pace,
-        play: Play,
+        play: ReplayPass,
         *,
         end: int | None = None,
         on_progress: Callable[[int], None] = ...,
     ) -> int:
-        """Sends what the topic lacks of a play; gives how many messages."""
+        """Send what the topic lacks of a replay pass; returns how many messages."""
 
 
 class Lake(Protocol):
@@ -73,12 +74,12 @@ class Lake(Protocol):
     def layers(self) -> Layers:
         """How far bronze, silver and gold are; a table that does not exist is empty."""
 
-    def heard(self) -> Mapping[Kind, int]:
-        """Of how many flights silver has heard each kind of event."""
+    def event_counts(self) -> Mapping[Kind, int]:
+        """Per kind of event, of how many flights silver holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LoadProgress:
     """How far a load is.
 
     Attributes:
@@ -105,29 +106,16 @@ class Progress:
         return 1.0 - (1.0 - self.sent / self.messages + sum(behind)) / (1 + len(LAYERS))
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Shows progress to a person."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: LoadProgress) -> None:
         """Called often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Time as an argument.
-
-    Attributes:
-        now_s: monotonic seconds.
-        wait: for seconds.
-    """
-
-    now_s: Callable[[], float]
-    wait: Callable[[float], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Every number of a load.
+    """Intervals and limits of a load.
 
     Attributes:
         look_s: pause between two looks at the tables, seconds.
@@ -158,7 +146,7 @@ class Loaded:
 
 
 def load(
-    stream: Stream, log: Log, lake: Lake, view: View, *, again: bool, clock: Clock, limits: Limits
+    stream: Stream, log: Log, lake: Lake, view: ProgressView, *, again: bool, clock: Clock, limits: Limits
 ) -> Loaded:
     """Returns when gold holds the whole stream.
 
@@ -166,7 +154,7 @@ def load(
         stream: what to play.
         log: the topic.
         lake: the tables.
-        view: told how it goes.
+        view: shows progress.
         again: play the stream once more even if the lake holds everything.
         clock: time.
         limits: how long to wait.
@@ -182,7 +170,7 @@ def load(
     begun = sum(log.end_offsets().values())
     ends = ends_in(stream, partitions)
     play = plan(log.tails(), ends, fingerprint=stream.fingerprint, again=again)
-    # A second play that was stopped on its way is gone on with, although the lake knows all its events.
+    # A second pass that was interrupted is resumed, although the lake holds all its events.
     if (again or not complete or is_begun(play)) and not is_finished(play, ends):
         goal = begun + len(stream) - play.start
         with _watched(lake, limits) as seen:
@@ -202,15 +190,15 @@ def load(
     )
 
 
-def _progress(phase: str, sent: int, stream: Stream, begun: int, goal: int, layers: Layers) -> Progress:
-    return Progress(
+def _progress(phase: str, sent: int, stream: Stream, begun: int, goal: int, layers: Layers) -> LoadProgress:
+    return LoadProgress(
         phase=phase, sent=sent, messages=len(stream), begun=min(begun, goal), goal=goal, layers=layers
     )
 
 
 def is_complete(stream: Stream, lake: Lake, layers: Layers) -> bool:
-    """Whether silver has heard every event of the stream."""
-    return layers["silver"].rows == stream.flights and dict(lake.heard()) == dict(stream.by_kind)
+    """Whether silver holds every event of the stream."""
+    return layers["silver"].rows == stream.flights and dict(lake.event_counts()) == dict(stream.by_kind)
 
 
 def _await(
@@ -218,7 +206,7 @@ def _await(
     begun: int,
     stream: Stream,
     lake: Lake,
-    view: View,
+    view: ProgressView,
     clock: Clock,
     limits: Limits,
 ) -> Layers:
@@ -254,7 +242,7 @@ def _stalled(ends: Mapping[int, int], layers: Layers, fault: str, limits: Limits
 
 @contextmanager
 def _watched(lake: Lake, limits: Limits) -> Iterator[Callable[[], Layers]]:
-    """Looks at the lake in the background; gives a function that tells what was seen last."""
+    """Watch the lake in the background; yields a function that returns what was seen last."""
     stop, last = threading.Event(), [lake.layers()]
 
     def look() -> None:
@@ -262,7 +250,7 @@ def _watched(lake: Lake, limits: Limits) -> Iterator[Callable[[], Layers]]:
             try:
                 last[0] = lake.layers()
             except TarnError:
-                continue  # only shown; who depends on it asks again and is told
+                continue  # for display only; the wait at the end reports a fault
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()

@@ -1,7 +1,7 @@
 """Commands that other packages add to `tarn`, found by the entry point group `tarn.commands`.
 
-An entry point gives a command's name and a Typer application. It is imported when a command that `tarn` itself
-lacks is asked for, or when the help is shown: `tarn version` neither searches nor imports.
+An entry point gives a command's name and a Typer application. It is imported for a command that `tarn` itself
+lacks, or to show the help: `tarn version` neither searches nor imports.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How far the layers of the lake are behind the topic that feeds them, and how old their newest event is.
 
 Pure. A layer is a namespace of tables fed by one topic. Tables say so in their snapshot summaries: an
-ingested one by its offset map, a derived one by `tarn.position`. Both are the offsets up to which the table holds
-everything: compared with the topic's ends that is the lag, and the newest message before them is the newest
-event in it.
+ingested one by its offset map, a derived one by `tarn.position`. Both are the offsets up to which the table
+holds everything. Compared with the topic's ends that is the lag; the newest message before them is the newest
+event in the layer.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tarn_demo.bench.ingest import Sightings, at_share
+from tarn_demo.bench.ingest import VisibilityLog, at_share
 
 
 def test_a_record_is_as_old_as_the_first_look_that_shows_it() -> None:
-    seen = Sightings()
-    seen.saw({0: 10, 1: 0}, at_ms=1_000)
-    seen.saw({0: 10, 1: 5}, at_ms=2_000)
-    seen.saw({0: 12, 1: 5}, at_ms=3_000)
+    seen = VisibilityLog()
+    seen.record({0: 10, 1: 0}, at_ms=1_000)
+    seen.record({0: 10, 1: 5}, at_ms=2_000)
+    seen.record({0: 12, 1: 5}, at_ms=3_000)
     assert seen.age_ms(0, 9, sent_ms=400) == 600
     assert seen.age_ms(0, 10, sent_ms=2_100) == 900, "offset 10 is the first that the first look did not show"
     assert seen.age_ms(1, 0, sent_ms=1_999) == 1

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tarn.cli.ports import Answer
-from tarn_demo.cli.demo import _print_glance, app
-from tarn_demo.cli.demo_summary import Glance, TableRow
+from tarn_demo.cli.demo import _print_summary, app
+from tarn_demo.cli.demo_summary import DemoSummary, TableRow
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TABLES = (
@@ -21,7 +21,7 @@ TABLES = (
 
 def test_rows_ages_and_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     answer = Answer(columns=("airline", "minutes_late"), rows=(("ExpressJet Airlines Inc.", 40.9),))
-    _print_glance(Glance(at=AT, tables=TABLES, answer=answer))
+    _print_summary(DemoSummary(at=AT, tables=TABLES, answer=answer))
     text = capsys.readouterr().out
     assert re.search(r"^bronze\.flight_events \W+16,598 \W+1 s ago$", text, re.MULTILINE)
     assert re.search(r"^silver\.flights \W+0 \W+$", text, re.MULTILINE)
@@ -30,7 +30,7 @@ def test_rows_ages_and_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_answer_yet_says_what_brings_one(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_glance(Glance(at=AT, tables=TABLES, answer=None))
+    _print_summary(DemoSummary(at=AT, tables=TABLES, answer=None))
     text = " ".join(capsys.readouterr().out.split())
     assert "Gold holds no answer yet: scripts/tarn demo replay or demo load plays the flights." in text
 

@@ -10,8 +10,17 @@ import pytest
 
 from tarn.cli.ports import Answer, Clock
 from tarn.core.errors import UnavailableError
-from tarn_demo.cli.demo_summary import ANSWER_SQL, BRONZE, GOLD, SILVER, as_data, await_gold, look, newest_sql
-from tarn_demo.loading import Layer
+from tarn_demo.cli.demo_summary import (
+    ANSWER_SQL,
+    BRONZE,
+    GOLD,
+    SILVER,
+    as_data,
+    await_gold,
+    newest_sql,
+    summarize,
+)
+from tarn_demo.loading import LayerProgress
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 ANSWER = Answer(
@@ -19,9 +28,11 @@ ANSWER = Answer(
 )
 
 
-def layers(bronze: int = 2_463, silver: int = 842, gold: int = 12, behind: int = 100) -> dict[str, Layer]:
-    def layer(rows: int, offset: int) -> Layer:
-        return Layer(rows=rows, next={0: offset, 1: offset + 7} if rows else {})
+def layers(
+    bronze: int = 2_463, silver: int = 842, gold: int = 12, behind: int = 100
+) -> dict[str, LayerProgress]:
+    def layer(rows: int, offset: int) -> LayerProgress:
+        return LayerProgress(rows=rows, next={0: offset, 1: offset + 7} if rows else {})
 
     return {
         BRONZE: layer(bronze, 5_000),
@@ -34,9 +45,9 @@ def layers(bronze: int = 2_463, silver: int = 842, gold: int = 12, behind: int =
 class Tables:
     """Tables that are as a script says, look by look; the last one stays."""
 
-    script: list[dict[str, Layer] | UnavailableError]
+    script: list[dict[str, LayerProgress] | UnavailableError]
 
-    def by_table(self) -> Mapping[str, Layer]:
+    def by_table(self) -> Mapping[str, LayerProgress]:
         found = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(found, UnavailableError):
             raise found
@@ -72,7 +83,7 @@ class Time:
 
 def test_rows_and_ages_of_every_table_and_the_answer() -> None:
     newest = (NOW - timedelta(seconds=1.5), NOW - timedelta(seconds=9), NOW - timedelta(seconds=31))
-    seen = look(Tables([layers()]), Engine(newest), now=NOW)
+    seen = summarize(Tables([layers()]), Engine(newest), now=NOW)
     assert [(t.table, t.rows, t.newest_s) for t in seen.tables] == [
         (BRONZE, 2_463, 1.5),
         (SILVER, 842, 9.0),
@@ -86,7 +97,7 @@ def test_rows_and_ages_of_every_table_and_the_answer() -> None:
 
 
 def test_a_clock_that_is_behind_the_producers_gives_no_negative_age() -> None:
-    seen = look(Tables([layers()]), Engine((NOW + timedelta(seconds=2), None, None)), now=NOW)
+    seen = summarize(Tables([layers()]), Engine((NOW + timedelta(seconds=2), None, None)), now=NOW)
     assert [t.newest_s for t in seen.tables[:3]] == [0.0, None, None]
 
 
@@ -102,7 +113,7 @@ def test_the_newest_event_of_a_layer_is_the_newest_below_its_offsets() -> None:
 
 def test_an_empty_lake_is_asked_nothing() -> None:
     engine = Engine(())
-    seen = look(Tables([layers(0, 0, 0)]), engine, now=NOW)
+    seen = summarize(Tables([layers(0, 0, 0)]), engine, now=NOW)
     assert engine.asked == []
     assert [(t.rows, t.newest_s) for t in seen.tables] == [(0, None)] * 6
     assert seen.answer is None
@@ -110,7 +121,7 @@ def test_an_empty_lake_is_asked_nothing() -> None:
 
 def test_gold_that_is_not_made_yet_gives_no_answer_and_breaks_nothing() -> None:
     engine = Engine((NOW, NOW, None))
-    seen = look(Tables([layers(gold=0)]), engine, now=NOW)
+    seen = summarize(Tables([layers(gold=0)]), engine, now=NOW)
     assert engine.asked == [newest_sql(layers(gold=0))]
     assert "FILTER (WHERE false)" in engine.asked[0]
     assert (seen.answer, seen.tables[2].newest_s) == (None, None)
@@ -118,13 +129,13 @@ def test_gold_that_is_not_made_yet_gives_no_answer_and_breaks_nothing() -> None:
 
 def test_an_answer_without_rows_is_none() -> None:
     engine = Engine((NOW, NOW, NOW), answer=Answer(columns=("airline",), rows=()))
-    assert look(Tables([layers()]), engine, now=NOW).answer is None
+    assert summarize(Tables([layers()]), engine, now=NOW).answer is None
 
 
 def test_waiting_ends_with_the_first_rows_of_gold_and_tells_how_far_it_is() -> None:
     time, told = Time(), list[str]()
     away = UnavailableError("the catalog is away")
-    script: list[dict[str, Layer] | UnavailableError] = [layers(0, 0, 0)] * 4
+    script: list[dict[str, LayerProgress] | UnavailableError] = [layers(0, 0, 0)] * 4
     script += [away, away, away, layers(gold=0), layers()]
     await_gold(Tables(script), time.clock(), wait_s=60, tell=told.append)
     assert time.now_s == 8.0
@@ -149,7 +160,7 @@ def test_a_lake_that_is_filled_already_is_not_waited_for() -> None:
     ],
 )
 def test_what_does_not_come_is_told_with_what_to_look_at(
-    script: dict[str, Layer] | UnavailableError, said: str
+    script: dict[str, LayerProgress] | UnavailableError, said: str
 ) -> None:
     time = Time()
     with pytest.raises(UnavailableError) as told:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
 
 from tarn_demo import driver
-from tarn_demo.driver import Pace, follow, run_once, write_beat
+from tarn_demo.driver import Pace, follow, run_once, write_heartbeat
 from tarn_jobs.lake import TableMismatchError
 from tarn_jobs.pipeline import Step
 from tarn_jobs.position import PositionError
@@ -73,12 +73,12 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         found.sessions += 1
         yield object()
 
-    def prepared(_spark: object, on_step: Callable[[Step], None]) -> Any:
+    def opened(_spark: object, on_step: Callable[[Step], None]) -> Any:
         found.on_step = on_step
         return found
 
     monkeypatch.setattr(driver, "session", session)
-    monkeypatch.setattr(driver, "prepared", prepared)
+    monkeypatch.setattr(driver, "open_pipeline", opened)
     return found
 
 
@@ -95,14 +95,14 @@ def test_once_runs_until_nothing_is_left(work: Work) -> None:
 def test_a_cycle_runs_only_when_bronze_changed(work: Work) -> None:
     work.heads = [None, None, "7", "7", "7", "8"]
     stop = Stop(waits_max=6)
-    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, whole_s=1e9), stop)
+    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, full_check_s=1e9), stop)
     assert len(work.done) == 3, "at the beginning, and when the head became 7 and 8"
     assert stop.waits == [3.0] * 6
     assert work.sessions == 1
 
 
 def test_a_cycle_runs_now_and_then_anyway(work: Work) -> None:
-    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, whole_s=0.0), Stop(waits_max=4))
+    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, full_check_s=0.0), Stop(waits_max=4))
     assert len(work.done) == 4
 
 
@@ -110,7 +110,12 @@ def test_after_a_cycle_that_brought_little_there_is_a_rest(work: Work) -> None:
     work.heads = ["1", "2", "3", "4", "4"]
     work.brings = [9_999, 10_000, 0, 7]
     stop = Stop(waits_max=5)
-    follow("sc://nowhere", _ignore, Pace(poll_s=3.0, rest_s=20.0, much=10_000, whole_s=1e9), stop)
+    follow(
+        "sc://nowhere",
+        _ignore,
+        Pace(poll_s=3.0, idle_pause_s=20.0, backlog_offsets=10_000, full_check_s=1e9),
+        stop,
+    )
     assert stop.waits == [20.0, 3.0, 3.0, 20.0, 3.0]
 
 
@@ -145,10 +150,10 @@ def test_what_needs_a_person_is_one_error_and_looked_at_again(work: Work, error:
 
 def test_the_beat_is_whole_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "beat.json"
-    monkeypatch.setattr(driver, "BEAT_PATH", path)
-    write_beat("")
+    monkeypatch.setattr(driver, "HEARTBEAT_PATH", path)
+    write_heartbeat("")
     first = json.loads(path.read_text())
-    write_beat("Spark is away")
+    write_heartbeat("Spark is away")
     second = json.loads(path.read_text())
     assert (first["fault"], second["fault"]) == ("", "Spark is away")
     assert second["at"] >= first["at"]

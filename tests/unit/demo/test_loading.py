@@ -8,13 +8,14 @@ from functools import cache
 
 import pytest
 
+from tarn.cli.ports import Clock
 from tarn.core.errors import UnavailableError
-from tarn_demo.cli.progress_lines import Lines
+from tarn_demo.cli.progress_lines import ProgressLines
 from tarn_demo.flights import dataset
-from tarn_demo.flights.events import Kind, Shares, Stream
+from tarn_demo.flights.events import Kind, NoiseRates, Stream
 from tarn_demo.flights.pace import Pace
-from tarn_demo.flights.resume import Mark, Play
-from tarn_demo.loading import Clock, Layer, Layers, Limits, Progress, load
+from tarn_demo.flights.resume import ReplayMarker, ReplayPass
+from tarn_demo.loading import LayerProgress, Layers, Limits, LoadProgress, load
 
 PARTITIONS = 4
 LIMITS = Limits(look_s=2.0, stall_s_max=60.0)
@@ -23,7 +24,7 @@ LIMITS = Limits(look_s=2.0, stall_s_max=60.0)
 @cache
 def _stream() -> Stream:
     flights = dataset.read_flights().slice(0, 500)
-    return Stream(flights, dataset.read_reference("airports"), shares=Shares(duplicates=0.1), seed=1)
+    return Stream(flights, dataset.read_reference("airports"), noise=NoiseRates(duplicates=0.1), seed=1)
 
 
 @dataclass
@@ -31,8 +32,8 @@ class Log:
     """A topic that takes everything."""
 
     ends: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
-    marks: dict[int, Mark | None] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS)))
-    plays: list[Play] = field(default_factory=list)
+    marks: dict[int, ReplayMarker | None] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS)))
+    plays: list[ReplayPass] = field(default_factory=list)
 
     def ensure(self, partitions: int = PARTITIONS) -> int:
         return partitions
@@ -40,14 +41,14 @@ class Log:
     def end_offsets(self) -> dict[int, int]:
         return dict(self.ends)
 
-    def tails(self) -> dict[int, Mark | None]:
+    def tails(self) -> dict[int, ReplayMarker | None]:
         return dict(self.marks)
 
     def play(
         self,
         stream: Stream,
         pace: Pace,
-        play: Play,
+        play: ReplayPass,
         *,
         end: int | None = None,
         on_progress: Callable[[int], None] = lambda at: None,
@@ -56,7 +57,7 @@ class Log:
         for partition in self.ends:
             self.ends[partition] += len(stream) // PARTITIONS
             last = len(stream) - 1
-            self.marks[partition] = Mark(fingerprint=play.fingerprint, round=play.round, index=last)
+            self.marks[partition] = ReplayMarker(fingerprint=play.fingerprint, round=play.round, index=last)
         on_progress(len(stream))
         return len(stream)
 
@@ -75,14 +76,14 @@ class Lake:
         self.looks += 1
         if self.looks in self.fails_at:
             raise UnavailableError("the store is away")
-        found: dict[str, Layer] = {}
+        found: dict[str, LayerProgress] = {}
         for depth, name in enumerate(("bronze", "silver", "gold"), start=1):
             is_there = self.looks > 2 * depth and self.stuck not in [*found, name]
             rows = _stream().flights if name == "silver" and (is_there or self.has_heard) else 0
-            found[name] = Layer(rows=rows, next=self.log.end_offsets() if is_there else {})
+            found[name] = LayerProgress(rows=rows, next=self.log.end_offsets() if is_there else {})
         return found
 
-    def heard(self) -> Mapping[Kind, int]:
+    def event_counts(self) -> Mapping[Kind, int]:
         return _stream().by_kind if self.has_heard else {}
 
 
@@ -90,9 +91,9 @@ class Seen:
     """A view that remembers."""
 
     def __init__(self) -> None:
-        self.all: list[Progress] = []
+        self.all: list[LoadProgress] = []
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: LoadProgress) -> None:
         self.all.append(progress)
 
 
@@ -144,11 +145,11 @@ def test_a_second_play_that_was_stopped_is_gone_on_with_on_a_complete_lake() -> 
     log = Log()
     load(_stream(), log, Lake(log), Seen(), again=False, clock=Time().clock(), limits=LIMITS)
     print_ = _stream().fingerprint
-    log.marks[1] = Mark(fingerprint=print_, round=2, index=40)
+    log.marks[1] = ReplayMarker(fingerprint=print_, round=2, index=40)
     lake = Lake(log, has_heard=True, looks=10)
     done = load(_stream(), log, lake, Seen(), again=False, clock=Time().clock(), limits=LIMITS)
     assert (done.sent, done.complete_before) == (len(_stream()), True)
-    assert log.plays[1:] == [Play(fingerprint=print_, round=2, next=(0, 41, 0, 0))]
+    assert log.plays[1:] == [ReplayPass(fingerprint=print_, round=2, next=(0, 41, 0, 0))]
 
 
 def test_a_topic_that_has_everything_is_only_waited_for() -> None:
@@ -188,11 +189,15 @@ def test_a_store_that_stays_away_is_told() -> None:
 
 def test_progress_is_a_line_every_five_seconds_with_rates_and_the_time_left() -> None:
     time, told = Time(), list[str]()
-    lines = Lines(time.clock(), told.append)
+    lines = ProgressLines(time.clock(), told.append)
 
-    def progress(sent: int, bronze: int) -> Progress:
-        layers = {"bronze": Layer(rows=bronze, next={0: bronze}), "silver": Layer(), "gold": Layer()}
-        return Progress(
+    def progress(sent: int, bronze: int) -> LoadProgress:
+        layers = {
+            "bronze": LayerProgress(rows=bronze, next={0: bronze}),
+            "silver": LayerProgress(),
+            "gold": LayerProgress(),
+        }
+        return LoadProgress(
             phase="playing", sent=sent, messages=1_000_000, begun=0, goal=1_000_000, layers=layers
         )
 

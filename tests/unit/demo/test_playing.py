@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tarn.core.errors import CorruptStateError, DataError, InvalidSettingError
 from tarn_demo.flights import dataset
-from tarn_demo.flights.events import Shares, Stream
+from tarn_demo.flights.events import NoiseRates, Stream
 from tarn_demo.flights.pace import AllAtOnce, HeadStart, Rate, Speed
 from tarn_demo.flights.producer import (
     CHUNK_MESSAGES,
@@ -23,16 +23,16 @@ from tarn_demo.flights.producer import (
     ends_in,
     partition_of,
 )
-from tarn_demo.flights.resume import HEADER, Mark, Play, is_anothers, is_finished, plan
+from tarn_demo.flights.resume import HEADER, ReplayMarker, ReplayPass, is_finished, is_of_another_stream, plan
 
 PARTITIONS = 4
 
 
 @cache
 def _stream(rows: int = 300) -> Stream:
-    shares = Shares(duplicates=0.02, late=0.05, broken=0.001)
+    noise = NoiseRates(duplicates=0.02, late=0.05, broken=0.001)
     flights = dataset.read_flights().slice(0, rows)
-    return Stream(flights, dataset.read_reference("airports"), shares=shares, seed=1)
+    return Stream(flights, dataset.read_reference("airports"), noise=noise, seed=1)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Broker:
     """A topic: what was sent to each partition, until the broker dies."""
 
     dies_after: int | None = None
-    log: dict[int, list[tuple[Mark, bytes]]] = field(default_factory=lambda: defaultdict(list))
+    log: dict[int, list[tuple[ReplayMarker, bytes]]] = field(default_factory=lambda: defaultdict(list))
     unsettled: deque[Sent] = field(default_factory=deque)
     most_unsettled: int = 0
 
@@ -66,14 +66,14 @@ class Broker:
         assert partition == partition_of(key, PARTITIONS)
         if self.dies_after is not None and sum(map(len, self.log.values())) >= self.dies_after:
             raise ConnectionError("killed")
-        self.log[partition].append((Mark.decode(dict(headers)[HEADER]), value))
+        self.log[partition].append((ReplayMarker.decode(dict(headers)[HEADER]), value))
         self.unsettled.append(Sent())
         while self.unsettled[0].settled:
             self.unsettled.popleft()
         self.most_unsettled = max(self.most_unsettled, len(self.unsettled))
         return self.unsettled[-1]
 
-    def tails(self) -> dict[int, Mark | None]:
+    def tails(self) -> dict[int, ReplayMarker | None]:
         return {p: self.log[p][-1][0] if self.log[p] else None for p in range(PARTITIONS)}
 
 
@@ -81,14 +81,14 @@ def _player(broker: Broker) -> Player:
     return Player(send=broker.send, topic="flight-events", partitions=PARTITIONS)
 
 
-def _planned(broker: Broker, *, again: bool = False) -> Play:
+def _planned(broker: Broker, *, again: bool = False) -> ReplayPass:
     ends = ends_in(_stream(), PARTITIONS)
     return plan(broker.tails(), ends, fingerprint=_stream().fingerprint, again=again)
 
 
 def test_everything_is_sent_once_in_order() -> None:
     broker, stream = Broker(), _stream(16_000)
-    play = Play(fingerprint=stream.fingerprint, round=1, next=(0,) * PARTITIONS)
+    play = ReplayPass(fingerprint=stream.fingerprint, round=1, next=(0,) * PARTITIONS)
     assert _player(broker).play(stream, AllAtOnce(), play) == len(stream)
     indexes = sorted(mark.index for sent in broker.log.values() for mark, _ in sent)
     assert indexes == list(range(len(stream)))
@@ -148,8 +148,8 @@ def test_a_finished_play_is_repeated_only_when_asked() -> None:
 
 
 def test_another_stream_in_the_topic_is_not_gone_on_with() -> None:
-    tails = {0: Mark(fingerprint="another", round=3, index=70), 1: None}
-    assert plan(tails, (9, 9), fingerprint="mine", again=False) == Play(
+    tails = {0: ReplayMarker(fingerprint="another", round=3, index=70), 1: None}
+    assert plan(tails, (9, 9), fingerprint="mine", again=False) == ReplayPass(
         fingerprint="mine", round=1, next=(0, 0)
     )
 
@@ -166,13 +166,13 @@ def test_a_message_that_is_not_taken_is_told() -> None:
 @pytest.mark.parametrize("value", [b"", b"abc", b"a.1", b"a.1/x", b"a.b/1", b"\xff.1/1", b"a.1/1/1"])
 def test_a_header_of_somebody_else_is_told(value: bytes) -> None:
     with pytest.raises(CorruptStateError, match="the header tarn-play of a message is"):
-        Mark.decode(value)
+        ReplayMarker.decode(value)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10**9))
 def test_a_mark_is_read_as_it_was_written(round_: int, index: int) -> None:
-    mark = Mark(fingerprint="0123456789ab", round=round_, index=index)
-    assert Mark.decode(mark.encode()) == mark
+    mark = ReplayMarker(fingerprint="0123456789ab", round=round_, index=index)
+    assert ReplayMarker.decode(mark.encode()) == mark
 
 
 class Line:
@@ -269,7 +269,7 @@ def test_a_topic_that_ends_with_another_play_is_known(
     fingerprints: tuple[str | None, ...], others: bool
 ) -> None:
     tails = {
-        p: None if name is None else Mark(fingerprint=name, round=1, index=9)
+        p: None if name is None else ReplayMarker(fingerprint=name, round=1, index=9)
         for p, name in enumerate(fingerprints)
     }
-    assert is_anothers(tails, fingerprint="mine") is others
+    assert is_of_another_stream(tails, fingerprint="mine") is others

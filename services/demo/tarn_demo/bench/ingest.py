@@ -24,15 +24,15 @@ from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.source import TopicReader
 from tarn.core.table_state import TableState
 from tarn_demo.flights import dataset
-from tarn_demo.flights.events import Shares, Stream
+from tarn_demo.flights.events import NoiseRates, Stream
 from tarn_demo.flights.pace import AllAtOnce, Pace, Rate
 from tarn_demo.flights.producer import Topic
-from tarn_demo.flights.resume import Play
+from tarn_demo.flights.resume import ReplayPass
 
 STREAM = "flights"
 BRONZE = TableName(("bronze",), "flight_events")
 DEAD_LETTERS = TableName(("ops",), "dead_letters")
-SHARES = Shares(duplicates=0.02, late=0.05, broken=0.001)
+NOISE = NoiseRates(duplicates=0.02, late=0.05, broken=0.001)
 SEED = 1
 POLL_RECORDS = 100_000
 LOOK_S = 0.05
@@ -41,7 +41,7 @@ REGISTER_S_MAX = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class BenchContext:
     """What a verb works with."""
 
     topic: Topic
@@ -53,10 +53,10 @@ class World:
         return self.sources.open(self.topic.name, stream="bench")
 
 
-def make_world(settings: Settings) -> World:
+def make_context(settings: Settings) -> BenchContext:
     """Everything from the settings, as the cli's own user."""
     secrets, login = load_secrets(settings.secrets_dir), load_login(settings)
-    return World(
+    return BenchContext(
         topic=Topic(bootstrap=settings.kafka_bootstrap, security=login.options()),
         sources=KafkaSources(settings.kafka_bootstrap, lambda: login),
         catalog=RestCatalog(
@@ -65,36 +65,36 @@ def make_world(settings: Settings) -> World:
     )
 
 
-def produce(world: World, *, events: int, pace: Pace | None = None) -> dict[str, Any]:
+def produce(context: BenchContext, *, events: int, pace: Pace | None = None) -> dict[str, Any]:
     """Plays the first messages of the demo's stream and gives how long it took until all were acknowledged.
 
     Raises:
         InvalidError: the stream has not so many.
         TarnError: Kafka does not take them.
     """
-    stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=SHARES, seed=SEED)
+    stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), noise=NOISE, seed=SEED)
     if events > len(stream):
         raise InvalidError(f"--events {events}: the stream has {len(stream)} messages; give at most that")
-    partitions = world.topic.ensure()
+    partitions = context.topic.ensure()
     began, cpu = time.time(), time.process_time()
-    play = Play(fingerprint="bench", round=int(began), next=(0,) * partitions)
-    sent = world.topic.play(stream, pace or AllAtOnce(), play, end=events)
+    play = ReplayPass(fingerprint="bench", round=int(began), next=(0,) * partitions)
+    sent = context.topic.play(stream, pace or AllAtOnce(), play, end=events)
     return {
         "messages": sent,
         "begun_unix": began,
         "seconds": time.time() - began,
         "cpu_s": time.process_time() - cpu,
-        "ends": {str(p): end for p, end in world.topic.end_offsets().items()},
+        "ends": {str(p): end for p, end in context.topic.end_offsets().items()},
     }
 
 
-def read(world: World, *, events: int) -> dict[str, Any]:
+def read(context: BenchContext, *, events: int) -> dict[str, Any]:
     """Reads the last messages of the topic and does nothing with them: what the client alone can do.
 
     Raises:
         UnavailableError: Kafka stops answering.
     """
-    source = world.open()
+    source = context.open()
     try:
         bounds = source.bounds()
         share = -(-events // max(1, len(bounds)))
@@ -113,19 +113,19 @@ def read(world: World, *, events: int) -> dict[str, Any]:
         source.close()
 
 
-def count(world: World) -> dict[str, Any]:
+def count(context: BenchContext) -> dict[str, Any]:
     """What was sent and what the tables hold of it; dead letters come after rows and are waited for."""
-    offsets = sum(world.topic.end_offsets().values())
+    offsets = sum(context.topic.end_offsets().values())
     until = time.monotonic() + REGISTER_S_MAX
     while True:
-        rows, letters = _total(world.catalog, BRONZE), _total(world.catalog, DEAD_LETTERS)
+        rows, letters = _total(context.catalog, BRONZE), _total(context.catalog, DEAD_LETTERS)
         if rows + letters >= offsets or time.monotonic() > until:
             return {"offsets": offsets, "rows": rows, "dead_letters": letters}
         time.sleep(LOOK_S)
 
 
 @dataclass(slots=True)
-class Sightings:
+class VisibilityLog:
     """When a reader could first read up to which offset: per partition rising offsets and their times.
 
     Attributes:
@@ -136,8 +136,8 @@ class Sightings:
     ends: dict[int, list[int]] = field(default_factory=dict)
     times_ms: dict[int, list[int]] = field(default_factory=dict)
 
-    def saw(self, held: Mapping[int, int], *, at_ms: int) -> None:
-        """Takes down a look; a partition that did not move is left alone."""
+    def record(self, held: Mapping[int, int], *, at_ms: int) -> None:
+        """Record one look; a partition that did not move is left alone."""
         for partition, end in held.items():
             ends = self.ends.setdefault(partition, [])
             if not ends or end > ends[-1]:
@@ -154,23 +154,23 @@ class Sightings:
         return self.times_ms[partition][place] - sent_ms
 
 
-def fresh(world: World, *, rate: float, seconds: float) -> dict[str, Any]:
+def fresh(context: BenchContext, *, rate: float, seconds: float) -> dict[str, Any]:
     """Sends at a steady rate while looking at the table, and gives how old records were when readable.
 
     Raises:
         UnavailableError: the table does not get there.
         TarnError: Kafka does not take the messages.
     """
-    source = world.open()
+    source = context.open()
     try:
         before = {p: b.end for p, b in source.bounds().items()}
-        sightings, stop = Sightings(), threading.Event()
-        watcher = threading.Thread(target=_watch, args=(world.catalog, sightings, stop), daemon=True)
+        seen, stop = VisibilityLog(), threading.Event()
+        watcher = threading.Thread(target=_watch, args=(context.catalog, seen, stop), daemon=True)
         watcher.start()
         try:
-            sent = produce(world, events=int(rate * seconds), pace=Rate(rate))
+            sent = produce(context, events=int(rate * seconds), pace=Rate(rate))
             ends = {int(p): end for p, end in sent["ends"].items()}
-            _wait(lambda: sightings.covers(ends))
+            _wait(lambda: seen.covers(ends))
         finally:
             stop.set()
             watcher.join(timeout=30)
@@ -178,7 +178,7 @@ def fresh(world: World, *, rate: float, seconds: float) -> dict[str, Any]:
         ages: list[int] = []
         for polled in _until(source, sum(ends.values()) - sum(before.values())):
             ages += [
-                sightings.age_ms(polled.partition, offset, sent_ms=sent_ms)
+                seen.age_ms(polled.partition, offset, sent_ms=sent_ms)
                 for offset, sent_ms in zip(polled.offsets, polled.times_ms, strict=True)
             ]
     finally:
@@ -200,13 +200,13 @@ def at_share(ordered: Sequence[int], share: float) -> int:
     return ordered[max(0, min(len(ordered) - 1, -(-int(share * 1_000) * len(ordered) // 1_000) - 1))]
 
 
-def _watch(catalog: RestCatalog, sightings: Sightings, stop: threading.Event) -> None:
+def _watch(catalog: RestCatalog, seen: VisibilityLog, stop: threading.Event) -> None:
     while not stop.wait(LOOK_S):
         try:
             state = catalog.load(BRONZE)
         except TarnError:
             continue  # what is not seen counts as not readable
-        sightings.saw(_held(state), at_ms=time.time_ns() // 1_000_000)
+        seen.record(_held(state), at_ms=time.time_ns() // 1_000_000)
 
 
 def _held(state: TableState) -> Mapping[int, int]:
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     verb = named[options.pop("verb")]
     try:
-        print(json.dumps(verb(make_world(load_settings()), **options)))  # noqa: T201
+        print(json.dumps(verb(make_context(load_settings()), **options)))  # noqa: T201
     except TarnError as error:
         print(error.message, file=sys.stderr)  # noqa: T201
         return exit_code(error)

@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli.ports import Clock as PortsClock
+from tarn.cli.ports import Clock
 from tarn.cli.settings import load_login, load_secrets, load_settings
 from tarn.core.errors import InvalidError
 from tarn.core.exit_codes import FAILED, INTERRUPTED, OK
 
 if TYPE_CHECKING:
-    from tarn_demo.cli.demo_summary import Glance
+    from tarn_demo.cli.demo_summary import DemoSummary
     from tarn_demo.flights.events import Stream
     from tarn_demo.flights.pace import Pace
     from tarn_demo.loading import Loaded
@@ -59,22 +59,22 @@ def load_(
     """Send the whole year at once and return when gold is complete; nothing to do on a complete lake."""
     if check:
         return
-    from tarn_demo.cli.progress_lines import Lines
+    from tarn_demo.cli.progress_lines import ProgressLines
     from tarn_demo.flight_tables import FlightTables
     from tarn_demo.flights.producer import Topic
-    from tarn_demo.loading import Clock, Limits, load
+    from tarn_demo.loading import Limits, load
 
     settings = load_settings()
     lake = FlightTables(settings, load_secrets(settings.secrets_dir))
     stream = _stream(duplicates, late, broken, seed)
-    clock = Clock(now_s=time.monotonic, wait=time.sleep)
-    _hear_a_stop()
+    clock = Clock()
+    _interrupt_on_sigterm()
     try:
         done = load(
             stream,
             Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()),
             lake,
-            Lines(clock, _err().print),
+            ProgressLines(clock, _err().print),
             again=again,
             clock=clock,
             limits=Limits(stall_s_max=stall_s),
@@ -82,7 +82,7 @@ def load_(
     except KeyboardInterrupt:
         _err().print("Stopped; the next load goes on from here.")
         raise typer.Exit(INTERRUPTED) from None
-    _summary(done)
+    _print_loaded(done)
 
 
 @app.command()
@@ -112,7 +112,7 @@ def replay(
     """Play the year in the order of events, going on where the topic ends; stop it with Ctrl-C."""
     from tarn_demo.flights.pace import HeadStart
     from tarn_demo.flights.producer import Topic, ends_in
-    from tarn_demo.flights.resume import is_anothers, is_finished, plan
+    from tarn_demo.flights.resume import is_finished, is_of_another_stream, plan
 
     pace = HeadStart(head_start, _pace(speed, rate))
     if check:
@@ -122,7 +122,7 @@ def replay(
     topic = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options())
     ends, tails = ends_in(stream, topic.ensure()), topic.tails()
     out = _err()
-    if only_own and is_anothers(tails, fingerprint=stream.fingerprint):
+    if only_own and is_of_another_stream(tails, fingerprint=stream.fingerprint):
         out.print("The topic ends with another play (other shares or seed), which is left alone.")
         return
     play = plan(tails, ends, fingerprint=stream.fingerprint, again=again)
@@ -137,7 +137,7 @@ def replay(
             shown_s = time.monotonic()
             out.print(f"{_moment(stream, at)}   {at:,} of {len(stream):,} messages", highlight=False)
 
-    _hear_a_stop()
+    _interrupt_on_sigterm()
     end = None if messages is None else play.start + messages
     try:
         sent = topic.play(stream, pace, play, end=end, on_progress=progress)
@@ -156,22 +156,22 @@ def show(
 ) -> None:
     """Show rows per layer, how fresh they are, and one answer from gold."""
     from tarn.cli.clients.engines import Trino
-    from tarn_demo.cli import demo_summary as glance
+    from tarn_demo.cli import demo_summary
     from tarn_demo.flight_tables import FlightTables
 
     settings = load_settings()
     tables = FlightTables(settings, load_secrets(settings.secrets_dir))
     if wait:
-        glance.await_gold(tables, PortsClock(), wait_s=wait, tell=_err().print)
-    seen = glance.look(tables, Trino(settings.trino_uri), now=datetime.now(UTC))
+        demo_summary.await_gold(tables, Clock(), wait_s=wait, tell=_err().print)
+    seen = demo_summary.summarize(tables, Trino(settings.trino_uri), now=datetime.now(UTC))
     if as_json_:
-        typer.echo(json.dumps(glance.as_data(seen)))
+        typer.echo(json.dumps(demo_summary.as_data(seen)))
     else:
-        _print_glance(seen)
+        _print_summary(seen)
     raise typer.Exit(FAILED if seen.answer is None else OK)
 
 
-def _print_glance(seen: Glance) -> None:
+def _print_summary(seen: DemoSummary) -> None:
     from tarn.cli.formats import as_table
     from tarn_demo.cli.demo_summary import QUESTION
 
@@ -191,7 +191,7 @@ def _print_glance(seen: Glance) -> None:
     out.print(as_table(seen.answer))
 
 
-def _summary(done: Loaded) -> None:
+def _print_loaded(done: Loaded) -> None:
     from tarn_demo.loading import LAYERS
 
     out = _err()
@@ -207,17 +207,17 @@ def _summary(done: Loaded) -> None:
         out.print(f"{name:7} {done.layers[name].rows:>12,} rows", highlight=False)
 
 
-def _hear_a_stop() -> None:
-    """A container that is stopped ends as by Ctrl-C."""
+def _interrupt_on_sigterm() -> None:
+    """Handle SIGTERM, as a stopped container gets it, like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _stream(duplicates: float, late: float, broken: float, seed: int) -> Stream:
     from tarn_demo.flights import dataset
-    from tarn_demo.flights.events import Shares, Stream
+    from tarn_demo.flights.events import NoiseRates, Stream
 
-    shares = Shares(duplicates=duplicates, late=late, broken=broken)
-    return Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=shares, seed=seed)
+    noise = NoiseRates(duplicates=duplicates, late=late, broken=broken)
+    return Stream(dataset.read_flights(), dataset.read_reference("airports"), noise=noise, seed=seed)
 
 
 def _pace(speed: float | None, rate: float | None) -> Pace:

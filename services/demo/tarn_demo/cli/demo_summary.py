@@ -1,4 +1,4 @@
-"""A glance at the flights: rows per layer, how fresh each is, and one real answer."""
+"""Summary of the demo: rows per layer, how fresh each is, and one real answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tarn.cli.formats import plain
 from tarn.cli.hostenv import TRINO_CATALOG
 from tarn.cli.ports import Answer, Clock, Engine, Tell
 from tarn.core.errors import TarnError, UnavailableError
-from tarn_demo.loading import GOLD_TABLES, Layer
+from tarn_demo.loading import GOLD_TABLES, LayerProgress
 
 BRONZE, SILVER = "bronze.flight_events", "silver.flights"
 GOLD = tuple(f"gold.{name}" for name in GOLD_TABLES)
@@ -29,7 +29,7 @@ ANSWER_SQL = (
 class Tables(Protocol):
     """The tables of the flights."""
 
-    def by_table(self) -> Mapping[str, Layer]:
+    def by_table(self) -> Mapping[str, LayerProgress]:
         """Rows and position of each; a table that does not exist is empty."""
 
 
@@ -49,8 +49,8 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """What was seen at one moment.
+class DemoSummary:
+    """The demo's tables at one moment.
 
     Attributes:
         at: when.
@@ -63,8 +63,8 @@ class Glance:
     answer: Answer | None
 
 
-def look(tables: Tables, engine: Engine, *, now: datetime) -> Glance:
-    """Looks once.
+def summarize(tables: Tables, engine: Engine, *, now: datetime) -> DemoSummary:
+    """Summary of the tables as they are now.
 
     Args:
         tables: what there is.
@@ -81,11 +81,11 @@ def look(tables: Tables, engine: Engine, *, now: datetime) -> Glance:
         for name in (BRONZE, SILVER, *GOLD)
     )
     answer = engine.query(ANSWER_SQL, rows_max=3) if _filled(seen) else None
-    return Glance(at=now, tables=rows, answer=answer if answer is not None and answer.rows else None)
+    return DemoSummary(at=now, tables=rows, answer=answer if answer is not None and answer.rows else None)
 
 
 def await_gold(tables: Tables, clock: Clock, *, wait_s: float, tell: Tell) -> None:
-    """Returns when every table of the flights holds rows; tells how far they are meanwhile.
+    """Wait until every table of the flights holds rows, showing progress.
 
     Args:
         tables: what is waited for.
@@ -97,7 +97,7 @@ def await_gold(tables: Tables, clock: Clock, *, wait_s: float, tell: Tell) -> No
         UnavailableError: they do not within the time; the message says which layer is empty, and what to do.
     """
     begun_s = told_s = clock.now_s()
-    seen: Mapping[str, Layer] = {}
+    seen: Mapping[str, LayerProgress] = {}
     fault = ""
     while True:
         try:
@@ -115,8 +115,8 @@ def await_gold(tables: Tables, clock: Clock, *, wait_s: float, tell: Tell) -> No
         clock.wait(LOOK_S)
 
 
-def as_data(seen: Glance) -> dict[str, Any]:
-    """The glance as plain data; the form of `tarn demo show --json`."""
+def as_data(seen: DemoSummary) -> dict[str, Any]:
+    """The summary as plain data; the form of `tarn demo show --json`."""
     answer = None
     if seen.answer is not None:
         answer = [
@@ -130,11 +130,11 @@ def as_data(seen: Glance) -> dict[str, Any]:
     }
 
 
-def newest_sql(seen: Mapping[str, Layer]) -> str:
+def newest_sql(seen: Mapping[str, LayerProgress]) -> str:
     """The produce time of the newest event in bronze, in silver and in gold, as one statement over bronze.
 
-    Silver and gold do not hold that time; up to which offset they hold everything tells it. Only the last
-    `RECENT_OFFSETS` of each partition are read.
+    Silver and gold do not hold that time; it follows from the offsets up to which they hold everything. Only
+    the last `RECENT_OFFSETS` of each partition are read.
     """
     columns = ", ".join(
         f"max(produced_at) FILTER (WHERE {_before(seen[name].next)})" for name in (SILVER, GOLD[0])
@@ -145,7 +145,7 @@ def newest_sql(seen: Mapping[str, Layer]) -> str:
     )
 
 
-def _newest(seen: Mapping[str, Layer], engine: Engine) -> dict[str, datetime]:
+def _newest(seen: Mapping[str, LayerProgress], engine: Engine) -> dict[str, datetime]:
     if not seen[BRONZE].next:
         return {}
     found = engine.query(newest_sql(seen), rows_max=1).rows[0]
@@ -173,18 +173,18 @@ def _age_s(at: datetime | None, now: datetime) -> float | None:
     return None if at is None else round(max(0.0, (now - at.astimezone(UTC)).total_seconds()), 1)
 
 
-def _filled(seen: Mapping[str, Layer]) -> bool:
+def _filled(seen: Mapping[str, LayerProgress]) -> bool:
     return bool(seen) and all(seen[name].rows > 0 for name in (BRONZE, SILVER, *GOLD))
 
 
-def _words(seen: Mapping[str, Layer]) -> str:
+def _words(seen: Mapping[str, LayerProgress]) -> str:
     if not seen:
         return "nothing could be read yet"
     gold = sum(seen[name].rows for name in GOLD)
     return f"bronze {seen[BRONZE].rows:,} rows   silver {seen[SILVER].rows:,} rows   gold {gold:,} rows"
 
 
-def _empty(seen: Mapping[str, Layer], fault: str, wait_s: float) -> str:
+def _empty(seen: Mapping[str, LayerProgress], fault: str, wait_s: float) -> str:
     if fault or not seen:
         return f"the tables of the flights could not be read for {wait_s:.0f} s: {fault}"
     services = "pipeline" if seen[BRONZE].rows else "replay ingest"

@@ -36,7 +36,7 @@ def run() -> None:
 
     out = Console(highlight=False, soft_wrap=True)
 
-    def tell(step: Step) -> None:
+    def show(step: Step) -> None:
         ignored = f", {step.ignored:,} ignored" if step.ignored else ""
         events = f", {step.events:,} events" if step.events else ""
         out.print(f"{step.table}: {step.offsets:,} offsets{events}{ignored}, {step.seconds:.1f} s")
@@ -44,7 +44,7 @@ def run() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     settings = load_settings()
     try:
-        commits = run_once(with_token(settings.spark_remote, settings.secrets_dir), tell)
+        commits = run_once(with_token(settings.spark_remote, settings.secrets_dir), show)
     except PositionError as e:
         raise DataError(str(e)) from e
     except TableMismatchError as e:
@@ -71,8 +71,8 @@ def status(
     layers = FlightTables(settings, load_secrets(settings.secrets_dir)).layers()
     total = sum(ends.values())
     if as_json_:
-        told = {n: {"rows": layers[n].rows, "behind": total - layers[n].offsets} for n in LAYERS}
-        typer.echo(json.dumps({"topic": total, "layers": told}))
+        found = {n: {"rows": layers[n].rows, "behind": total - layers[n].offsets} for n in LAYERS}
+        typer.echo(json.dumps({"topic": total, "layers": found}))
         return
     table = Table(show_edge=False, pad_edge=False)
     for column in ("layer", "rows", "offsets", "behind"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tarn_demo.loading import LAYERS, Clock, Progress
+from tarn.cli.ports import Clock
+from tarn_demo.loading import LAYERS, LoadProgress
 
 LINE_S = 5.0
 SHARE_MIN = 0.02  # before that nothing is known of the time left
 
 
-class Lines:
+class ProgressLines:
     """Shows a load as a line every few seconds.
 
     Args:
@@ -25,8 +26,8 @@ class Lines:
         self._shown_s = self._begun_s - LINE_S
         self._last: tuple[float, int, dict[str, int]] | None = None
 
-    def show(self, progress: Progress) -> None:
-        """See `loading.View`."""
+    def show(self, progress: LoadProgress) -> None:
+        """See `loading.ProgressView`."""
         now_s = self._clock.now_s()
         if now_s - self._shown_s < LINE_S:
             return

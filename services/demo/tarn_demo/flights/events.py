@@ -2,7 +2,8 @@
 
 One message is one event. Its key is the flight (time_hour, carrier, flight), which is unique in the data set,
 so that all events of a flight are in one partition. Its id says flight and event and is the same in every
-run. The same dataset, shares and seed give the same messages in the same order; only `produced_at` differs.
+run. The same data set, noise rates and seed give the same messages in the same order; only `produced_at`
+differs.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Kind(IntEnum):
     ARRIVED = 3
 
 
-class Broken(IntEnum):
-    """Messages that no table can take, and what is wrong with them."""
+class BrokenMessage(IntEnum):
+    """What is wrong with a message that no table can take."""
 
     NOT_JSON = 10
     CUT_SHORT = 11
@@ -67,8 +68,8 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """How much of the stream is not as it should be, as shares of the number of events (0 to 1).
+class NoiseRates:
+    """How much of the stream is duplicated, late or broken, as shares of the number of events (0 to 1).
 
     Attributes:
         duplicates: events that are sent a second time, up to 24 hours later.
@@ -81,7 +82,7 @@ class Shares:
     broken: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what is not a share."""
+        """Require shares from 0 to 1."""
         for name, value in (("duplicates", self.duplicates), ("late", self.late), ("broken", self.broken)):
             if not 0.0 <= value <= 1.0:
                 raise InvalidSettingError(
@@ -92,7 +93,14 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """How many messages a stream holds, by what they are."""
+    """How many messages a stream holds.
+
+    Attributes:
+        events: first copies, late ones included.
+        duplicates: second copies of events.
+        late: events that are sent hours after they happened.
+        broken: messages that cannot be read as events.
+    """
 
     events: int
     duplicates: int
@@ -111,12 +119,12 @@ class Stream:
     Args:
         flights: the flights, with the columns of `dataset.read_flights`.
         airports: the airports, for the clocks at the destinations.
-        shares: what is not as it should be.
-        seed: what is drawn by chance depends on nothing else.
+        noise: how much is duplicated, late or broken.
+        seed: seed of the RNG, the only source of randomness.
     """
 
-    def __init__(self, flights: pa.Table, airports: pa.Table, *, shares: Shares, seed: int) -> None:
-        self._flights = _Fragments(flights)
+    def __init__(self, flights: pa.Table, airports: pa.Table, *, noise: NoiseRates, seed: int) -> None:
+        self._flights = _JsonColumns(flights)
         kind, flight, happened = _all_events(flights, airports)
         events = len(kind)
         due = happened.copy()
@@ -124,12 +132,12 @@ class Stream:
             np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3)
         )
 
-        late = _draw(to_late, events, shares.late)
+        late = _draw(to_late, events, noise.late)
         due[late] += to_late.integers(timing.HOUR_MS, LATE_MS_MAX, len(late))
-        doubled = _draw(to_double, events, shares.duplicates)
+        doubled = _draw(to_double, events, noise.duplicates)
         doubled_due = due[doubled] + to_double.integers(0, DUPLICATE_LAG_MS_MAX, len(doubled))
-        near = _draw(to_break, events, shares.broken)
-        wrong = to_break.choice(np.array([b.value for b in Broken], dtype=np.int64), len(near))
+        near = _draw(to_break, events, noise.broken)
+        wrong = to_break.choice(np.array([b.value for b in BrokenMessage], dtype=np.int64), len(near))
 
         kind = np.concatenate([kind, kind[doubled], wrong])
         flight = np.concatenate([flight, flight[doubled], flight[near]])
@@ -140,7 +148,7 @@ class Stream:
         self._happened, self._due = happened[order], due[order]
         self.flights = flights.num_rows
         self.by_kind = {k: int(np.count_nonzero(kind[:events] == k.value)) for k in Kind}
-        self.fingerprint = _fingerprint(flights, shares, seed)
+        self.fingerprint = _fingerprint(flights, noise, seed)
         self.totals = Totals(events=events, duplicates=len(doubled), late=len(late), broken=len(near))
 
     def __len__(self) -> int:
@@ -172,7 +180,7 @@ class Stream:
             yield Message(key.encode(), value.encode("latin-1"), due)
 
 
-class _Fragments:
+class _JsonColumns:
     """The columns of the flights, ready to be put together into JSON: strings beat a JSON writer here."""
 
     def __init__(self, flights: pa.Table) -> None:
@@ -199,7 +207,7 @@ class _Fragments:
         """Key and value of one message."""
         hour, carrier, flight, number = self.hour[i], self.carrier[i], self.flight[i], self.number
         key = f"{hour}Z/{carrier}/{flight}"
-        if kind >= Broken.NOT_JSON:
+        if kind >= BrokenMessage.NOT_JSON:
             return key, self._broken(kind, i, key, time, produced)
         head = (
             f'{{"event_id":"{key}/{_NAMES[kind]}","event":"{_NAMES[kind]}","event_time":"{time}Z",'
@@ -233,21 +241,21 @@ class _Fragments:
             "dep_delay": 9999,
         }
         match kind:
-            case Broken.NOT_JSON:
+            case BrokenMessage.NOT_JSON:
                 return "\xff\xfe not JSON, and not UTF-8 either"
-            case Broken.CUT_SHORT:
+            case BrokenMessage.CUT_SHORT:
                 return json.dumps(event)[:-20]
-            case Broken.NOT_AN_OBJECT:
+            case BrokenMessage.NOT_AN_OBJECT:
                 return json.dumps([event])
-            case Broken.WRONG_TYPE:
+            case BrokenMessage.WRONG_TYPE:
                 event["flight"] = "four"
-            case Broken.KEY_IS_NULL:
+            case BrokenMessage.KEY_IS_NULL:
                 event["carrier"] = None
-            case Broken.NO_EVENT_ID:
+            case BrokenMessage.NO_EVENT_ID:
                 del event["event_id"]
-            case Broken.BAD_TIME:
+            case BrokenMessage.BAD_TIME:
                 event["event_time"] = "yesterday"
-            case Broken.UNKNOWN_EVENT:
+            case BrokenMessage.UNKNOWN_EVENT:
                 event["event"] = "teleported"
             case _:
                 return ""
@@ -257,9 +265,9 @@ class _Fragments:
 _NAMES = {k.value: k.name.lower() for k in Kind}
 
 
-def _fingerprint(flights: pa.Table, shares: Shares, seed: int) -> str:
+def _fingerprint(flights: pa.Table, noise: NoiseRates, seed: int) -> str:
     """Twelve hex digits that differ where the messages or their order differ."""
-    made_from = (FORMAT, flights.num_rows, shares.duplicates, shares.late, shares.broken, seed)
+    made_from = (FORMAT, flights.num_rows, noise.duplicates, noise.late, noise.broken, seed)
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
 
 
@@ -281,9 +289,9 @@ def _all_events(
     return kind, np.concatenate([r for _, r, _ in parts]), np.concatenate([t for _, _, t in parts])
 
 
-def _draw(chance: np.random.Generator, population: int, share: float) -> npt.NDArray[np.int64]:
+def _draw(rng: np.random.Generator, population: int, share: float) -> npt.NDArray[np.int64]:
     """Different indexes, exactly the share of them, in ascending order."""
-    drawn = chance.choice(population, size=round(population * share), replace=False, shuffle=False)
+    drawn = rng.choice(population, size=round(population * share), replace=False, shuffle=False)
     return np.sort(drawn).astype(np.int64)
 
 

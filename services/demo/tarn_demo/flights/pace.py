@@ -44,7 +44,7 @@ class Rate:
     per_s: float
 
     def __post_init__(self) -> None:
-        """Refuses a rate that never gets anywhere."""
+        """Require a finite rate above 0."""
         if not 0 < self.per_s < inf:
             raise InvalidSettingError(
                 f"the rate is {self.per_s}; give more than 0 messages a second", rate=self.per_s
@@ -62,7 +62,7 @@ class Speed:
     factor: float
 
     def __post_init__(self) -> None:
-        """Refuses a speed that never gets anywhere."""
+        """Require a finite speed above 0."""
         if not 0 < self.factor < inf:
             raise InvalidSettingError(
                 f"the speed is {self.factor}; give more than 0 (1 is as it happened)", speed=self.factor
@@ -86,7 +86,7 @@ class HeadStart:
     pace: Pace
 
     def __post_init__(self) -> None:
-        """Refuses what is no span of time."""
+        """Require a finite time span, 0 or more."""
         if not 0 <= self.hours < inf:
             raise InvalidSettingError(
                 f"the head start is {self.hours:g} hours; give 0 or more", hours=self.hours

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 with warnings.catch_warnings():
-    # The library reads its schemas by a way that Python 3.11 calls deprecated and 3.13 does not.
+    # The library reads its schemas with importlib.resources.read_text, deprecated in 3.11 and not in 3.13.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.consumer import KafkaConsumer
@@ -25,7 +25,7 @@ from tarn.adapters.kafka_login import require_login
 from tarn.core.errors import DataError, ForbiddenError, UnavailableError
 from tarn_demo.flights.events import PARTITIONS, TOPIC, Stream
 from tarn_demo.flights.pace import Pace
-from tarn_demo.flights.resume import HEADER, Mark, Play
+from tarn_demo.flights.resume import HEADER, ReplayMarker, ReplayPass
 
 CHUNK_MESSAGES = 5_000
 CHUNKS_IN_FLIGHT_MAX = 8
@@ -51,12 +51,12 @@ class Topic:
     name: str = TOPIC
 
     def ensure(self, partitions: int = PARTITIONS) -> int:
-        """Makes the topic if there is none; gives how many partitions it has.
+        """Create the topic if it is missing; returns how many partitions it has.
 
         Raises:
             UnavailableError: Kafka does not answer.
         """
-        with self._told():
+        with self._translated_errors():
             admin = KafkaAdminClient(**self._options())
             try:
                 if self.name not in admin.list_topics():
@@ -74,7 +74,7 @@ class Topic:
         Raises:
             UnavailableError: Kafka does not answer, or there is no such topic.
         """
-        with self._told():
+        with self._translated_errors():
             consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
             try:
                 deadline = time.monotonic() + TOPIC_S_MAX
@@ -91,25 +91,25 @@ class Topic:
             finally:
                 consumer.close()
 
-    def tails(self) -> dict[int, Mark | None]:
-        """Per partition the mark of the newest message that has one, among its last `TAIL_MESSAGES`.
+    def tails(self) -> dict[int, ReplayMarker | None]:
+        """Per partition the marker of the newest message that has one, among its last `TAIL_MESSAGES`.
 
         Raises:
             UnavailableError: Kafka does not answer.
         """
         ends = self.end_offsets()
-        with self._told():
+        with self._translated_errors():
             consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
             try:
                 return {p: self._tail(consumer, TopicPartition(self.name, p), e) for p, e in ends.items()}
             finally:
                 consumer.close()
 
-    def _tail(self, consumer: Any, at: TopicPartition, end: int) -> Mark | None:
+    def _tail(self, consumer: Any, at: TopicPartition, end: int) -> ReplayMarker | None:
         consumer.assign([at])
         first = int(consumer.beginning_offsets([at])[at])
         consumer.seek(at, max(first, end - TAIL_MESSAGES))
-        found: Mark | None = None
+        found: ReplayMarker | None = None
         while consumer.position(at) < end:
             polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_MESSAGES)
             if not polled:
@@ -119,32 +119,32 @@ class Topic:
                     topic=self.name,
                 )
             for record in polled[at]:
-                found = _mark(record.headers) or found
+                found = _marker(record.headers) or found
         return found
 
     def play(
         self,
         stream: Stream,
         pace: Pace,
-        play: Play,
+        play: ReplayPass,
         *,
         end: int | None = None,
         on_progress: Callable[[int], None] = lambda at: None,
     ) -> int:
-        """Sends what the topic lacks of a play, at a pace; returns how many messages, all acknowledged.
+        """Send what the topic lacks of a replay pass, at a pace; returns how many messages, all acknowledged.
 
         Args:
             stream: what is played.
             pace: how fast.
-            play: from where on, per partition.
+            play: the pass: from which message on, per partition.
             end: one past the last message to play; the whole stream if not said.
-            on_progress: told one past the last message handed over.
+            on_progress: called with one past the last message handed over.
 
         Raises:
             UnavailableError: Kafka does not answer at the beginning.
-            DataError: a message was not taken, so that what was sent has a hole.
+            DataError: Kafka refused a message, so the topic lacks one.
         """
-        with self._told():
+        with self._translated_errors():
             producer = KafkaProducer(
                 **self._options(),
                 acks="all",
@@ -161,12 +161,12 @@ class Topic:
             producer.close(timeout=10)
 
     def _options(self) -> dict[str, Any]:
-        """The settings of a client; a log-in that would be refused is told before one is made."""
+        """The settings of a client; raises before one is made if its login would be refused."""
         require_login(self.bootstrap, self.security)
         return {"bootstrap_servers": self.bootstrap.split(","), **self.security}
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except AuthorizationError as e:
@@ -221,26 +221,26 @@ class Player:
         self,
         stream: Stream,
         pace: Pace,
-        play: Play,
+        play: ReplayPass,
         *,
         end: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         on_progress: Callable[[int], None] = lambda sent: None,
     ) -> int:
-        """Sends what the topic lacks of a play, at a pace; returns how many messages, all acknowledged.
+        """Send what the topic lacks of a replay pass, at a pace; returns how many messages, all acknowledged.
 
         Args:
             stream: what is played.
             pace: how fast.
-            play: from where on, per partition.
+            play: the pass: from which message on, per partition.
             end: one past the last message to play; the whole stream if not said.
             monotonic: clock, seconds.
             sleep: waits, seconds.
-            on_progress: told one past the last message handed over.
+            on_progress: called with one past the last message handed over.
 
         Raises:
-            DataError: a message was not taken, so that what was sent has a hole.
+            DataError: Kafka refused a message, so the topic lacks one.
         """
         last = len(stream) if end is None else min(end, len(stream))
         begun, at, sent = monotonic(), play.start, 0
@@ -253,15 +253,15 @@ class Player:
             chunk = self._send(stream, play, at, target)
             self._in_flight.append(chunk)
             while len(self._in_flight) > CHUNKS_IN_FLIGHT_MAX:
-                self._settle()
+                self._await_oldest_chunk()
             at, sent = target, sent + len(chunk)
             on_progress(at)
         while self._in_flight:
-            self._settle()
+            self._await_oldest_chunk()
         return sent
 
-    def _send(self, stream: Stream, play: Play, start: int, end: int) -> list[Any]:
-        prefix = Mark(fingerprint=play.fingerprint, round=play.round, index=0).encode()[:-1]
+    def _send(self, stream: Stream, play: ReplayPass, start: int, end: int) -> list[Any]:
+        prefix = ReplayMarker(fingerprint=play.fingerprint, round=play.round, index=0).encode()[:-1]
         chunk = []
         for index, message in enumerate(stream.messages(start, end, now=datetime.now(UTC)), start=start):
             partition = partition_of(message.key, self._partitions)
@@ -278,7 +278,7 @@ class Player:
             )
         return chunk
 
-    def _settle(self) -> None:
+    def _await_oldest_chunk(self) -> None:
         """Waits until the oldest chunk is acknowledged."""
         for sent in self._in_flight.popleft():
             if sent.succeeded():
@@ -293,6 +293,6 @@ class Player:
                 ) from e
 
 
-def _mark(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
+def _marker(headers: Sequence[tuple[str, bytes]]) -> ReplayMarker | None:
     value = dict(headers).get(HEADER)
-    return Mark.decode(value) if value is not None else None
+    return ReplayMarker.decode(value) if value is not None else None

@@ -1,7 +1,7 @@
 """When each event of a flight happens, in UTC. The rules, and why they hold, are in docs/pipeline.md.
 
-The file tells local clock times without dates (`517`, `2400`). What it tells exactly is `time_hour` (the hour
-of the scheduled departure, UTC), so every instant is counted from there:
+The file holds local clock times without dates (`517`, `2400`). Its only exact instant is `time_hour` (the
+hour of the scheduled departure, UTC), so every instant is counted from there:
 
 - scheduled: two hours before the scheduled departure (the earliest departure is 43 minutes early);
 - departed: the scheduled departure and dep_delay;
