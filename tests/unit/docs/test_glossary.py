@@ -15,6 +15,7 @@ NOT_STORED = {
     "tarn-catalog",  # issuer and audience of tokens
     "tarn-catalog-probe",  # the same, for the probe
     "tarn-probe",  # a principal
+    "tarn.commands",  # a group of entry points
     "tarn.welcome",  # a name inside one process
 }
 
