@@ -1,4 +1,4 @@
-"""`python -m tarn_jobs run [--continuous]`, where Tarn's services are installed too."""
+"""Entry point `python -m tarn_jobs run [--continuous]`; needs the package `tarn`."""
 
 from __future__ import annotations
 

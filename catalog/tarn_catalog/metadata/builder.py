@@ -46,7 +46,7 @@ def check_format_version(value: Any) -> int:
     """Return the format version as an integer.
 
     Raises:
-        InvalidError: it is not a version that the catalog supports.
+        InvalidError: the value is not a supported version.
     """
     try:
         version = int(value)

@@ -50,7 +50,7 @@ def may_have_been_committed(updates: Sequence[Json], meta: Json) -> bool:
 
 
 def is_as_late(updates: Sequence[Json], meta: Json) -> bool:
-    """Return whether the metadata covers the sequence numbers of all snapshots that the updates add."""
+    """Return whether `last-sequence-number` reaches that of every snapshot that the updates add."""
     last = int(meta.get("last-sequence-number") or 0)
     numbers = [u["snapshot"]["sequence-number"] for u in updates if u.get("action") == "add-snapshot"]
     return all(number <= last for number in numbers)

@@ -134,8 +134,7 @@ def same_schema(a: Json, b: Json) -> bool:
 def fresh_schema(schema: Json) -> tuple[Json, dict[int, int]]:
     """Return the schema with new field ids from 1, assigned level by level, and the map from old to new ids.
 
-    Specification: ids are assigned as on table creation in "Schema Evolution" and "Field IDs"; schema id is
-    0.
+    Specification: "Schemas and Data Types" (field ids are unique in a schema). The new schema id is 0.
 
     Raises:
         InvalidError: the JSON is not a valid schema, or an identifier field is missing.

@@ -25,8 +25,7 @@ def add_snapshot(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     Raises:
         InvalidError: the snapshot is malformed, its id is in use, or the table has no schema, partition spec
             or sort order yet.
-        ConflictError: its sequence number or `first-row-id` is behind the table's, because another commit
-            won.
+        ConflictError: the sequence number or `first-row-id` is behind the table's: another commit won.
     """
     meta = draft.meta
     snapshot = get(update, "snapshot", dict)
@@ -129,7 +128,7 @@ def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     values: Json = {"refs": {**refs, name: ref}}
     if name == MAIN and (meta.get("current-snapshot-id") != snapshot_id or MAIN not in refs):
         log = meta.get("snapshot-log") or []
-        # Readers reject a log whose timestamps decrease, and clients' clocks can: never order by them.
+        # Readers reject a log whose timestamps decrease, and client clocks go back: never order by them.
         at_ms = (
             draft.updated_ms if snapshot_id in draft.added and draft.updated_ms is not None else draft.now_ms
         )
