@@ -54,8 +54,7 @@ class JsonLines(logging.Formatter):
 class WithoutNoise(logging.Filter):
     """Log filter that drops a warning of every session that users cannot fix.
 
-    Tornado takes the milliseconds of the server's own ping interval for seconds and warns; the value is not
-    used.
+    Tornado reads the server's ping interval, given in milliseconds, as seconds and warns; neither is used.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

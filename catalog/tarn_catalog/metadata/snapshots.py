@@ -1,8 +1,7 @@
 """Table updates on snapshots, branches, tags and statistics. Pure.
 
-Updates are named as in the REST specification (OpenAPI `TableUpdate`). Their effect on metadata follows the
-Iceberg table specification, sections "Snapshots", "Snapshot References", "Row Lineage" and "Table
-Statistics".
+Updates are named as in the REST specification (OpenAPI `TableUpdate`). Their effect on metadata follows
+"Snapshots", "Snapshot References", "Row Lineage" and "Table Statistics" of the Iceberg table specification.
 """
 
 from __future__ import annotations

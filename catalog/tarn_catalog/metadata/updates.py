@@ -115,7 +115,7 @@ def _chosen(draft: MetadataBuilder, wanted: int, last: int | None, ids: set[int]
     """Return the id that a set-current or set-default update refers to.
 
     Args:
-        draft: the builder; not used.
+        draft: the builder, unused.
         wanted: the requested id; -1 means `last`.
         last: the id added last in this commit, if any.
         ids: the known ids.

@@ -24,8 +24,7 @@ class Catalog:
         roots: the mapping between keys and locations.
         patience: retry policy of register writes.
         now_ms: wall clock, milliseconds since the epoch.
-        intent_wait_ms: how long a transaction's intent must stay unchanged before another writer aborts it,
-            milliseconds.
+        intent_wait_ms: milliseconds that an intent must stay unchanged before another writer aborts it.
     """
 
     def __init__(

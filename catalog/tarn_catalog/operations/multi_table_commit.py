@@ -58,8 +58,7 @@ class MultiTableCommit:
         """Apply all changes atomically if all requirements hold.
 
         Raises:
-            InvalidError: there are none or too many changes, a table is named twice, or an update cannot be
-                applied.
+            InvalidError: there are none or too many changes, a table is named twice, or an update is invalid.
             NoSuchTableError: a table does not exist.
             NoSuchNamespaceError: the namespace of a new table does not exist.
             AlreadyExistsError: the name of a new table is in use.

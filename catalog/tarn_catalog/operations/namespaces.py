@@ -375,6 +375,7 @@ class Namespaces:
 
         found: list[str] = []
         candidates = list(listing)
+        # In batches: a page that fills early must not cost reads of all remaining candidates.
         step = LIST_READERS * 4
         with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
             for start in range(0, len(candidates), step):

@@ -104,8 +104,8 @@ def read_key(path: Path) -> bytes:
 class Authenticator:
     """Issues and verifies tokens; the files are read again when they change.
 
-    While the files cannot be read, for example during a write, their last valid content is used for up to ten
-    seconds.
+    While the files cannot be read, for example during a write, their last valid content is used for up to 10
+    s.
 
     Args:
         secrets_dir: the folder of `principals.json` and `token_key`.

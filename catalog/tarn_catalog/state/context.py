@@ -171,8 +171,8 @@ class CatalogContext:
     def turn(self, key: str) -> Iterator[None]:
         """Serialise writers of one key in this process.
 
-        Best effort: it saves conflicting writes, correctness does not depend on it, so the wait is limited to
-        5 s.
+        Best effort: it saves conflicting writes, but correctness does not depend on it, so a writer waits at
+        most 5 s and then proceeds.
         """
         lock = self._locks[hash(key) % LOCKS]
         held = lock.acquire(timeout=LOCK_WAIT_MS_MAX / 1000)
@@ -185,7 +185,7 @@ class CatalogContext:
     def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Versioned[V] | None:
         """Return the register value of a key, or None.
 
-        The store is queried every time; for a cached value that is unchanged it sends no body, and nothing is
+        The store is queried every time; for an unchanged cached value it sends no body, and nothing is
         parsed.
 
         Args:

@@ -146,6 +146,7 @@ def compact(
     pages = [page for page in memory.pages if page.to_ms >= horizon_ms]
     if not moved:
         return RequestHistory(inline=kept, pages=tuple(pages))
+    # Like an LSM compaction: when a level is full, its pages and the new entries make one of the next level.
     level = 0
     while True:
         same = [page for page in pages if page.level == level]
@@ -158,5 +159,6 @@ def compact(
     key = new_key()
     write_page(key, moved)
     pages.append(Page(key=key, level=level, to_ms=max(done.at_ms for done in moved)))
+    # Oldest first, because `find` searches from the last page.
     pages.sort(key=lambda page: (-page.level, page.to_ms))
     return RequestHistory(inline=kept, pages=tuple(pages))

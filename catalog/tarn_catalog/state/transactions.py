@@ -6,8 +6,8 @@
     4. The record is swapped to committed: that is the commit point.
     5. Each object is swapped to its new value, without the intent; then the record is deleted.
 
-This is the scheme of Percolator and CockroachDB: write intents that refer to one transaction record, which
-decides for all of them. The record is committed after all intents are written, without the staging state of
+As in CockroachDB, write intents refer to one transaction record, which decides for all of them (in Percolator
+the primary lock does). The record is committed after all intents are written, without the staging state of
 CockroachDB's parallel commits. A change of one object needs no record: the object's own next value decides
 its intent.
 
@@ -93,8 +93,7 @@ class Transactions:
 
     Args:
         core: the catalog context.
-        intent_wait_ms: how long a pending intent must stay unchanged before a writer aborts it,
-            milliseconds.
+        intent_wait_ms: milliseconds that a pending intent must stay unchanged before a writer aborts it.
     """
 
     def __init__(self, core: CatalogContext, *, intent_wait_ms: int = INTENT_WAIT_MS) -> None:
@@ -136,6 +135,7 @@ class Transactions:
                 continue
             if seen.verdict is not Verdict.PENDING:
                 return _settled(held, seen.verdict)
+            # Progress by its owner changes the intent's or the record's etag and restarts the wait.
             now = held.etag, seen.record.etag if seen.record else None
             if now != mark:
                 mark, since = now, clock()
@@ -213,7 +213,7 @@ class Transactions:
             The new values by key, as far as they are known; None if another writer won.
 
         Raises:
-            OutcomeUnknownError: the change happened or may still happen.
+            OutcomeUnknownError: the change may have happened, or may still happen.
             UnavailableError: the change did not and will not happen.
             TarnError: raised by `confirm`; nothing was changed.
         """
