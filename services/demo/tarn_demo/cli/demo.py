@@ -213,11 +213,16 @@ def _interrupt_on_sigterm() -> None:
 
 
 def _stream(duplicates: float, late: float, broken: float, seed: int) -> Stream:
+    import pyarrow as pa
+
     from tarn_demo.flights import dataset
     from tarn_demo.flights.events import NoiseRates, Stream
 
     noise = NoiseRates(duplicates=duplicates, late=late, broken=broken)
-    return Stream(dataset.read_flights(), dataset.read_reference("airports"), noise=noise, seed=seed)
+    stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), noise=noise, seed=seed)
+    # A replay runs for days, and Arrow's pool would keep what only reading the data set took: 40 MiB.
+    pa.default_memory_pool().release_unused()
+    return stream
 
 
 def _pace(speed: float | None, rate: float | None) -> Pace:
