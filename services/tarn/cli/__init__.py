@@ -1,10 +1,11 @@
 """The command line.
 
 main       the commands: parse options, call, print
+extensions commands that other packages add
 wiring     adapters, constructed from the settings
 canary     sends one row through the whole stack and checks it
 status     current state of the lake
-layers     lag of bronze, silver and gold behind their topic
+layers     lag of the layers behind their topic
 hostenv    settings for clients on the host
 render     report and status for people
 formats    rows as a table, JSON or CSV

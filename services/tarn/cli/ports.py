@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from tarn.core.offsets import OffsetMap
+from tarn.core.position import Position
 
 Bounds = Mapping[int, tuple[int, int]]
 """Per partition of a topic its first offset (log start) and the offset of the next message (log end)."""
@@ -61,8 +62,8 @@ class TableFacts:
         snapshots: number of snapshots in the metadata.
         last_commit: time of the current snapshot; None if there is none.
         streams: stream to its offset map, for an ingested table.
-        position: partition to the next offset not yet in the table, for a table derived by a job; None if not
-            stored.
+        position: position of a table derived by a job; None if not stored.
+        location: location in the store, without a trailing slash; no two tables share one.
     """
 
     name: str
@@ -73,7 +74,8 @@ class TableFacts:
     snapshots: int
     last_commit: datetime | None
     streams: Mapping[str, OffsetMap] = field(default_factory=dict)
-    position: Mapping[int, int] | None = None
+    position: Position | None = None
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
