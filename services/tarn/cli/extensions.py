@@ -1,7 +1,7 @@
 """Commands that other packages add to `tarn`, found by the entry point group `tarn.commands`.
 
-An entry point gives a command's name and a Typer application. It is imported for a command that `tarn` itself
-lacks, or to show the help: `tarn version` neither searches nor imports.
+An entry point maps a command name to a Typer application. It is imported only for a command that `tarn`
+itself lacks, or to show the help: `tarn version` neither searches nor imports.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tarn.core.errors import InvalidSettingError
 
 GROUP = "tarn.commands"
 SHOWN_LAST = frozenset({"fsck", "backup", "restore"})
-"""Commands for rare occasions, listed below those of other packages."""
+"""Rarely used commands, listed below those of other packages."""
 
 
 class ExtensibleGroup(TyperGroup):
-    """The commands of an application and those of other packages, which never replace one of its own."""
+    """Commands of an application and of other packages, which never replace the application's own."""
 
     _extended = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names in the order of the help."""
+        """All command names, in the order of the help."""
         self._extend()
         return sorted(self.commands, key=SHOWN_LAST.__contains__)
 
@@ -46,7 +46,7 @@ class ExtensibleGroup(TyperGroup):
 
 
 def _command(point: EntryPoint) -> Any:
-    """The command behind an entry point; one that says why, if it cannot be imported."""
+    """The command of an entry point; if the import fails, a command that reports why."""
     try:
         app = point.load()
     except Exception as error:  # noqa: BLE001 - another package's mistake takes no command of ours away

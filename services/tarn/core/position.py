@@ -1,7 +1,7 @@
-"""How far a derived table is in the stream that it is made from: `tarn.position` in a snapshot summary.
+"""Position of a derived table in its source stream: `tarn.position` in a snapshot summary.
 
-A job that derives a table writes it with the very commit that changes the rows (docs/pipeline.md). tarn_jobs
-has its own reader and writer of the same JSON, as Spark's image holds nothing of this package.
+A job that derives a table writes the position with the very commit that changes the rows (docs/pipeline.md).
+tarn_jobs has its own reader and writer of the same JSON, as Spark's image has nothing of this package.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Up to where a table holds everything.
+    """Position up to which a table is complete.
 
     Attributes:
-        topic: the topic that the offsets belong to; empty if it is not named.
-        table: location of the ingested table that was read, without a slash at its end; empty if not named.
-        next: partition to the next offset that is not in the table.
+        topic: topic that the offsets belong to; empty if not named.
+        table: location of the ingested source table, without a trailing slash; empty if not named.
+        next: partition to the next offset not yet in the table.
     """
 
     topic: str = ""
@@ -33,7 +33,7 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position:
-        """The position that a snapshot summary holds.
+        """Parse the position in a snapshot summary.
 
         Raises:
             CorruptStateError: the text is not a position of format 1.
