@@ -1,4 +1,4 @@
-"""Rules for every test: the folder gives the tier; a skip or an unexpected ERROR line is a failure."""
+"""Rules for every test: the folder determines the tier; a skip or an unexpected ERROR line is a failure."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def is_terminal() -> bool:
 
 
 def agree(question: str, assume_yes: bool) -> bool:
-    """Ask for consent on a terminal; without one, or with --yes, go on. Not for what removes data."""
+    """Ask for consent on a terminal; without one, or with --yes, continue. Not sufficient to remove data."""
     if assume_yes or not is_terminal():
         return True
     try:

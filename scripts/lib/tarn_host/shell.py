@@ -101,6 +101,13 @@ def must(
 ) -> str:
     """Run a program that must succeed and return its output.
 
+    Args:
+        command: the program and its arguments.
+        timeout_s: the timeout, in seconds.
+        fix: what to do if it fails.
+        env: variables added to this process's environment.
+        cwd: the working directory.
+
     Raises:
         StopError: it failed or timed out.
     """

@@ -198,7 +198,7 @@ def test_a_topic_made_anew_stops_the_ingestor():
 
 
 def test_a_topic_made_anew_while_it_is_read_stops_before_the_commit():
-    """The new topic extends beyond the old position: only the topic id tells them apart."""
+    """The new topic extends beyond the old position: only the topic id reveals the change."""
     lake, _ = lake_with(5)
     ingestor = lake.ingestor()
     lake.work(ingestor, turns=30)

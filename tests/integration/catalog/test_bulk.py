@@ -1,4 +1,4 @@
-"""The keeper's store adapter on a real MinIO: ranged reads, listings, and a read-only key."""
+"""The keeper's store adapter on a real MinIO: multipart objects, listings, and a read-only key."""
 
 from __future__ import annotations
 

@@ -54,7 +54,16 @@ spec:
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Seconds until the condition held."""
+    """Seconds until the condition held.
+
+    Args:
+        what: name of the condition, for the error message.
+        holds: the condition.
+        timeout_s: the timeout, in seconds.
+
+    Raises:
+        AssertionError: it did not hold before the timeout.
+    """
     start_s = time.monotonic()
     while time.monotonic() - start_s < timeout_s:
         if holds():

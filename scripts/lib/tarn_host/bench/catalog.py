@@ -73,6 +73,12 @@ class Client:
     def call(self, method: str, path: str, body: bytes | None = None, *, new: bool = False) -> bytes:
         """The response body.
 
+        Args:
+            method: HTTP method.
+            path: path of the request.
+            body: request body, if any.
+            new: open a new connection instead of reusing the last one.
+
         Raises:
             StopError: the status is not 200.
         """

@@ -77,7 +77,14 @@ def _versions(here: project.Project, *, as_json: bool) -> int:
 
 
 def as_json(facts: Facts, findings: Sequence[Finding], notes: Sequence[str], took_s: float) -> str:
-    """The result as JSON. Pure."""
+    """The result as JSON. Pure.
+
+    Args:
+        facts: what the doctor collected.
+        findings: the faults.
+        notes: remarks that are not faults.
+        took_s: duration of the run, in seconds.
+    """
     whole = {
         "ok": not findings,
         "project": facts.project,

@@ -172,7 +172,7 @@ class Facts:
         own_ports: ports of this project's containers.
         holders: port -> the foreign container that publishes it.
         tarns: ports of `holders` that another copy of Tarn publishes -> its folder.
-        fixed: settings made by the user, which scripts/up does not change.
+        fixed: settings chosen by the user, which scripts/up does not change.
         taken: ports in use or that cannot be bound -> the process, empty if unknown.
         closed: `service host:port` of running services that should answer on this machine and do not.
         store_ahead_s: how far the store's clock (its HTTP Date) is ahead, in seconds; None if unanswered.

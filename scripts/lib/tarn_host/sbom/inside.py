@@ -80,7 +80,11 @@ def jar(path: Path) -> dict[str, object]:
 
 
 def go_program(path: Path) -> dict[str, object]:
-    """A Go program: the modules listed in its build information."""
+    """A Go program: the modules listed in its build information.
+
+    Raises:
+        SystemExit: it has no such list.
+    """
     data = path.read_bytes()
     first = data.find(b"\ndep\t")
     start, end = data.rfind(b"path\t", 0, max(0, first)), data.find(b"\nbuild\t", first)

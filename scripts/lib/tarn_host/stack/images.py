@@ -125,7 +125,7 @@ def built_somewhere(names: Iterable[str]) -> bool:
 def build(
     here: Project, config: Mapping[str, Any], offline: bool, part: Mapping[str, Any] | None = None
 ) -> str:
-    """Build every image (of `part`, if given) whose inputs changed; return a sentence about it.
+    """Build all images (of `part`, if given) unless no input changed; return a sentence about it.
 
     Args:
         here: the project.
@@ -289,7 +289,14 @@ class _Builder:
 
 
 def failure(image: str, why: str, tail: list[str], base: str) -> StopError:
-    """Error of a failed build: its last lines and, if they show a known fault, its fix. Pure."""
+    """Error of a failed build: its last lines and, if they show a known fault, its fix. Pure.
+
+    Args:
+        image: tag of the image.
+        why: exit code or timeout, in words.
+        tail: the last lines of the build's output.
+        base: the base image, named in the fix.
+    """
     what, fix = build_fault(tail, base) or (
         "",
         "if it was the network, run this again: finished steps are kept",

@@ -58,7 +58,14 @@ def made_on(text: str) -> date | None:
 
 
 def pins(versions: Mapping[str, str], image: str, made: date | None, today: date) -> list[Pin]:
-    """Every pin of versions.env and the base image, with its age evaluated. Pure."""
+    """Every pin of versions.env and the base image, with its age evaluated. Pure.
+
+    Args:
+        versions: content of versions.env.
+        image: tag of the base image.
+        made: its creation date; None if it does not exist.
+        today: the current date.
+    """
     compared = _day(versions.get("PINS_COMPARED", ""))
     stale = compared is None or (today - compared).days > COMPARED_DAYS_MAX
     again = (

@@ -39,7 +39,7 @@ class Project:
         base: the base image of every Dockerfile.
         own_base: whether `base` is the one that scripts/up builds (not one that the user named).
         settings: values of .env and the environment; the environment wins, then the user's own lines.
-        fixed: names of settings made by the user, which no script changes.
+        fixed: names of settings chosen by the user, which no script changes.
         choices: settings that this run of scripts/up got or chose, on top of .env: ports, the profile.
     """
 

@@ -30,7 +30,15 @@ Stream = Union[int, IO[Any], None]
 def command(
     name: str, service: str, words: Sequence[str], *, options: Sequence[str] = (), terminal: bool = False
 ) -> list[str]:
-    """The command that runs one service once in a container of this name. Pure."""
+    """The command that runs one service once in a container of this name. Pure.
+
+    Args:
+        name: name of the container.
+        service: name in the compose file.
+        words: the service's command.
+        options: options of `docker compose run`.
+        terminal: whether the container gets a terminal.
+    """
     flags = [*([] if terminal else ["-T"]), "--name", name, *options]
     return ["docker", "compose", "run", "--rm", "--no-deps", *flags, service, *words]
 
@@ -44,7 +52,10 @@ def run(
     terminal: bool = False,
     stdin: Stream = None,
 ) -> int:
-    """Run a service once with this process's own streams; returns its exit code."""
+    """Run a service once with this process's own streams; returns its exit code.
+
+    The arguments are those of `started`.
+    """
     with started(here, service, words, options=options, terminal=terminal, stdin=stdin) as process:
         return process.wait()
 

@@ -69,7 +69,14 @@ def existing(tests_dir: Path) -> list[str]:
 
 
 def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
-    """The counts of one pytest run; a run that failed without a failed test counts as one failure."""
+    """The counts of one pytest run; a run that failed without a failed test counts as one failure.
+
+    Args:
+        report: its JUnit XML report.
+        tier: name of the tier.
+        code: exit code of pytest.
+        seconds: duration of the run.
+    """
     passed = failed = skipped = 0
     broken: list[str] = []
     if report.is_file():
