@@ -1,7 +1,7 @@
-"""The catalog's health: shallow, a read of the store through the catalog; deep, a real commit.
+"""Health probe of the catalog: shallow is a store read through the catalog, deep is a real commit.
 
-The commit goes to a table of the catalog's own that has no name (docs/catalog.md, Health). The probe signs
-its tokens itself, with the catalog's key, for an audience that opens these two routes and nothing else.
+The commit goes to an internal table that has no name (docs/catalog.md, Health). The probe signs its own
+tokens with the catalog's key, for an audience that grants these two routes and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _part(data: bytes) -> bytes:
 
 
 def token(key: bytes, *, now_s: float) -> str:
-    """A signed token for the health routes (RFC 7519, HS256)."""
+    """Return a signed token for the health routes (RFC 7519, HS256), valid for 60 s from `now_s`."""
     claims = {
         "iss": "tarn-catalog",
         "aud": "tarn-catalog-probe",
@@ -55,17 +55,17 @@ def _ask(method: str, address: str, path: str, timeout_s: float) -> None:
 
 
 def alive() -> None:
-    """Each listener answers, whatever it says: without a token the store is not asked."""
+    """Require that each listener answers, with any status; without a token the store is not read."""
     for address in (ADDRESS, PUBLISHED):
         answers(address, "/v1/config", timeout_s=4.0)
 
 
 def shallow() -> None:
-    """An authenticated read that reaches the store, by either listener in turn."""
+    """Make an authenticated read that reaches the store, through the two listeners in turn."""
     _ask("GET", ADDRESS if int(time.time()) % 2 else PUBLISHED, "/health", SHALLOW_TIMEOUT_S)
 
 
 def deep() -> None:
-    """A commit, written, swapped and read back; then both listeners."""
+    """Commit: write, swap and read back through one listener, then make a shallow read through the other."""
     _ask("POST", ADDRESS, "/health/deep", DEEP_TIMEOUT_S)
     _ask("GET", PUBLISHED, "/health", SHALLOW_TIMEOUT_S)

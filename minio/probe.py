@@ -1,7 +1,6 @@
-"""MinIO's health: a signed read of one object; deep, an object written, read back and written conditionally.
+"""MinIO's health probe: shallow is a signed read of one object; deep writes, reads back and swaps it.
 
-Runs with nothing but Python's standard library, with the root credentials that the server itself was started
-with, in a bucket of its own.
+Uses Python's standard library only and the server's own root credentials, in a bucket of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +22,15 @@ REGION = os.environ.get("MINIO_REGION", "us-east-1")
 def signed(
     method: str, path: str, body: bytes, extra: dict[str, str], *, now: datetime.datetime
 ) -> dict[str, str]:
-    """The headers of an S3 request in Signature Version 4 (a plain path, no query)."""
+    """Return the headers of an S3 request signed with Signature Version 4.
+
+    Args:
+        method: the HTTP method.
+        path: the path; needs no encoding, has no query.
+        body: the body.
+        extra: additional headers to sign.
+        now: the time of the request, UTC.
+    """
     payload = hashlib.sha256(body).hexdigest()
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
     headers = {"host": ADDRESS, "x-amz-content-sha256": payload, "x-amz-date": stamp}
@@ -55,10 +62,17 @@ def signed(
 def ask(
     method: str, path: str, *expected: int, body: bytes = b"", extra: dict[str, str] | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    """The answer to a signed request.
+    """Send a signed request; return (status, headers, body).
+
+    Args:
+        method: the HTTP method.
+        path: the path; needs no encoding, has no query.
+        *expected: the accepted HTTP statuses.
+        body: the body.
+        extra: additional headers.
 
     Raises:
-        RuntimeError: no answer, or another status than expected.
+        RuntimeError: there is no response, or its status is not accepted.
     """
     headers = signed(method, path, body, extra or {}, now=datetime.datetime.now(datetime.UTC))
     status, found, content = http(method, ADDRESS, path, headers=headers, body=body)
@@ -70,17 +84,21 @@ def ask(
 
 
 def alive() -> None:
-    """The server answers, whatever it says."""
+    """Require that the server answers, with any status."""
     answers(ADDRESS, "/minio/health/live", timeout_s=4.0)
 
 
 def shallow() -> None:
-    """One signed read; a missing object (nothing was written yet) is an answer too."""
+    """Require a signed read; a missing object (none was written yet) is accepted."""
     ask("GET", KEY, 200, 404)
 
 
 def deep() -> None:
-    """Write, read back, and both conditional writes: refused where they must be, done where they must be."""
+    """Write, read back, and check that conditional writes fail or succeed as they must.
+
+    Raises:
+        RuntimeError: a result is not the expected one.
+    """
     ask("PUT", f"/{BUCKET}", 200, 409)
     body = os.urandom(16).hex().encode()
     _, headers, _ = ask("PUT", KEY, 200, body=body)

@@ -1,7 +1,7 @@
-"""What every kernel knows, whoever starts it: the address of Spark Connect with its token in it.
+"""Configuration of every kernel: the address of Spark Connect with its token.
 
-IPython finds this file in the image's own folder. The token is in a secret file and not in the container's
-environment, where `docker inspect` would show it.
+IPython reads this file from a folder of the image. The token comes from a secret file and not from the
+container's environment, where `docker inspect` would show it.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def with_token(remote: str) -> str:
-    """Return the address with the token of the secret file, unless it has parameters or there is no file."""
+    """Return the address with the token; unchanged if it has parameters or there is no secret file."""
     path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), "spark_token")
     if "/;" in remote or not path.exists():
         return remote

@@ -1,8 +1,8 @@
-"""How JupyterLab runs in Tarn: one token, one machine, nothing in a log that opens a door.
+"""JupyterLab's server configuration: one token, local addresses only, no secrets in logs.
 
 The server finds this file by JUPYTER_CONFIG_DIR, a folder of the read-only image: nothing that a notebook can
-write is read as configuration. The token comes from a secret file; where the file cannot be read the server
-does not start, since without a token it would make one of its own and print it.
+write is read as configuration. The token comes from a secret file; if the file cannot be read the server does
+not start, since without a token it would generate one and print it.
 """
 
 import json
@@ -15,10 +15,11 @@ TOKEN_CHARS_MIN = 32
 
 
 def token() -> str:
-    """Return the secret that opens the server.
+    """Return the server's token.
 
     Raises:
-        ValueError: it is too short to keep anybody out.
+        ValueError: the token is too short to be secure.
+        OSError: the secret file cannot be read.
     """
     path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), "jupyter_token")
     found = path.read_text(encoding="ascii").strip()
@@ -28,15 +29,15 @@ def token() -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, as in all of our services."""
+    """Log formatter with one JSON object per line, as in all of Tarn's services."""
 
     def __init__(self, **_: object) -> None:
         super().__init__()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line; a stack trace is one of its fields."""
+        """Return the record as a JSON line; a stack trace becomes the field `exception`."""
         event = record.getMessage().strip()
-        # The server calls it critical to be stopped; here that is how every day ends.
+        # The server logs a stop signal as critical; here it is a normal shutdown.
         level = "info" if event.startswith("received signal ") else record.levelname.lower()
         line = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
@@ -51,33 +52,33 @@ class JsonLines(logging.Formatter):
 
 
 class WithoutNoise(logging.Filter):
-    """Leaves out what the server warns of in every session and nobody can mend.
+    """Log filter that drops a warning of every session that users cannot fix.
 
-    Its web framework takes the milliseconds of the server's own ping for seconds, says so, and uses neither.
+    Tornado reads the server's ping interval, given in milliseconds, as seconds and warns; neither is used.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is written."""
+        """Return whether to write the record."""
         return not record.getMessage().startswith("The websocket_ping_timeout ")
 
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821 - the server's own way to hand over its settings
 
-# Who may come in: whoever holds the token, by this machine's own addresses.
+# Access: with the token, by this machine's own addresses.
 c.IdentityProvider.token = token()
 c.PasswordIdentityProvider.allow_password_change = False
-# In Compose it listens in its own network only, so that sharing another one opens no door.
+# In Compose it listens in its own network only, so that containers of a shared network cannot connect.
 c.ServerApp.ip = os.environ.get("TARN_JUPYTER_LISTEN", "0.0.0.0")  # noqa: S104 - published on 127.0.0.1 only
 c.ServerApp.port = 8888
 c.ServerApp.port_retries = 0
-c.ServerApp.allow_remote_access = False  # a Host header that is no loopback name is refused (DNS rebinding)
+c.ServerApp.allow_remote_access = False  # rejects Host headers that are not loopback names (DNS rebinding)
 c.ServerApp.local_hostnames = ["localhost"]
 c.ServerApp.allow_origin = ""
 c.ServerApp.allow_root = False
 c.ServerApp.disable_check_xsrf = False
 c.ServerApp.open_browser = False
 c.ServerApp.quit_button = False
-# A kernel can do all that a shell in here could; a second way in brings nothing.
+# Terminals add nothing: a kernel can run everything that a shell could.
 c.ServerApp.terminals_enabled = False
 c.ServerApp.jpserver_extensions = {
     "jupyterlab": True,
@@ -86,18 +87,18 @@ c.ServerApp.jpserver_extensions = {
     "notebook_shim": False,
 }
 
-# What is there: tarn/ (of the image, read only) and work/ (a volume, the user's own).
+# Folders: tarn/ (part of the image, read only) and work/ (the user's volume).
 c.ServerApp.root_dir = "/notebooks"
 c.FileContentsManager.preferred_dir = "work"
 c.LabApp.default_url = "/lab/tree/tarn/00_tour.ipynb"
 c.FileContentsManager.delete_to_trash = False
 
-# Asks nobody on the internet.
+# No requests to the internet.
 c.LabApp.extension_manager = "readonly"
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.LabApp.news_url = None
 
-# A kernel nobody looks at gives its memory back after eight hours.
+# Idle kernels are stopped after eight hours, to free their memory.
 c.MappingKernelManager.cull_idle_timeout = 8 * 3600
 c.MappingKernelManager.cull_interval = 300
 c.KernelManager.transport = "ipc"  # sockets in /tmp, not ports

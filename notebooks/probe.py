@@ -1,4 +1,4 @@
-"""Health of JupyterLab: see services/tarn/probe/runner.py for how it is run."""
+"""JupyterLab's health probe (see services/tarn/probe/runner.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tarn.probe.look import answers, http, own_host, secret
 
 SERVICE = "jupyter"
 ADDRESS = f"{own_host('TARN_JUPYTER_LISTEN')}:8888"
-HOST = {"host": "localhost"}  # the one kind of name that the server answers to
+HOST = {"host": "localhost"}  # the server rejects names other than loopback
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 40.0
 CONTENTS = "/api/contents/tarn?content=0"
@@ -21,15 +21,15 @@ POLL_S = 0.2
 
 
 def alive() -> None:
-    """The server answers, whatever it says."""
+    """Require that the server answers, with any status."""
     answers(ADDRESS, "/api", timeout_s=4.0)
 
 
 def shallow() -> None:
-    """The server shows its notebooks to whoever holds the token.
+    """Require that the contents API accepts the token.
 
     Raises:
-        RuntimeError: it does not.
+        RuntimeError: the response status is not 200.
     """
     status, _, _ = http("GET", ADDRESS, CONTENTS, headers=bearer(), timeout_s=3.0)
     if status != 200:
@@ -37,12 +37,12 @@ def shallow() -> None:
 
 
 def deep() -> None:
-    """Without the token only the log-in page; a kernel starts, answers as to a browser, and is ended.
+    """Require a redirect to the log-in page without the token; start a kernel, await its reply, stop it.
 
     Raises:
-        RuntimeError: one of these is not so.
+        RuntimeError: a result is not the expected one.
     """
-    # The page and not the API: the server warns of each refusal of its API.
+    # Asks for the page, not the API: the server logs a warning for each rejected API request.
     status, found, _ = http("GET", ADDRESS, "/lab", headers=HOST, timeout_s=3.0)
     if status != 302 or not found.get("location", "").startswith("/login"):
         raise RuntimeError(f"/lab answers {status} without a token, expected 302 to /login")
@@ -57,10 +57,12 @@ def deep() -> None:
 
 
 def await_idle(path: str) -> None:
-    """Opens the kernel's channels, for which the server asks the kernel who it is, and waits for its answer.
+    """Open the kernel's websocket channels, as a browser does, and wait until the kernel is idle.
+
+    The server then requests the kernel's info; the reply makes the kernel idle.
 
     Raises:
-        RuntimeError: no channels, or the kernel dies.
+        RuntimeError: the channels cannot be opened, or the kernel dies.
     """
     upgrade = {
         "connection": "Upgrade",
@@ -88,5 +90,5 @@ def await_idle(path: str) -> None:
 
 
 def bearer() -> dict[str, str]:
-    """The header that opens the server."""
+    """Return the headers that authenticate a request."""
     return {**HOST, "authorization": f"token {secret('jupyter_token')}"}

@@ -1,6 +1,6 @@
-"""What the tour needs beside its own cells: facts that are checked, small questions to metadata, pictures.
+"""Helpers of the tour notebook: checked facts, queries of table metadata, plots.
 
-The image has it where every notebook finds it, so a copy of the tour in `work` runs as well.
+The image installs it on every kernel's path, so a copy of the tour in `work` runs as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#9aa0a6"  # distinct for every eye
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#9aa0a6"  # safe for colour-blind readers
 SECRETS = Path("/run/tarn/secrets")
 
 plt.rcParams.update({"figure.dpi": 110, "axes.spines.top": False, "axes.spines.right": False})
@@ -33,35 +33,50 @@ class Facts:
         self.checked: list[str] = []
 
     def check(self, fact: str, holds: bool, seen: str = "") -> None:
-        """Say that a fact holds, with what was seen; stop if it does not."""
+        """Print a fact with the observed values.
+
+        Args:
+            fact: the statement.
+            holds: whether it is true.
+            seen: the observed values, for the output.
+
+        Raises:
+            AssertionError: the fact does not hold.
+        """
         assert holds, f"not so: {fact} ({seen})"
         self.checked.append(fact)
         print(f"✓ {fact}" + (f"  ({seen})" if seen else ""))  # noqa: T201 - this is the notebook's output
 
 
 def secret(name: str) -> str:
-    """Return one of this container's own secrets."""
+    """Return the content of one of this container's secret files."""
     return (SECRETS / name).read_text()
 
 
 def until(holds: Callable[[], Any], *, seconds: float, pause_s: float = 1.0) -> Any:
-    """Ask again and again until the answer is true or the time is over; the last answer."""
+    """Call `holds` until its result is true or the time is over; return the last result.
+
+    Args:
+        holds: the condition.
+        seconds: the longest wait.
+        pause_s: the wait between two calls, seconds.
+    """
     end = time.monotonic() + seconds
     while not (found := holds()) and time.monotonic() < end:
         time.sleep(pause_s)
     return found
 
 
-# -- questions to metadata -----------------------------------------------------------------------------------
+# -- queries of metadata -------------------------------------------------------------------------------------
 
 
 def names(catalog: Catalog) -> list[tuple[str, ...]]:
-    """Return the names of all tables, in order."""
+    """Return the names of all tables, sorted."""
     return sorted(name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace))
 
 
 def overview(catalog: Catalog) -> pd.DataFrame:
-    """Return one line per table, from metadata alone; what this client cannot read is named and left out."""
+    """Return one row per table, from metadata alone; prints and skips tables that pyiceberg cannot read."""
     lines = []
     for name in names(catalog):
         try:
@@ -69,14 +84,14 @@ def overview(catalog: Catalog) -> pd.DataFrame:
         except NoSuchTableError:
             continue  # dropped since it was listed
         except (ValueError, TypeError, NotImplementedError, KeyError) as error:
-            # Such as a column of type variant, which pyiceberg does not know and engines read.
+            # For example a column of type variant, which pyiceberg does not support.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             print(f"left out: {'.'.join(name)}, which pyiceberg cannot read ({reason})")  # noqa: T201
     return pd.DataFrame(lines).set_index("table")
 
 
 def describe(table: Table) -> dict[str, Any]:
-    """Return what the current snapshot says of its table."""
+    """Return the figures of a table's current snapshot: rows, data files, snapshots, last commit (UTC)."""
     snapshot = table.current_snapshot()
     summary = snapshot.summary.additional_properties if snapshot else {}
     at = pd.Timestamp(snapshot.timestamp_ms, unit="ms", tz="UTC").floor("s") if snapshot else None
@@ -90,7 +105,7 @@ def describe(table: Table) -> dict[str, Any]:
 
 
 def rows_in(catalog: Catalog, table: str) -> int:
-    """Return how many rows a table has; 0 if there is no such table yet."""
+    """Return the number of rows of a table; 0 if it does not exist yet."""
     try:
         return int(describe(catalog.load_table(table))["rows"])
     except NoSuchTableError:
@@ -98,7 +113,16 @@ def rows_in(catalog: Catalog, table: str) -> int:
 
 
 def said(table: Table, snapshot: Snapshot | None, entry: str) -> dict[str, Any]:
-    """Return an entry of a snapshot's summary, or of the nearest snapshot before it that has one."""
+    """Return the parsed entry of a snapshot's summary, or of its nearest ancestor that has one.
+
+    Args:
+        table: the table.
+        snapshot: the snapshot to start from; None for a table without one.
+        entry: the key in the summary; its value is a JSON object.
+
+    Raises:
+        KeyError: no kept ancestor has the entry.
+    """
     for each in back_from(table, snapshot):
         if (text := each.summary.additional_properties.get(entry)) is not None:
             found: dict[str, Any] = json.loads(text)
@@ -107,7 +131,7 @@ def said(table: Table, snapshot: Snapshot | None, entry: str) -> dict[str, Any]:
 
 
 def back_from(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-    """Yield a snapshot, the one before it, and so on, as far as they are kept."""
+    """Yield a snapshot and its ancestors, newest first, as far as they are kept."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
@@ -115,7 +139,7 @@ def back_from(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
 
 
 def by_position(table: Table) -> dict[str, int]:
-    """Return, for each position in the stream, the last snapshot that stands there, in the order of time."""
+    """Return the last snapshot id of each stream position, in commit order."""
     found = {}
     for snapshot in sorted(table.metadata.snapshots, key=lambda s: s.sequence_number):
         if (text := snapshot.summary.additional_properties.get("tarn.position")) is not None:
@@ -124,7 +148,7 @@ def by_position(table: Table) -> dict[str, int]:
 
 
 def at_one_position(tables: dict[str, Table]) -> dict[str, int]:
-    """Return a snapshot of each table, all at the newest position that each has stood at; else nothing."""
+    """Return a snapshot id of each table, all at the newest common position; empty if there is none."""
     reached = {name: by_position(table) for name, table in tables.items()}
     last = list(reached.values())[-1]
     common = [p for p in last if all(p in positions for positions in reached.values())]
@@ -132,20 +156,20 @@ def at_one_position(tables: dict[str, Table]) -> dict[str, int]:
 
 
 def a_while_ago(table: Table, *, seconds: float) -> Snapshot:
-    """Return the newest snapshot that is so much older than the current one, or the oldest that is kept."""
+    """Return the newest snapshot at least `seconds` older than the current one, else the oldest kept one."""
     kept = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number)
     older = [s for s in kept if s.timestamp_ms <= kept[-1].timestamp_ms - seconds * 1000]
     return older[-1] if older else kept[0]
 
 
 def plain(frame: pd.DataFrame, key: str) -> list[tuple[Any, ...]]:
-    """Return the rows as plain values in one order, so that engines can be compared to the last digit."""
+    """Return the rows as tuples sorted by `key`, null as None, so that engines can be compared exactly."""
     ordered = frame.sort_values(key)
     return [tuple(None if pd.isna(v) else v for v in row) for row in ordered.itertuples(index=False)]
 
 
 def trino_asker(address: str) -> Callable[[str], pd.DataFrame]:
-    """Return a function that asks Trino and gives a frame."""
+    """Return a function that runs a query on Trino and returns a DataFrame."""
     import trino.dbapi
 
     where = urlsplit(address)
@@ -162,7 +186,7 @@ def trino_asker(address: str) -> Callable[[str], pd.DataFrame]:
 
 
 def refused(attempt: Callable[[], Any]) -> bool:
-    """Return whether the store refuses an attempt for want of a right."""
+    """Return whether the store denies the attempt for a missing permission."""
     try:
         attempt()
     except OSError as error:
@@ -170,11 +194,11 @@ def refused(attempt: Callable[[], Any]) -> bool:
     return False
 
 
-# -- pictures ------------------------------------------------------------------------------------------------
+# -- plots ---------------------------------------------------------------------------------------------------
 
 
 def draw_arrival(table: Table) -> None:
-    """Draw the rows of a table over the commits that it remembers."""
+    """Plot the number of rows of a table over its known commits."""
     history = pd.DataFrame(
         {
             "at": pd.Timestamp(s.timestamp_ms, unit="ms", tz="UTC"),
@@ -197,7 +221,7 @@ def draw_arrival(table: Table) -> None:
 
 
 def draw_hours(hours: pd.DataFrame) -> None:
-    """Draw delays and flights by hour of the scheduled departure."""
+    """Plot mean delays (minutes) and the number of flights by hour of the scheduled departure."""
     hours = hours.sort_values("hour")
     _, (top, bottom) = plt.subplots(2, 1, figsize=(8, 5), sharex=True, height_ratios=(3, 1))
     top.plot(hours["hour"], hours["mean_dep_delay"], "o-", color=BLUE, label="departure")
@@ -218,7 +242,7 @@ def draw_hours(hours: pd.DataFrame) -> None:
 
 
 def draw_carriers(carriers: pd.DataFrame) -> None:
-    """Draw the mean delay and the share of punctual flights by carrier."""
+    """Plot the mean arrival delay (minutes) and the share of punctual flights (%) by carrier."""
     shown = carriers.dropna(subset=["mean_arr_delay"]).sort_values("mean_arr_delay")
     labels = [f"{row['name'] or carrier}  ({row['flights']:,})" for carrier, row in shown.iterrows()]
     size = (10, 0.34 * len(shown) + 1.4)
@@ -236,7 +260,7 @@ def draw_carriers(carriers: pd.DataFrame) -> None:
 
 
 def draw_store(sizes: dict[str, int]) -> None:
-    """Draw what the store holds, by table and kind of file.
+    """Plot the store's content by table and kind of file (MB).
 
     Args:
         sizes: bytes by path, as in `bucket/warehouse/namespace/table-<uuid>/…`.

@@ -17,25 +17,25 @@ SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 45.0
 
 CONNECT = (own_host("TARN_SPARK_LISTEN"), 15002)
-# A name that no table has: what users call theirs is no matter of health.
+# A table that does not exist: the probe is independent of users' tables.
 ABSENT_TABLE = "tarn.tarn_health.absent"
 
 
 def alive() -> None:
-    """The Connect server greets."""
+    """Require that the Connect server completes a handshake."""
     check_connect(CONNECT, timeout_s=4.0)
 
 
 def shallow() -> None:
-    """The Connect server answers, and Spark's catalog and store answer to its own keys."""
+    """Require that the Connect server answers, and that Spark's catalog and store accept its own keys."""
     check_connect(CONNECT, timeout_s=2.0)
     check_store(timeout_s=2.0)
     check_catalog(timeout_s=2.0)
 
 
 def deep() -> None:
-    """A query through Connect is worked on, and Spark asks its catalog for a table."""
-    site.main()  # the check runs without it, for its memory; the client is in there
+    """Run a query through Spark Connect, and make Spark look up a table in its catalog."""
+    site.main()  # the probe starts without site-packages, to save memory; the client is in there
     from pyspark.sql.connect.session import SparkSession
 
     remote = f"sc://{CONNECT[0]}:{CONNECT[1]}/;user_id=tarn-health"
@@ -48,10 +48,10 @@ def deep() -> None:
 
 
 def use(spark: SparkSession) -> None:
-    """Lets Spark compute, and ask its catalog for a table that is not there.
+    """Run a query, and look up a table that does not exist.
 
     Raises:
-        RuntimeError: another result than expected.
+        RuntimeError: a result is not the expected one.
     """
     rows = spark.range(100).groupBy().sum("id").collect()
     if [row[0] for row in rows] != [4950]:

@@ -1,4 +1,4 @@
-"""Runs while the image is built: a few statements, so that the JVM loads the classes that a lake needs."""
+"""Class-data-sharing training run, while the image is built: a few statements load the classes of a lake."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 WAIT_S = 600.0
-# The token that the Dockerfile makes up for this one start.
+# The token that the Dockerfile uses for this start only.
 SERVER = "sc://127.0.0.1:15002/;authorization=Bearer%20none%3Anone"
 LAKE = {
     "": "tarn.spark.SharedCatalog",
@@ -30,7 +30,11 @@ STATEMENTS = (
 
 
 def session() -> SparkSession:
-    """A session, as soon as the server is there."""
+    """Return a session once the server accepts one.
+
+    Raises:
+        SystemExit: the server does not answer within 600 s.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -45,7 +49,7 @@ def session() -> SparkSession:
 
 
 def main() -> None:
-    """Run them all."""
+    """Run all statements in an Iceberg catalog on local disk."""
     spark = session()
     for end, value in LAKE.items():
         spark.conf.set(f"spark.sql.catalog.train{end}", value)

@@ -14,17 +14,21 @@ DEEP_BUDGET_S = 30.0
 
 SERVER = f"{own_host('TARN_TRINO_LISTEN')}:8080"
 USER = "tarn-health"
-# A name that no table has: what users call theirs is no matter of health.
+# A table that does not exist: the probe is independent of users' tables.
 ABSENT_TABLE = "tarn.tarn_health.absent"
 
 
 def alive() -> None:
-    """Trino answers, whatever it says."""
+    """Require that Trino answers, with any status."""
     answers(SERVER, "/v1/info", timeout_s=4.0)
 
 
 def shallow() -> None:
-    """Trino is up and answers, and its catalog and its store answer to its own keys."""
+    """Require that Trino has started, and that its catalog and its store accept its own keys.
+
+    Raises:
+        RuntimeError: Trino reports an error or is still starting.
+    """
     status, _, body = http("GET", SERVER, "/v1/info", timeout_s=2.0)
     if status != 200:
         raise RuntimeError(f"Trino answers {status} to /v1/info")
@@ -35,10 +39,10 @@ def shallow() -> None:
 
 
 def deep() -> None:
-    """A query is worked on, and Trino asks its catalog for a table.
+    """Run a query, and one that makes Trino look up a table in its catalog.
 
     Raises:
-        RuntimeError: another result than expected.
+        RuntimeError: a result is not the expected one.
     """
     rows = query("SELECT sum(n) FROM UNNEST(sequence(0, 99)) AS t(n)")
     if rows != [[4950]]:
@@ -53,10 +57,10 @@ def deep() -> None:
 
 
 def query(sql: str) -> list[list[object]]:
-    """The rows of one query, by Trino's client protocol.
+    """Return the rows of one query, by Trino's client protocol.
 
     Raises:
-        RuntimeError: Trino refuses it or it fails.
+        RuntimeError: Trino rejects the query or it fails.
     """
     headers = {"x-trino-user": USER, "x-trino-source": "health", "content-type": "text/plain"}
     status, _, body = http(

@@ -1,4 +1,4 @@
-"""Runs while the image is built: waits for the server and asks it once, so that the JVM loads its classes."""
+"""Class-data-sharing training run, while the image is built: waits for Trino and runs one query."""
 
 import json
 import time
@@ -15,7 +15,7 @@ SQL = """
 
 
 def ask(url: str, sql: str | None = None) -> dict:
-    """One request of Trino's protocol."""
+    """Send one request of Trino's client protocol; return the parsed response."""
     headers = {"X-Trino-User": "build"}
     data = sql.encode() if sql is not None else None
     request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - of this machine
@@ -24,7 +24,11 @@ def ask(url: str, sql: str | None = None) -> dict:
 
 
 def query(sql: str) -> list:
-    """The rows of a statement."""
+    """Return the rows of a statement.
+
+    Raises:
+        ValueError: the statement failed.
+    """
     page, rows = ask("http://127.0.0.1:8080/v1/statement", sql), []
     while True:
         if "error" in page:
@@ -36,7 +40,11 @@ def query(sql: str) -> list:
 
 
 def main() -> None:
-    """Wait until a query is answered."""
+    """Repeat the query until it succeeds.
+
+    Raises:
+        SystemExit: the query does not succeed within 600 s.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

@@ -1,1 +1,1 @@
-"""Tarn's Iceberg catalog: its whole state lives in the object store."""
+"""Tarn's Iceberg catalog. All of its state lives in the object store."""

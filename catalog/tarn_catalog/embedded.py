@@ -1,4 +1,4 @@
-"""The catalog in process: a pyiceberg catalog straight on the store, without any server.
+"""The embedded catalog: a pyiceberg catalog that works directly on the store, without a server.
 
     from pyiceberg.catalog import load_catalog
     catalog = load_catalog("lake", **{
@@ -6,9 +6,9 @@
         "uri": "file:///tmp/lake",      # or s3://bucket with s3.endpoint, s3.access-key-id, …
     })
 
-It keeps the same promises as the service, because it is the same code on the same objects; several processes
-and the service may use one lake at the same time. It asks for no token: whoever holds the store's keys is
-trusted.
+It gives the same guarantees as the service because it runs the same code on the same objects. Several
+processes and the service may use one lake at the same time. It requires no token: holding the store's keys
+grants full access.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The first type that fits decides.
+# Ordered: the first matching type applies.
 _ERRORS: tuple[tuple[type[ours.TarnError], type[Exception]], ...] = (
     (ours.NoSuchTableError, theirs.NoSuchTableError),
     (ours.NoSuchNamespaceError, theirs.NoSuchNamespaceError),
@@ -67,7 +67,7 @@ _ERRORS: tuple[tuple[type[ours.TarnError], type[Exception]], ...] = (
 
 
 def _translated(taken: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Our errors as pyiceberg's; `taken` is the one for a name in use."""
+    """Return a decorator that raises Tarn's errors as pyiceberg's; `taken` replaces `AlreadyExistsError`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -89,10 +89,10 @@ _namespace_errors = _translated(theirs.NamespaceAlreadyExistsError)
 
 
 def open_store(properties: Properties) -> tuple[ObjectStore, WarehouseLayout]:
-    """The store that `uri` names, and how its keys and locations meet.
+    """Open the store that `uri` names; return it with its mapping between keys and locations.
 
     Raises:
-        InvalidSettingError: it names none, or a property is missing.
+        InvalidSettingError: `uri` is not a supported address, or a required property is missing.
     """
     uri = str(properties.get("uri") or "")
     parts = urlsplit(uri)
@@ -126,12 +126,12 @@ def _json(model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortO
 
 
 class EmbeddedCatalog(PyIcebergCatalog):
-    """A pyiceberg catalog over a store.
+    """A pyiceberg catalog over an object store.
 
     Args:
-        name: of the catalog.
-        core: an opened catalog; without, `uri` is opened.
-        **properties: of pyiceberg; `uri` and `s3.*` say where the lake is.
+        name: the catalog's name.
+        core: an opened catalog; if None, `uri` is opened.
+        **properties: pyiceberg properties; `uri` and `s3.*` locate the store.
     """
 
     def __init__(self, name: str, *, core: Catalog | None = None, **properties: str) -> None:
@@ -167,10 +167,10 @@ class EmbeddedCatalog(PyIcebergCatalog):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
     ) -> CreateTableRequest:
-        """What `Catalog.create_table` of pyiceberg takes behind the identifier."""
+        """Return the create request for pyiceberg's `create_table` arguments after the identifier."""
         version = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
         converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
-        # A schema of Arrow has no ids: pyiceberg gives every field the same one.
+        # An Arrow schema has no field ids: pyiceberg assigns the same placeholder id to every field.
         if any(field_id < 1 for field_id in converted.field_ids):
             converted = assign_fresh_schema_ids(converted)
         return CreateTableRequest(
@@ -218,7 +218,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
 
     @_table_errors
     def drop_table(self, identifier: str | Identifier) -> None:
-        """See `pyiceberg.catalog.Catalog.drop_table`. The files stay until the reaper takes them."""
+        """See `pyiceberg.catalog.Catalog.drop_table`. The files stay until the reaper deletes them."""
         self.core.tables.drop(self._slot(identifier))
 
     @_table_errors
@@ -313,27 +313,27 @@ class EmbeddedCatalog(PyIcebergCatalog):
     # -- not in this version
 
     def supports_server_side_planning(self) -> bool:
-        """No: scans are planned by the client."""
+        """Return False: clients plan scans."""
         return False
 
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
-        """None: there are no views in this version."""
+        """Return an empty list: this version has no views."""
         return []
 
     def view_exists(self, identifier: str | Identifier) -> bool:
-        """False: there are no views in this version."""
+        """Return False: this version has no views."""
         return False
 
     def load_view(self, identifier: str | Identifier) -> View:
-        """Not in this version."""
+        """Raise NotImplementedError: this version has no views."""
         _missing("views")
 
     def drop_view(self, identifier: str | Identifier) -> None:
-        """Not in this version."""
+        """Raise NotImplementedError: this version has no views."""
         _missing("views")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
-        """Not in this version."""
+        """Raise NotImplementedError: this version has no views."""
         _missing("views")
 
     def create_view(
@@ -344,7 +344,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         location: str | None = None,
         properties: Properties = EMPTY_DICT,
     ) -> View:
-        """Not in this version."""
+        """Raise NotImplementedError: this version has no views."""
         _missing("views")
 
 

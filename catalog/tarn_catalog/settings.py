@@ -1,4 +1,4 @@
-"""The catalog's settings, from the environment (docs/reference.md)."""
+"""The catalog's settings, from environment variables (docs/reference.md)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
 class Settings(BaseSettings):
-    """See docs/reference.md, Settings."""
+    """Settings from `TARN_*` variables; see docs/reference.md, Settings."""
 
     model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore", frozen=True)
 
@@ -53,19 +53,19 @@ class Settings(BaseSettings):
 
     @property
     def own_hosts(self) -> Hosts:
-        """The names that the catalog answers under."""
+        """The host names that the catalog accepts in requests."""
         return Hosts.of("catalog", self.catalog_host, extra=parse_names(self.hosts))
 
     @property
     def roots(self) -> WarehouseLayout:
-        """How keys and locations meet."""
+        """The mapping between keys and locations."""
         return WarehouseLayout(base=f"s3://{self.bucket}")
 
     def secret(self, name: str) -> str:
-        """The content of one secret file.
+        """Return the content of a secret file, without surrounding white space.
 
         Raises:
-            InvalidSettingError: it cannot be read or is empty.
+            InvalidSettingError: the file cannot be read or is empty.
         """
         path = self.secrets_dir / name
         try:
@@ -79,7 +79,11 @@ class Settings(BaseSettings):
         return value
 
     def store(self) -> S3Store:
-        """The store as this service reaches it, with its own user's keys."""
+        """Return the S3 store at this service's endpoint, with the service's own keys.
+
+        Raises:
+            InvalidSettingError: a key's secret file cannot be read or is empty.
+        """
         return S3Store(
             bucket=self.bucket,
             endpoint=self.s3_endpoint,
@@ -90,10 +94,10 @@ class Settings(BaseSettings):
 
 
 def load_settings() -> Settings:
-    """The settings.
+    """Return the settings of this process.
 
     Raises:
-        InvalidSettingError: one of them cannot be used; the message names the variable.
+        InvalidSettingError: a setting is not valid; the message names the variable.
     """
     try:
         return Settings()

@@ -21,8 +21,8 @@ TITLE = "How data flows through Tarn"
 DESCRIPTION = (
     "Producers write messages to Kafka. Ingest reads them, writes Parquet files to the object store, and "
     "commits rows and offsets together to the catalog, which decides a commit by one conditional PUT. Spark "
-    "jobs make silver and gold tables of bronze. Trino, Spark Connect, pyiceberg and JupyterLab ask the "
-    "catalog where a table stands and read its files from the store."
+    "jobs turn bronze into silver and gold tables. Trino, Spark Connect, pyiceberg and JupyterLab ask the "
+    "catalog for a table's metadata and read its files from the store."
 )
 LINE_PX = 17
 TITLE_PX = 16
@@ -84,23 +84,23 @@ BOXES = (
     Box(
         *(380, 24, 350, 74),
         "catalog (Iceberg REST)",
-        ("knows where each table stands;", "holds no state itself"),
+        ("one pointer per table;", "keeps no state itself"),
         "service",
     ),
     Box(600, 178, 150, 74, "pipeline", ("jobs on Spark", "Connect"), "service"),
     Box(
         *(890, 24, 170, 156),
-        "your questions",
+        "your queries",
         ("Trino", "Spark Connect", "pyiceberg", "JupyterLab", "scripts/tarn sql"),
         "client",
     ),
-    Box(380, 346, 150, 62, "bronze", ("what was heard",), "table"),
+    Box(380, 346, 150, 62, "bronze", ("raw events",), "table"),
     Box(600, 346, 150, 62, "silver", ("one row per flight",), "table"),
-    Box(820, 346, 150, 62, "gold", ("answers",), "table"),
+    Box(820, 346, 150, 62, "gold", ("aggregates",), "table"),
     Box(
         *(380, 438, 590, 58),
         "pointers and metadata",
-        ("one small object per table says which state is the current one",),
+        ("one small object per table names its current metadata",),
         "stream",
     ),
 )
@@ -121,7 +121,7 @@ ARROWS = (
         "start",
     ),
     Arrow(((730, 80), (785, 80), (785, 438)), ("conditional", "PUT decides"), (793, 134), "commit", "start"),
-    Arrow(((890, 50), (730, 50)), ("where does it stand?",), (812, 41), "soft"),
+    Arrow(((890, 50), (730, 50)), ("load table",), (812, 41), "soft"),
     Arrow(((1020, 318), (1020, 180)), ("files",), (1012, 222), "data", "end"),
 )
 

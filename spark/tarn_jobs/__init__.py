@@ -2,11 +2,11 @@
 
 - schema: the tables and their columns, as data
 - transforms: DataFrame -> DataFrame
-- statements: the SQL that writes, as text
-- position: how far a table has come, as data
+- statements: DDL and MERGE, as SQL text
+- position: the stream position that a table has reached, as data
 - lake: reads and writes of one Spark session
 - pipeline: the steps and their order
 - reference: the tables that describe airlines, airports, planes and weather
 
-Works with PySpark of either kind: classic, or a Spark Connect client.
+Works with classic PySpark and with a Spark Connect client.
 """

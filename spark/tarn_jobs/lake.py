@@ -1,4 +1,4 @@
-"""Reads and writes of one Spark session: all that is known of Iceberg's metadata tables and settings."""
+"""Reads and writes of one Spark session; the only module that uses Iceberg's metadata tables and settings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SUMMARY_CONF = "spark.sql.iceberg.snapshot-property."
 
 
 class TableMismatchError(Exception):
-    """A table is not as the jobs need it. The message names the columns and what to do."""
+    """A table has other columns than the jobs need. The message names the columns and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The tables as one Spark session sees them.
+    """The tables as seen by one Spark session.
 
     Attributes:
         spark: the session, classic or Connect.
@@ -35,23 +35,23 @@ class Lake:
     catalog: str
 
     def name(self, table: str) -> str:
-        """The table's whole name."""
+        """Return the table's name qualified with the catalog."""
         return f"{self.catalog}.{table}"
 
     def exists(self, table: str) -> bool:
-        """Whether there is such a table."""
+        """Return whether the table exists."""
         return bool(self.spark.catalog.tableExists(self.name(table)))
 
     def ensure_namespaces(self, names: tuple[str, ...]) -> None:
-        """Makes the namespaces that are missing."""
+        """Create the missing namespaces."""
         for name in names:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.name(name)}")
 
     def ensure_table(self, table: Table) -> None:
-        """Makes the table if it is missing; gives one of an earlier version the properties that it lacks.
+        """Create the table if it is missing; add missing properties to a table of an earlier version.
 
         Raises:
-            TableMismatchError: there is one with other columns.
+            TableMismatchError: the table has other columns.
         """
         name = self.name(table.name)
         if not self.exists(table.name):
@@ -63,10 +63,10 @@ class Lake:
             self.spark.sql(change)
 
     def require_columns(self, table: str, columns: Mapping[str, str]) -> None:
-        """Returns if the table has these columns with these types (and perhaps others).
+        """Require that the table has these columns with these types (it may have more).
 
         Raises:
-            TableMismatchError: it has not.
+            TableMismatchError: a column is missing or has another type.
         """
         schema = self.spark.table(self.name(table)).schema
         found = {f.name: f.dataType.simpleString() for f in schema.fields}
@@ -82,10 +82,10 @@ class Lake:
             )
 
     def snapshots(self, table: str, entry: str, *, tag: str = "") -> list[Snapshot]:
-        """All snapshots of a table with one entry of their summaries.
+        """Return all snapshots of a table with one entry of their summaries.
 
         Args:
-            table: its name.
+            table: the table's name.
             entry: the key in the summaries.
             tag: the tag that moves with the commits that carry the entry; empty for none.
         """
@@ -111,9 +111,9 @@ class Lake:
         ]
 
     def current_snapshot(self, table: str) -> str | None:
-        """The id of the table's current snapshot; None while there is no table or no snapshot.
+        """Return the id of the table's current snapshot; None without a table or snapshot.
 
-        One question to the catalog: Spark runs no job for it.
+        It is one request to the catalog: Spark runs no job for it.
         """
         try:
             rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.name(table)}").collect()
@@ -125,22 +125,27 @@ class Lake:
         return None if found == "none" else str(found)
 
     def location(self, table: str) -> str:
-        """Where the table is; no two tables ever share a location."""
+        """Return the table's location; two tables never share a location."""
         rows = self.spark.sql(f"DESCRIBE TABLE EXTENDED {self.name(table)}").collect()
         return next(str(r.data_type) for r in rows if r.col_name == "Location")
 
     def at(self, table: str, snapshot_id: int) -> DataFrame:
-        """The table as it was with this snapshot."""
+        """Return the table as of a snapshot."""
         return self.spark.sql(f"SELECT * FROM {self.name(table)} VERSION AS OF {snapshot_id}")  # noqa: S608
 
     def table(self, table: str) -> DataFrame:
-        """The table as it is."""
+        """Return the current table."""
         return self.spark.table(self.name(table))
 
     def merge(self, merge: Merge, source: DataFrame, summary: Mapping[str, str]) -> None:
-        """Runs a MERGE in one commit whose snapshot carries the summary's entries.
+        """Run a MERGE in one commit whose snapshot summary carries these entries.
 
         Not as SQL over a temporary view: Spark 4.1 fails to plan a MERGE over a view that reads tables.
+
+        Args:
+            merge: the target, the join condition and the updates.
+            source: the source rows.
+            summary: entries of the snapshot summary.
         """
         into = source.alias(SOURCE).mergeInto(self.name(merge.table), fn.expr(merge.on))
         if merge.updates is None:
@@ -151,18 +156,24 @@ class Lake:
             into.whenNotMatched().insertAll().merge()
 
     def replace(self, table: str, rows: DataFrame, summary: Mapping[str, str]) -> None:
-        """Replaces all rows in one commit."""
+        """Replace all rows of a table in one commit.
+
+        Args:
+            table: the table's name.
+            rows: the new rows, with the table's columns.
+            summary: entries of the snapshot summary.
+        """
         with self._summary(summary):
             rows.writeTo(self.name(table)).overwrite(fn.lit(True))
 
     def mark(self, table: str, summary: Mapping[str, str]) -> None:
-        """A commit that changes no row and only carries the summary's entries."""
+        """Commit without changing a row; the snapshot only carries the summary's entries."""
         with self._summary(summary):
             self.table(table).limit(0).writeTo(self.name(table)).append()
 
     @contextmanager
     def kept(self, rows: DataFrame) -> Iterator[DataFrame]:
-        """The rows, computed once however often they are used inside."""
+        """Cache the rows for the duration of the block, so that they are computed once."""
         cached = rows.persist()
         try:
             yield cached
@@ -174,9 +185,10 @@ class Lake:
 
     @contextmanager
     def _summary(self, entries: Mapping[str, str]) -> Iterator[None]:
-        """Iceberg puts these session settings into the summary of whatever the session commits meanwhile.
+        """Set the summary entries of all commits that this session makes in the block.
 
-        After a failure they are taken back where the session still lives; what failed is what is told.
+        Iceberg reads them from session settings. After a failure they are unset if the session still works;
+        the original error is raised.
         """
         for key, value in entries.items():
             self.spark.conf.set(_SUMMARY_CONF + key, value)

@@ -1,9 +1,8 @@
-"""The steps from bronze to gold and their order; stopped anywhere, the next run goes on from the last commit.
+"""Steps from bronze to gold and their order; after an interruption the next run resumes at the last commit.
 
-A cycle looks at bronze once, brings silver up to there in pieces, then brings each gold table up to silver.
-Every commit carries the position that it leads to, so a step either happened with its position or did not
-happen; and each step done a second time changes nothing. That is why a crash between two steps repeats and
-loses nothing.
+A cycle reads bronze's snapshot once, brings silver up to it in batches, then brings each gold table up to
+silver. Every commit carries the position that it reaches, so a step and its position are committed
+atomically; and each step is idempotent. So a crash between two steps repeats work and loses nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class Step:
     """One commit of the pipeline.
 
     Attributes:
-        table: what was written.
-        offsets: how many offsets of the stream it went forward.
-        events: how many events of bronze were read for it.
-        ignored: how many of them belong to no flight or no known kind.
-        seconds: how long it took.
+        table: the table written.
+        offsets: the number of stream offsets that it advanced.
+        events: the number of bronze events read for it.
+        ignored: the number of those without a flight or a known kind.
+        seconds: its duration.
     """
 
     table: str
@@ -56,12 +55,12 @@ class Pipeline:
     """Brings silver and gold up to bronze.
 
     Attributes:
-        lake: where the tables are.
+        lake: the tables.
         stream: the ingestor's name, under which bronze keeps its offset map.
-        offsets_max: limit on the offsets of one silver commit.
-        on_step: told after each commit.
-        reached: told the name of each point between two steps; a test may raise there.
-        monotonic: clock for durations, seconds.
+        offsets_max: the maximum number of offsets per silver commit.
+        on_step: called after each commit.
+        reached: called with the name of each point between two steps; a test may raise there.
+        monotonic: monotonic clock, seconds.
     """
 
     lake: Lake
@@ -73,10 +72,10 @@ class Pipeline:
     _prepared: bool = field(default=False, init=False)
 
     def cycle(self) -> int:
-        """Brings everything up to what bronze holds now; gives how many commits that took (0: nothing to do).
+        """Process everything that bronze holds now; return the number of commits (0: up to date).
 
         Raises:
-            PositionError: bronze is not the one that silver was made from, or it went back.
+            PositionError: bronze is not the one that silver was made from, or its offsets went back.
             TableMismatchError: a table has other columns than the pipeline needs.
         """
         if not self.lake.exists(BRONZE):
@@ -88,7 +87,7 @@ class Pipeline:
         return commits
 
     def head(self) -> str | None:
-        """The id of bronze's current snapshot; None while there is none. Cheap: nothing else is looked at."""
+        """Return the id of bronze's current snapshot, or None; one request to the catalog."""
         return self.lake.current_snapshot(BRONZE)
 
     @property
@@ -175,6 +174,6 @@ class Pipeline:
 
 
 def changed_since(done: Position, available: Position) -> str:
-    """The flights of silver that an event between two positions changed, as a SQL condition."""
+    """Return the SQL condition for silver rows that events between two positions changed."""
     bounds = tuple((p, done.offset(p), end) for p, end in available.next)
     return Range(bounds=bounds, after=available).condition()

@@ -1,8 +1,8 @@
-"""How far a table has come, in offsets of the stream that feeds the lake (invariant I13).
+"""The stream position that a table has reached, in Kafka offsets (invariant I13).
 
-Ingest writes its offset map into the snapshot summary of bronze. Silver and gold write, with the very commit
-that changes them, the map up to which they hold everything. Snapshots of maintenance in between carry no map
-and do not matter: the newest ancestor that carries one counts.
+Ingest writes its offset map into the snapshot summary of bronze. Silver and gold write, in the same commit as
+their rows, the offset map that they are complete up to. Maintenance snapshots carry no map and are skipped:
+the newest ancestor that carries one is authoritative.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ FORMAT = 1
 
 
 class PositionError(Exception):
-    """Offsets that contradict each other: going on would lose or double rows. The message says what to do."""
+    """Contradicting offsets: continuing would lose or duplicate rows. The message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What is needed of a snapshot.
+    """The parts of a snapshot that positions need.
 
     Attributes:
-        id: its id.
-        parent: the id of the one before, or None.
-        value: the summary's entry that was asked for, or None.
-        current: whether the table's main branch points at it.
+        id: the snapshot id.
+        parent: the parent snapshot id, or None.
+        value: the requested entry of the summary, or None.
+        current: whether the main branch points at it.
         tagged: whether the tag that moves with the entry's commits points at it.
-        at_us: when it was committed, microseconds since 1970.
+        at_us: commit time, microseconds since the epoch.
     """
 
     id: int
@@ -46,23 +46,23 @@ class Position:
     """A point in a stream.
 
     Attributes:
-        source: what the offsets belong to: cluster, topic, topic id, and the location of bronze.
-        next: per partition the next offset that is not in yet.
+        source: identity of the stream: cluster, topic, topic id, and the location of bronze, sorted by name.
+        next: (partition, next offset to process) pairs, sorted.
     """
 
     source: tuple[tuple[str, str], ...]
     next: tuple[tuple[int, int], ...]
 
     def offset(self, partition: int) -> int:
-        """The next offset of a partition; 0 for one that was never seen."""
+        """Return the next offset of a partition; 0 for an unknown one."""
         return dict(self.next).get(partition, 0)
 
     def covers(self, other: Position) -> bool:
-        """Whether everything up to `other` is in."""
+        """Return whether this position includes everything up to `other`."""
         return all(self.offset(p) >= end for p, end in other.next)
 
     def to_json(self) -> str:
-        """The form kept in a snapshot summary."""
+        """Return the JSON stored in a snapshot summary: `v`, `source`, `next`."""
         return json.dumps(
             {"v": FORMAT, "source": dict(self.source), "next": {str(p): o for p, o in self.next}},
             separators=(",", ":"),
@@ -70,21 +70,21 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position:
-        """Reads the form of `to_json`.
+        """Parse the result of `to_json`.
 
         Raises:
-            PositionError: it is not such a form.
+            PositionError: the text is not in this format.
         """
         value = _parse(text)
         return _position(text, value.get("source"), value.get("next"))
 
     @staticmethod
     def from_offsets(text: str, *, location: str) -> Position:
-        """The position that ingest's offset map stands for.
+        """Return the position of ingest's offset map.
 
         Args:
             text: `tarn.offsets.<stream>` of a snapshot of the table.
-            location: where the table is; another one of the same name is another place.
+            location: the table's location; a table of the same name elsewhere is another source.
 
         Raises:
             PositionError: this version cannot read the map.
@@ -96,11 +96,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """A piece of the stream, half-open in every partition.
+    """A half-open range of offsets in every partition.
 
     Attributes:
-        bounds: partition, first offset, one past the last.
-        after: the position once the piece is in.
+        bounds: (partition, first offset, end offset) triples; the end offset is exclusive.
+        after: the position once the range is processed.
     """
 
     bounds: tuple[tuple[int, int, int], ...]
@@ -108,11 +108,11 @@ class Range:
 
     @property
     def offsets(self) -> int:
-        """How many offsets it spans; gaps and dead letters make it hold fewer rows."""
+        """The number of offsets; gaps and dead-lettered records make the number of rows smaller."""
         return sum(end - start for _, start, end in self.bounds)
 
     def condition(self, trace: str = "_tarn") -> str:
-        """The rows of the piece, as a SQL condition that column bounds can prune."""
+        """Return the range's rows as a SQL condition that Iceberg can prune by column bounds."""
         parts = [
             f"({trace}.partition = {p} AND {trace}.offset >= {start} AND {trace}.offset < {end})"
             for p, start, end in self.bounds
@@ -121,14 +121,14 @@ class Range:
 
 
 def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
-    """The current snapshot, and the value that it or its nearest ancestor carries.
+    """Return the current snapshot, and the value of its nearest ancestor (or itself) that carries one.
 
-    Where the history was thinned or expired before such an ancestor, the tagged snapshot's value counts, if
-    it is older than all known ancestors: ingest moves the tag with each of its commits, so it is the last.
+    Where the history was expired before such an ancestor, falls back to the tagged snapshot, if it is older
+    than all known ancestors: ingest moves the tag with each of its commits, so it is the last one.
 
     Raises:
-        PositionError: the history is cut, and no tag says what came before: the table may hold rows that
-            would be taken for new.
+        PositionError: the history is incomplete and no tag carries a value: the table may hold rows that
+            would be processed twice.
     """
     by_id: dict[int, Snapshot] = {}
     head: Snapshot | None = None
@@ -155,15 +155,15 @@ def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
 
 
 def next_range(done: Position | None, available: Position, *, offsets_max: int) -> Range | None:
-    """The next piece to read, about equal shares of what each partition has; None if there is nothing.
+    """Return the next range to read, shared among partitions by their backlog; None if there is none.
 
     Args:
-        done: what was read before; None for nothing.
-        available: what there is to read.
-        offsets_max: limit on the piece; a partition that has something left gives at least one offset.
+        done: the position already processed; None for nothing.
+        available: the position that can be read up to.
+        offsets_max: the approximate maximum number of offsets; a partition with a backlog gets at least one.
 
     Raises:
-        PositionError: the two do not belong to one stream, or what was read is no longer there.
+        PositionError: the two belong to different streams, or processed offsets no longer exist.
     """
     if done is not None:
         require_same_stream(done, available)
@@ -185,10 +185,10 @@ def next_range(done: Position | None, available: Position, *, offsets_max: int) 
 
 
 def require_same_stream(done: Position, available: Position) -> None:
-    """Returns if `available` continues `done`.
+    """Require that `available` continues `done`.
 
     Raises:
-        PositionError: another cluster, topic or table, or offsets that went back.
+        PositionError: the cluster, topic or table differs, or offsets went back.
     """
     was, found = dict(done.source), dict(available.source)
     changed = [

@@ -1,4 +1,4 @@
-"""The tables that flights refer to, loaded once per version of the data set."""
+"""The reference tables of the flights, loaded once per version of the data set."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VERSION_ENTRY = "tarn.reference"
 
 
 def ensure(lake: Lake, tables: Mapping[str, pa.Table], *, version: str) -> list[str]:
-    """Loads what is missing or of another version; gives the names of the tables that were written.
+    """Load the reference tables that are missing or of another version; return the names of those written.
 
     Args:
-        lake: where to.
-        tables: airlines, airports, planes and weather.
-        version: of the data; kept in the table's snapshot with the rows.
+        lake: the tables.
+        tables: airlines, airports, planes and weather, by name.
+        version: version of the data, stored in the snapshot summary with the rows.
     """
     lake.ensure_namespaces(("ref",))
     written = []

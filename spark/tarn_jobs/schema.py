@@ -1,4 +1,4 @@
-"""The tables and their columns, as data: DDL, MERGE and transforms are made from it."""
+"""The tables and their columns, as data; DDL, MERGE and transforms are derived from it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 PROPERTIES = {
     "format-version": "2",
-    # Each commit of ours would make the metadata larger for ever: the catalog drops the oldest snapshots.
+    # Bounds the metadata, which grows with each commit: the catalog expires the oldest snapshots.
     "tarn.snapshots-kept": "50",
     "write.metadata.previous-versions-max": "20",
 }
-"""What every table of ours has."""
+"""Properties of every table that the jobs create."""
 
 KEY = ("time_hour", "carrier", "flight")
-"""A flight: the hour of its scheduled departure (UTC), the airline, the flight number."""
+"""The key of a flight: the hour of its scheduled departure (UTC), the airline, the flight number."""
 
 KINDS = ("scheduled", "departed", "arrived", "cancelled")
-"""The events of a flight. Each tells its own columns of silver; the first one heard of each kind counts."""
+"""Kinds of events of a flight. Each sets its own columns of silver; the first event of each kind wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: what it is called.
+        name: the column's name.
         type: its Spark SQL type.
-        comment: what it means, with its unit; kept in the table.
+        comment: its meaning with the unit, stored in the table.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Column:
 
     @property
     def ddl(self) -> str:
-        """The column in a CREATE TABLE."""
+        """The column definition of a CREATE TABLE."""
         comment = f" COMMENT '{self.comment}'" if self.comment else ""
         return f"`{self.name}` {self.type}{comment}"
 
@@ -46,9 +46,9 @@ class Table:
 
     Attributes:
         name: namespace and name.
-        columns: in order.
-        partitioning: Iceberg transforms as Spark SQL writes them, or nothing.
-        comment: what one row is.
+        columns: its columns, in order.
+        partitioning: Iceberg transforms in Spark SQL syntax; empty for unpartitioned.
+        comment: what one row represents.
     """
 
     name: str
@@ -58,18 +58,18 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """The names of the columns, in order."""
         return tuple(c.name for c in self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """A table of answers: silver in groups.
+    """An aggregate table over silver.
 
     Attributes:
-        table: where they are kept.
-        keys: the group's columns and the expressions over silver that give them.
-        labels: columns that every flight of a group has in common.
+        table: the table.
+        keys: grouping column to its expression over silver.
+        labels: descriptive column to its expression over silver; equal for all flights of a group.
     """
 
     table: Table
@@ -100,7 +100,7 @@ EVENT_COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "cancelled": (),
 }
-"""What each kind of event tells, as bronze has it."""
+"""The columns that each kind of event sets, as in bronze."""
 
 ENRICHMENT: tuple[Column, ...] = (
     Column(name="sched_dep_hour", type="int", comment="hour of the scheduled departure, New York time"),
@@ -118,7 +118,7 @@ ENRICHMENT: tuple[Column, ...] = (
     Column(name="pressure", type="double", comment="millibars"),
     Column(name="visib", type="double", comment="miles"),
 )
-"""What is looked up when the schedule of a flight is first heard."""
+"""The columns that are joined from the reference tables with a flight's first scheduled event."""
 
 TRACE = Column(
     name="_tarn",
@@ -134,12 +134,12 @@ _KEY_COLUMNS = (
 
 
 def heard(kind: str) -> Column:
-    """The column that says when an event of this kind happened; null while it was not heard."""
+    """Return the column with the time of an event of this kind; null until the event arrives."""
     return Column(name=f"{kind}_at", type="timestamp", comment=f"when it was {kind}, UTC; null: not heard")
 
 
 def told_by(kind: str) -> tuple[Column, ...]:
-    """All columns of silver that an event of this kind brings."""
+    """Return all columns of silver that an event of this kind sets."""
     looked_up = ENRICHMENT if kind == "scheduled" else ()
     return (heard(kind), *EVENT_COLUMNS[kind], *looked_up)
 
@@ -179,7 +179,7 @@ def _gold(name: str, keys: tuple[_Made, ...], labels: tuple[_Made, ...] = ()) ->
 
 
 def _made(name: str, type_: str = "string", *, of: str = "", comment: str = "") -> _Made:
-    """A column and the expression over silver that gives it: the column of that name if not said."""
+    """Return the expression over silver and the column that it gives; the expression defaults to `name`."""
     return of or name, Column(name=name, type=type_, comment=comment)
 
 
@@ -262,6 +262,6 @@ REFERENCE: tuple[Table, ...] = (
         ),
     ),
 )
-"""What flights refer to; named like the files it is read from."""
+"""The reference tables, named like the files that they are read from."""
 
 NAMESPACES = ("ref", "silver", "gold")

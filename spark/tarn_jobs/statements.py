@@ -1,6 +1,6 @@
-"""What is written and how, as data and SQL text: CREATE TABLE and the parts of each MERGE.
+"""DDL and the parts of each MERGE, as data and SQL text.
 
-In a MERGE the target goes by its table's short name and the source by `s`.
+In a MERGE the target's alias is its short table name, the source's is `s`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SOURCE = "s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A MERGE whose unmatched source rows are inserted.
+    """A MERGE that inserts unmatched source rows.
 
     Attributes:
         table: the target.
-        on: which rows are the same.
-        updates: column to expression for matched rows; None takes all columns from the source.
+        on: the join condition.
+        updates: column to expression for matched rows; None updates all columns from the source.
     """
 
     table: str
@@ -29,7 +29,7 @@ class Merge:
 
 
 def create_table(table: Table, name: str) -> str:
-    """CREATE TABLE for a table of ours, harmless if it is there."""
+    """Return CREATE TABLE IF NOT EXISTS for a table of the jobs, under the qualified `name`."""
     columns = ", ".join(c.ddl for c in table.columns)
     partitioning = f" PARTITIONED BY ({table.partitioning})" if table.partitioning else ""
     comment = f" COMMENT '{table.comment}'" if table.comment else ""
@@ -40,9 +40,9 @@ def create_table(table: Table, name: str) -> str:
 
 
 def missing_properties(name: str, found: Mapping[str, str]) -> str | None:
-    """ALTER TABLE for a table of an earlier version of ours; None if it says all that ours do.
+    """Return ALTER TABLE that adds the missing properties; None if there are none.
 
-    What a person set stays as it is.
+    Properties that are set, to any value, stay as they are.
     """
     wanted = {k: v for k, v in PROPERTIES.items() if k not in found and k != "format-version"}
     return f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(wanted)})" if wanted else None
@@ -53,10 +53,10 @@ def _pairs(properties: Mapping[str, str]) -> str:
 
 
 def merge_silver(hours_us: tuple[int, int]) -> Merge:
-    """Brings changes into silver: what a flight already told stays, what it had not told is taken.
+    """Return the MERGE of changes into silver: the first event of each kind wins, later ones are ignored.
 
     Args:
-        hours_us: first and last time_hour of the source, microseconds since the epoch; spares other months.
+        hours_us: first and last time_hour of the source, microseconds since the epoch; prunes partitions.
     """
     t = _short(SILVER)
     low, high = hours_us
@@ -71,7 +71,7 @@ def merge_silver(hours_us: tuple[int, int]) -> Merge:
 
 
 def merge_gold(gold: Gold) -> Merge:
-    """Replaces the answers of the groups in the source, adds new groups, leaves the others."""
+    """Return the MERGE that replaces the rows of the source's groups and adds new groups."""
     t = _short(gold.table)
     return Merge(
         table=gold.table.name, on=" AND ".join(f"{t}.{k} <=> {SOURCE}.{k}" for k in gold.keys), updates=None

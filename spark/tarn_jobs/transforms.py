@@ -1,8 +1,8 @@
-"""From events to flights to answers: DataFrame -> DataFrame, nothing read and nothing written.
+"""Transforms from events to flights to aggregates: DataFrame -> DataFrame, without reads or writes.
 
-Two rules make every step repeatable. Of the events of one kind for one flight the first in the stream counts,
-so that duplicates change nothing, in this batch or in a later one. A flight takes part in gold from the
-moment its schedule is known, and what puts it into a group never changes after that.
+Two rules make every step idempotent. Of the events of one kind for one flight the first in the stream wins,
+so duplicates change nothing, in this batch or in a later one. A flight is part of gold once its schedule is
+known, and its groups never change after that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tarn_jobs.schema import EVENT_COLUMNS, KEY, KINDS, SILVER, Gold, heard, tol
 
 
 def is_readable() -> Column:
-    """Whether a flight and a rule can be found for an event (no null key, no null id, a known kind)."""
+    """Return whether an event has a flight and a known kind (no null in key, id or time)."""
     whole = fn.col("event").isin(*KINDS) & fn.col("event_id").isNotNull() & fn.col("event_time").isNotNull()
     for column in KEY:
         whole = whole & fn.col(column).isNotNull()
@@ -24,7 +24,11 @@ def is_readable() -> Column:
 
 
 def summed_up(events: DataFrame) -> DataFrame:
-    """One row: how many events, how many readable ones, and their first and last time_hour (microseconds)."""
+    """Return one row of statistics: `events`, `readable`, `low_us`, `high_us`.
+
+    These are the numbers of all and of readable events, and the first and last time_hour of readable ones,
+    microseconds since the epoch.
+    """
     hour = fn.when(is_readable(), fn.unix_micros("time_hour"))
     return events.agg(
         fn.count(fn.lit(1)).alias("events"),
@@ -35,7 +39,7 @@ def summed_up(events: DataFrame) -> DataFrame:
 
 
 def flights_told(events: DataFrame) -> DataFrame:
-    """One row per flight: what its first event of each kind tells, nothing yet looked up."""
+    """Return one row per flight with the columns of its first event of each kind, not yet enriched."""
     trace = fn.struct(
         fn.col("_tarn.source").alias("source"),
         fn.col("_tarn.partition").alias("partition"),
@@ -53,11 +57,11 @@ def flights_told(events: DataFrame) -> DataFrame:
 
 
 def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
-    """The rows of `flights_told` in the shape of silver; what cannot be looked up is null.
+    """Return the rows of `flights_told` with silver's columns; null where the reference has no match.
 
     Args:
         told: rows of `flights_told`.
-        reference: airlines, airports, planes and weather.
+        reference: airlines, airports, planes and weather, by name.
     """
     scheduled = fn.col("scheduled_at").isNotNull()
     airlines = reference["airlines"].select("carrier", fn.col("name").alias("airline"))
@@ -83,7 +87,7 @@ def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def unheard(changes: DataFrame, silver: DataFrame) -> DataFrame:
-    """Those of the changes that tell silver something it has not heard before."""
+    """Return the changes that carry an event kind that silver lacks for the flight (anti-join)."""
     known = silver.select(
         *KEY, *(fn.col(heard(kind).name).isNotNull().alias(f"has_{kind}") for kind in KINDS)
     )
@@ -95,7 +99,7 @@ def unheard(changes: DataFrame, silver: DataFrame) -> DataFrame:
 
 
 def merged(silver: DataFrame, changes: DataFrame) -> DataFrame:
-    """What silver holds after the changes: the meaning of the MERGE, for tests and for readers."""
+    """Return silver after the changes: the semantics of the MERGE, for tests and as documentation."""
     s, c = silver.alias("s"), changes.alias("c")
     on = [fn.col(f"s.{k}") == fn.col(f"c.{k}") for k in KEY]
     columns = [fn.coalesce(fn.col(f"s.{k}"), fn.col(f"c.{k}")).alias(k) for k in KEY]
@@ -110,7 +114,7 @@ def merged(silver: DataFrame, changes: DataFrame) -> DataFrame:
 
 
 def in_groups(silver: DataFrame, gold: Gold) -> DataFrame:
-    """The flights whose schedule is known, with the columns of their group."""
+    """Return the flights with a known schedule, with the columns of their group (`key_*`, `label_*`)."""
     labels = {f"label_{name}": fn.expr(e) for name, e in gold.labels.items()}
     keys = {f"key_{name}": fn.expr(e) for name, e in gold.keys.items()}
     return silver.where(fn.col("scheduled_at").isNotNull()).select(
@@ -124,7 +128,7 @@ def in_groups(silver: DataFrame, gold: Gold) -> DataFrame:
 
 
 def delays(grouped: DataFrame, gold: Gold) -> DataFrame:
-    """The answers: one row per group, in the shape of the gold table."""
+    """Return the aggregates: one row per group, with the columns of the gold table."""
     on_time = fn.when(fn.col("arr_delay").isNotNull(), (fn.col("arr_delay") < 15).cast("double"))
     answers = grouped.groupBy(*(fn.col(f"key_{k}").alias(k) for k in gold.keys)).agg(
         *(fn.max(f"label_{name}").alias(name) for name in gold.labels),
@@ -138,12 +142,12 @@ def delays(grouped: DataFrame, gold: Gold) -> DataFrame:
 
 
 def touched(grouped: DataFrame, gold: Gold, changed: str) -> DataFrame:
-    """All flights of the groups in which a flight changed.
+    """Return all flights of the groups that contain a changed flight.
 
     Args:
         grouped: rows of `in_groups`.
-        gold: whose groups.
-        changed: SQL condition over `_tarn` that holds for changed flights.
+        gold: the gold table that defines the groups.
+        changed: SQL condition over `_tarn` that selects changed flights.
     """
     keys = [f"key_{k}" for k in gold.keys]
     groups = (

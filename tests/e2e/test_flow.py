@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tarn.flights import dataset
-from tarn.flights.events import Shares, Stream
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import NoiseRates, Stream
 from tests.support.stack import Stack, eventually
 
 MESSAGES, RATE = 3_000, 500
@@ -18,8 +18,8 @@ FLOWED_S = 150
 
 def scheduled(messages: int) -> set[str]:
     """Keys of the flights whose schedule is among the first `messages` messages of the stream."""
-    shares = Shares(duplicates=0.02, late=0.05, broken=0.001)
-    stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), shares=shares, seed=1)
+    noise = NoiseRates(duplicates=0.02, late=0.05, broken=0.001)
+    stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), noise=noise, seed=1)
     found = stream.messages(0, messages, now=datetime.now(UTC))
     return {m.key.decode() for m in found if b'"event":"scheduled"' in m.value}
 

@@ -14,14 +14,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tarn.flights import dataset
-from tarn.flights.events import Message, Shares, Stream
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import Message, NoiseRates, Stream
 from tarn_jobs import reference
 from tarn_jobs.lake import Lake
 from tests.support import bronze, oracle
 
 DAYS = ("2013-01-01", "2013-02-08", "2013-07-27")
-SHARES = Shares(duplicates=0.02, late=0.05, broken=0.001)
+NOISE = NoiseRates(duplicates=0.02, late=0.05, broken=0.001)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -33,8 +33,8 @@ def some_flights() -> pa.Table:
     return table.filter(pc.is_in(pc.binary_join_element_wise(*padded, "-"), pa.array(DAYS)))
 
 
-def stream(shares: Shares = SHARES, seed: int = 1) -> Stream:
-    return Stream(some_flights(), dataset.read_reference("airports"), shares=shares, seed=seed)
+def stream(noise: NoiseRates = NOISE, seed: int = 1) -> Stream:
+    return Stream(some_flights(), dataset.read_reference("airports"), noise=noise, seed=seed)
 
 
 def messages(of: Stream, parts: int = 1) -> Iterator[list[Message]]:

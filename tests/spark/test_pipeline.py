@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tarn.flights.events import Shares
+from tarn_demo.flights.events import NoiseRates
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, PositionError, newest
@@ -148,7 +148,7 @@ def test_an_unknown_event_in_bronze_is_counted_and_passed_over(lake: Lake) -> No
     """Ingest's spec rejects it; a row from before that, or written by hand, does no harm either."""
     flights.load_reference(lake)
     log, steps = bronze.Log(kinds=None), list[Step]()
-    good = next(flights.messages(flights.stream(Shares())))
+    good = next(flights.messages(flights.stream(NoiseRates())))
     strange = [m._replace(value=m.value.replace(b'"departed"', b'"teleported"')) for m in good[:400]]
     ignored = bronze.append(lake, log, [m for m in strange if b"teleported" in m.value])
     assert ignored > 0

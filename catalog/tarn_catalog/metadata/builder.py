@@ -1,4 +1,4 @@
-"""Metadata in the course of one commit, and how fields of an update are read. Pure."""
+"""The state of table metadata during one commit, and typed access to the fields of an update. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataBuilder:
-    """Metadata in the course of one commit.
+    """Immutable table metadata under construction; each update returns a new builder.
 
     Attributes:
-        meta: as it is now; the very object `base` as long as nothing has changed.
-        base: as it was.
-        now_ms: the time of the commit.
-        updated_ms: the time that an added snapshot gives the commit.
-        last_schema: the schema id that -1 means.
-        last_spec: the spec id that -1 means.
-        last_order: the sort order id that -1 means.
-        added: ids of snapshots that this commit added.
+        meta: the current metadata; the same object as `base` while nothing has changed.
+        base: the metadata before the commit.
+        now_ms: the time of the commit, milliseconds since the epoch.
+        updated_ms: the commit time taken from an added snapshot, milliseconds since the epoch.
+        last_schema: the schema id that -1 refers to.
+        last_spec: the partition spec id that -1 refers to.
+        last_order: the sort order id that -1 refers to.
+        added: ids of the snapshots that this commit added.
         was_main: ids that this commit made the current snapshot, in order.
         removed: whether this commit removed snapshots.
     """
@@ -38,15 +38,15 @@ class MetadataBuilder:
     removed: bool = False
 
     def set(self, **values: Any) -> MetadataBuilder:
-        """With these fields of the metadata (underscores for hyphens)."""
+        """Return a builder with these metadata fields set (underscores in names stand for hyphens)."""
         return replace(self, meta={**self.meta, **{k.replace("_", "-"): v for k, v in values.items()}})
 
 
 def check_format_version(value: Any) -> int:
-    """The format version as a number.
+    """Return the format version as an integer.
 
     Raises:
-        InvalidError: it is none that the catalog knows.
+        InvalidError: the value is not a supported version.
     """
     try:
         version = int(value)
@@ -58,10 +58,15 @@ def check_format_version(value: Any) -> int:
 
 
 def get(update: Json, name: str, kind: type) -> Any:
-    """A field of an update (no kind of field is a bool).
+    """Return a field of an update, checked to be of type `kind`; a bool never passes.
+
+    Args:
+        update: JSON of the update.
+        name: the field's name.
+        kind: the required Python type.
 
     Raises:
-        InvalidError: it is missing or of another kind.
+        InvalidError: the field is missing or of another type.
     """
     value = update.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -71,10 +76,10 @@ def get(update: Json, name: str, kind: type) -> Any:
 
 
 def numbers(update: Json, name: str) -> set[int]:
-    """A field of an update that is a list of ids.
+    """Return a field of an update that is a list of ids, as a set.
 
     Raises:
-        InvalidError: it is not.
+        InvalidError: the field is missing or not a list of integers.
     """
     found = get(update, name, list)
     if not all(type(number) is int for number in found):

@@ -1,8 +1,8 @@
-"""How much history a table keeps: the rule of `tarn.core.history`, applied to every commit. Pure.
+"""Snapshot expiry on commit: applies the retention rule of `tarn.core.history` to every commit. Pure.
 
-Old snapshots go with the very commit that adds one, whoever sends it: metadata stays small however long a
-table lives and however often it is committed to, and no process has to know the tables (invariant I8). Only
-metadata goes; the files stay until the reaper takes them (invariant I7).
+Each commit that adds a snapshot, from any client, also removes old ones. So metadata stays small however old
+the table and however frequent its commits, and no process has to keep a list of tables (invariant I8). Only
+metadata entries are removed; the files stay until the reaper deletes them (invariant I7).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ DEFAULT = Retention()
 
 
 def check(properties: Mapping[str, str]) -> None:
-    """Nothing, if the table's properties say in a way that can be used what it keeps.
+    """Require that the table's retention properties are valid.
 
     Raises:
-        InvalidError: they do not.
+        InvalidError: a property has an invalid value.
     """
     retention_of(properties, DEFAULT)
 
 
 def trimmed(draft: MetadataBuilder) -> MetadataBuilder:
-    """Without the snapshots that a commit which adds one makes superfluous.
+    """Return the builder without the snapshots to expire; unchanged if the commit adds no snapshot.
 
     Raises:
-        InvalidError: a property cannot be used.
+        InvalidError: a retention property has an invalid value.
     """
     rule = retention_of(draft.meta["properties"], DEFAULT)
     if rule is None or not draft.added:
@@ -40,17 +40,17 @@ def trimmed(draft: MetadataBuilder) -> MetadataBuilder:
 
 
 def may_have_been_committed(updates: Sequence[Json], meta: Json) -> bool:
-    """Whether the snapshots that refused updates add may have been in the table and be gone from it since.
+    """Return whether the snapshots of rejected updates may have been committed and expired since.
 
-    A client that repeats a commit without a key, long after its answer was lost, must hear "unknown" then:
-    told "refused", it would delete files that the table uses (invariants I3, I4).
+    A client that retries a commit without an idempotency key, long after the response was lost, must then get
+    "unknown": on "conflict" it would delete files that the table references (invariants I3, I4).
     """
     added = [u.get("snapshot") for u in updates if u.get("action") == "add-snapshot"]
     return bool(added) and all(isinstance(s, dict) and may_be_thinned(meta, s) for s in added)
 
 
 def is_as_late(updates: Sequence[Json], meta: Json) -> bool:
-    """Whether the metadata is from after the time at which the snapshots that updates add had their turn."""
+    """Return whether `last-sequence-number` reaches that of every snapshot that the updates add."""
     last = int(meta.get("last-sequence-number") or 0)
     numbers = [u["snapshot"]["sequence-number"] for u in updates if u.get("action") == "add-snapshot"]
     return all(number <= last for number in numbers)

@@ -1,7 +1,8 @@
-"""Schemas, partition specs and sort orders as parsed JSON: checks and fresh ids. Pure.
+"""Schemas, partition specs and sort orders as parsed JSON: validation and assignment of field ids. Pure.
 
-pyiceberg's models do not know every type of format v3 (variant), so these work on the JSON of the
-specification (https://iceberg.apache.org/spec/, Appendix C) itself.
+Sections of the Iceberg table specification: "Schemas and Data Types", "Partitioning" with "Partition
+Transforms", "Sorting", and "Appendix C: JSON serialization" (https://iceberg.apache.org/spec/). The functions
+work on that JSON itself because pyiceberg's models lack types of format v3 (variant).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _TRANSFORM = re.compile(r"identity|year|month|day|hour|void|bucket\[[1-9]\d*\]|t
 
 
 def walk(schema: Json) -> Iterator[tuple[int, str, Any, Json]]:
-    """Every field at any depth as (id, dotted path, type, the JSON that holds it).
+    """Yield every field at any depth as (id, dotted path, type, the JSON object that declares it).
 
     Raises:
-        InvalidError: the JSON is no schema.
+        InvalidError: the JSON is not a valid schema.
     """
     yield from _walk_struct(schema, "", 0)
 
@@ -83,11 +84,13 @@ def _walk_type(kind: Any, prefix: str, depth: int) -> Iterator[tuple[int, str, A
 
 
 def check_schema(schema: Json, format_version: int) -> int:
-    """The highest field id of a schema that is fit for the format version.
+    """Validate a schema for a format version and return its highest field id, 0 without fields.
+
+    Specification: "Schemas and Data Types", with "Identifier Field IDs" and "Default values".
 
     Raises:
-        InvalidError: it is no schema, an id is used twice, an identifier field is missing, or a type or a
-            default value is not supported before a later format version.
+        InvalidError: the JSON is not a valid schema, a field id is used twice, an identifier field is
+            missing, or a type or a default value requires a later format version.
     """
     by_id: dict[int, str] = {}
     problems: list[str] = []
@@ -122,14 +125,20 @@ def _identifiers(schema: Json) -> list[int]:
 
 
 def same_schema(a: Json, b: Json) -> bool:
-    """Whether two schemas have equal fields and identifier fields, whatever their schema ids."""
+    """Return whether two schemas have equal fields and identifier fields, ignoring their schema ids."""
     return a["fields"] == b["fields"] and sorted(a.get("identifier-field-ids") or ()) == sorted(
         b.get("identifier-field-ids") or ()
     )
 
 
 def fresh_schema(schema: Json) -> tuple[Json, dict[int, int]]:
-    """The schema with ids given afresh from 1, a level at a time, and the map from old ids to new ones."""
+    """Return the schema with new field ids from 1, assigned level by level, and the map from old to new ids.
+
+    Specification: "Schemas and Data Types" (field ids are unique in a schema). The new schema id is 0.
+
+    Raises:
+        InvalidError: the JSON is not a valid schema, or an identifier field is missing.
+    """
     new_ids: dict[int, int] = {}
 
     def give(old: int) -> int:
@@ -192,17 +201,20 @@ def _fields(value: Json, what: str) -> list[Json]:
 def spec_fields(
     spec: Json, schema: Json, *, last_id: int, new_ids: Mapping[int, int] | None = None
 ) -> list[Json]:
-    """The checked fields of a partition spec; ids above `last_id` are given to those that have none.
+    """Return the validated fields of a partition spec; fields without an id get ids above `last_id`.
+
+    Specification: "Partitioning", "Partition Transforms"; JSON as in Appendix C.
 
     Args:
         spec: JSON of an unbound partition spec.
-        schema: the schema it is for, with final ids.
-        last_id: the last partition field id in use.
-        new_ids: if given, source ids are old ones that this maps, and all field ids are given afresh.
+        schema: the schema that the spec is for, with final field ids.
+        last_id: the last assigned partition field id.
+        new_ids: if given, maps the spec's source ids to those of `schema`, and all partition field ids are
+            newly assigned.
 
     Raises:
-        InvalidError: a source column is missing, a name is taken, or a transform is not known or does not
-            take the column's type.
+        InvalidError: a source column is missing, a name is taken, or a transform is unknown or does not
+            accept the column's type.
     """
     fields = _fields(spec, "partition spec")
     columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
@@ -240,7 +252,17 @@ def spec_fields(
 
 
 def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None = None) -> list[Json]:
-    """The checked fields of a sort order. Arguments and errors as `spec_fields`."""
+    """Return the validated fields of a sort order (specification: "Sorting").
+
+    Args:
+        order: JSON of an unbound sort order.
+        schema: the schema that the order is for, with final field ids.
+        new_ids: if given, maps the order's source ids to those of `schema`.
+
+    Raises:
+        InvalidError: a source column is missing, a transform, direction or null order is unknown, or a
+            transform does not accept the column's type.
+    """
     fields = _fields(order, "sort order")
     columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
     out: list[Json] = []
@@ -262,10 +284,12 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
 
 
 def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[str, Any]], what: str) -> None:
-    """Nothing, if the transform takes the column's type: engines neither read nor drop a table else.
+    """Require that the transform accepts the type of each source column.
+
+    Otherwise engines could neither read nor drop the table.
 
     Raises:
-        InvalidError: it does not.
+        InvalidError: the transform does not accept a column's type.
     """
     for source in sources:
         path, kind = columns.get(source, ("", None))
@@ -278,10 +302,10 @@ def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[s
 
 
 def check_bound(meta: Json) -> None:
-    """Nothing, if the default spec and sort order fit the current schema.
+    """Require that the default partition spec and sort order fit the current schema.
 
     Raises:
-        InvalidError: a source column of theirs is not in it, or has a type that the transform does not take.
+        InvalidError: a source column is not in the schema, or its type is not accepted by the transform.
     """
     schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
     columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}

@@ -1,4 +1,8 @@
-"""The table updates that are about snapshots, branches, tags and statistics. Pure."""
+"""Table updates on snapshots, branches, tags and statistics. Pure.
+
+Updates are named as in the REST specification (OpenAPI `TableUpdate`). Their effect on metadata follows
+"Snapshots", "Snapshot References", "Row Lineage" and "Table Statistics" of the Iceberg table specification.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,15 @@ MAIN = "main"
 
 
 def add_snapshot(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
-    """Add a snapshot: newer than the last one, and with row ids that are free."""
+    """Apply `AddSnapshotUpdate`: add a snapshot with a new sequence number and an unused row id range.
+
+    Specification: "Snapshots", "Sequence Numbers"; "Row Lineage" from format v3.
+
+    Raises:
+        InvalidError: the snapshot is malformed, its id is in use, or the table has no schema, partition spec
+            or sort order yet.
+        ConflictError: the sequence number or `first-row-id` is behind the table's: another commit won.
+    """
     meta = draft.meta
     snapshot = get(update, "snapshot", dict)
     snapshot_id = get(snapshot, "snapshot-id", int)
@@ -44,7 +56,11 @@ def add_snapshot(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _check_snapshot(snapshot: Json, format_version: int) -> None:
-    """Nothing, if readers of this format version will understand the snapshot."""
+    """Require the fields that readers of this format version expect of a snapshot.
+
+    Raises:
+        InvalidError: a field is missing or malformed.
+    """
     for name in ("parent-snapshot-id", "sequence-number", "schema-id"):
         if snapshot.get(name) is not None or (name == "sequence-number" and format_version > 1):
             get(snapshot, name, int)
@@ -79,7 +95,13 @@ _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 
 
 def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
-    """Make a branch or tag name a snapshot; `main` also sets the current one."""
+    """Apply `SetSnapshotRefUpdate`: point a branch or tag at a snapshot; `main` also sets the current one.
+
+    Specification: "Snapshot References" and the fields of "Snapshot Retention Policy".
+
+    Raises:
+        InvalidError: the ref type, a retention field or the snapshot id is invalid.
+    """
     meta = draft.meta
     name, kind = get(update, "ref-name", str), str(get(update, "type", str)).lower()
     snapshot_id = get(update, "snapshot-id", int)
@@ -105,7 +127,7 @@ def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     values: Json = {"refs": {**refs, name: ref}}
     if name == MAIN and (meta.get("current-snapshot-id") != snapshot_id or MAIN not in refs):
         log = meta.get("snapshot-log") or []
-        # Readers refuse a log that goes back in time, and clients' clocks do: never order by them.
+        # Readers reject a log whose timestamps decrease, and client clocks go back: never order by them.
         at_ms = (
             draft.updated_ms if snapshot_id in draft.added and draft.updated_ms is not None else draft.now_ms
         )
@@ -118,7 +140,13 @@ def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def remove_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
-    """Remove a branch or tag; without `main` there is no current snapshot, but still a history."""
+    """Apply `RemoveSnapshotRefUpdate`: remove a branch or tag.
+
+    Removing `main` leaves the table without a current snapshot but keeps its history.
+
+    Raises:
+        InvalidError: `ref-name` is missing.
+    """
     name = get(update, "ref-name", str)
     refs = draft.meta.get("refs") or {}
     if name not in refs:
@@ -130,7 +158,11 @@ def remove_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder
 
 
 def remove_snapshots(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
-    """Remove snapshots with their statistics; `finish` sees to the refs."""
+    """Apply `RemoveSnapshotsUpdate`: remove snapshots and their statistics; `finish` checks the refs.
+
+    Raises:
+        InvalidError: `snapshot-ids` is not a list of integers.
+    """
     meta, gone = draft.meta, numbers(update, "snapshot-ids")
     kept = [s for s in meta["snapshots"] if s["snapshot-id"] not in gone]
     if len(kept) == len(meta["snapshots"]):
@@ -144,7 +176,17 @@ def remove_snapshots(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def setter(field: str, name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
-    """The update that sets the statistics file of a snapshot."""
+    """Return `SetStatisticsUpdate` or `SetPartitionStatisticsUpdate`: set a snapshot's statistics file.
+
+    Specification: "Table Statistics", "Partition Statistics".
+
+    Args:
+        field: the field of the update that holds the file.
+        name: the metadata list to change, `statistics` or `partition-statistics`.
+
+    Returns:
+        The update function; it raises InvalidError if a required field of the file is missing or malformed.
+    """
 
     def set_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
         file = get(update, field, dict)
@@ -162,7 +204,11 @@ def setter(field: str, name: str) -> Callable[[MetadataBuilder, Json], MetadataB
 
 
 def _check_blob(blob: object) -> None:
-    """Nothing, if readers understand the description of a statistics blob."""
+    """Require the fields of blob metadata ("Table Statistics").
+
+    Raises:
+        InvalidError: a field is missing or malformed.
+    """
     if not isinstance(blob, dict):
         raise InvalidError(
             "Cannot parse set-statistics: blob-metadata holds something that is no JSON object"
@@ -179,7 +225,7 @@ def _check_blob(blob: object) -> None:
 
 
 def remover(name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
-    """The update that removes the statistics file of a snapshot."""
+    """Return `RemoveStatisticsUpdate` or `RemovePartitionStatisticsUpdate` for the metadata list `name`."""
 
     def remove_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
         snapshot_id = get(update, "snapshot-id", int)
@@ -191,7 +237,11 @@ def remover(name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
 
 
 def snapshot_log(draft: MetadataBuilder) -> list[Json]:
-    """The log without snapshots that were current only within this commit or lie before a removed one."""
+    """Return the snapshot log without intermediate snapshots and without what precedes a removed snapshot.
+
+    Intermediate are snapshots that this commit both added and replaced as current. Specification:
+    `snapshot-log` in "Table Metadata Fields".
+    """
     meta = draft.meta
     passing = {i for i in draft.was_main if i in draft.added and i != meta.get("current-snapshot-id")}
     known = {s["snapshot-id"] for s in meta["snapshots"]}

@@ -1,7 +1,8 @@
-"""Table metadata as parsed JSON: what a new table starts with, requirements, and the frame of a commit. Pure.
+"""Table metadata as parsed JSON: new tables, commit requirements, applying a commit. Pure.
 
-Metadata values are never changed in place and never copied as a whole: an update makes a new top-level object
-and new copies of the lists that it touches.
+Follows the Iceberg table specification, section "Table Metadata Fields", and the REST specification
+(`TableRequirement`, `CommitTableRequest`). Metadata is never changed in place nor deep-copied: an update
+creates a new top-level object and new copies of the lists that it changes.
 """
 
 from __future__ import annotations
@@ -37,19 +38,21 @@ def new_table(
     table_uuid: str,
     now_ms: int,
 ) -> Json:
-    """The metadata of a new table, with ids given afresh.
+    """Return the metadata of a new table, with newly assigned field ids.
+
+    Specification: "Table Metadata Fields".
 
     Args:
-        schema: JSON of its schema.
-        spec: JSON of its partition spec; unpartitioned without.
-        order: JSON of its sort order; unsorted without.
-        properties: `format-version` chooses the format; other reserved ones are left out.
-        location: from the catalog.
-        table_uuid: fresh.
+        schema: JSON of the schema.
+        spec: JSON of the partition spec; None for unpartitioned.
+        order: JSON of the sort order; None for unsorted.
+        properties: table properties; `format-version` selects the format, other reserved names are dropped.
+        location: the table location that the catalog assigned.
+        table_uuid: a new UUID.
         now_ms: milliseconds since the epoch.
 
     Raises:
-        InvalidError: something of it cannot be used.
+        InvalidError: an argument is invalid.
     """
     format_version = check_format_version(properties.get("format-version", FORMAT_VERSION_DEFAULT))
     fresh, new_ids = fresh_schema(schema)
@@ -79,7 +82,7 @@ def new_table(
 
 
 def empty(*, table_uuid: str, format_version: int) -> Json:
-    """What a commit that creates a table starts from."""
+    """Return the empty metadata that a create transaction applies its updates to."""
     meta: Json = {
         "format-version": format_version,
         "table-uuid": table_uuid,
@@ -115,17 +118,17 @@ def commit(
     now_ms: int,
     previous_location: str | None,
 ) -> Json | None:
-    """The metadata after all updates, or None if they change nothing.
+    """Return the metadata after all updates, or None if they change nothing.
 
     Args:
-        base: the metadata they apply to.
-        updates: in order, as in the REST specification.
+        base: the metadata that the updates apply to.
+        updates: `TableUpdate` objects of the REST specification, in order.
         now_ms: milliseconds since the epoch.
-        previous_location: where `base` is stored, for the log; None for a new table.
+        previous_location: where `base` is stored, for `metadata-log`; None for a new table.
 
     Raises:
         InvalidError: an update cannot be applied.
-        ConflictError: an update contradicts what another commit did.
+        ConflictError: an update contradicts a concurrent commit.
     """
     draft = MetadataBuilder(meta=base, base=base, now_ms=now_ms)
     for update in updates:
@@ -154,7 +157,10 @@ def _metadata_log(meta: Json, base: Json, previous_location: str) -> list[Json]:
 
 
 def with_v1_fields(meta: Json) -> Json:
-    """With the two fields that readers of format v1 need, or without them for later formats."""
+    """Return the metadata with `schema` and `partition-spec` for format v1, unchanged for later formats.
+
+    In format v1 `last-sequence-number` is dropped. Specification: "Table Metadata Fields".
+    """
     if meta["format-version"] > 1:
         return meta
     schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
@@ -165,17 +171,21 @@ def with_v1_fields(meta: Json) -> Json:
 
 
 def check_requirements(requirements: Sequence[Json], meta: Json | None) -> None:
-    """Nothing, if all requirements hold.
+    """Require that all requirements of a commit hold.
+
+    Supports all requirements of the REST specification: `AssertCreate`, `AssertTableUUID`,
+    `AssertRefSnapshotId`, `AssertLastAssignedFieldId`, `AssertCurrentSchemaId`,
+    `AssertLastAssignedPartitionId`, `AssertDefaultSpecId` and `AssertDefaultSortOrderId`.
 
     Args:
-        requirements: as in the REST specification.
-        meta: the current metadata; None if there is no table.
+        requirements: `TableRequirement` objects of the REST specification.
+        meta: the current metadata; None if the table does not exist.
 
     Raises:
-        ConflictError: one does not hold.
-        InvalidError: one is not known.
+        ConflictError: a requirement does not hold.
+        InvalidError: a requirement type is unknown, or a field of one is missing.
     """
-    # Whether it is the same table at all comes first: what follows would only confuse.
+    # AssertTableUUID goes first: for another table, any other failed requirement would be misleading.
     for requirement in sorted(requirements, key=lambda one: one.get("type") != "assert-table-uuid"):
         _check_requirement(requirement, meta)
 
@@ -248,11 +258,11 @@ def _get(requirement: Json, name: str) -> Any:
 
 
 def already_applied(updates: Sequence[Json], meta: Json) -> bool:
-    """Whether the snapshots that the updates add are all in the metadata already (invariant I4).
+    """Return whether all snapshots that the updates add are already in the metadata (invariant I4).
 
-    A snapshot is the same if its content is, or if its id is among the ancestors of a branch that the updates
-    move: clients keep the id when they rebase, so the content may be that of an earlier attempt. False if the
-    updates add none.
+    A snapshot matches if its content is equal, or if its id is an ancestor of a branch that the updates set:
+    clients keep the snapshot id when they rebase, so the content may come from an earlier attempt. Return
+    False if the updates add no snapshot.
     """
     added = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
     wanted: dict[int, Json] = {}
@@ -289,6 +299,6 @@ def _same(a: Json, b: Json) -> bool:
 
 
 def refs_only(meta: Json) -> Json:
-    """The metadata with only those snapshots that a branch or tag names (`snapshots=refs`)."""
+    """Return the metadata with only the snapshots that a branch or tag references (`snapshots=refs`)."""
     named = {ref["snapshot-id"] for ref in (meta.get("refs") or {}).values()}
     return {**meta, "snapshots": [s for s in meta["snapshots"] if s["snapshot-id"] in named]}

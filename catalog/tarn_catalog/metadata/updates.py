@@ -1,7 +1,9 @@
-"""The table updates of the REST specification, each a small pure function on parsed JSON.
+"""The table updates of the REST specification (OpenAPI `TableUpdate`), as pure functions on parsed JSON.
 
-`apply(draft, update)` gives the next draft; nothing is changed in place, and only the lists that an update
-touches are copied. `-1` for a schema, spec or sort order means the one that was added last in this commit.
+`apply(draft, update)` returns the next builder. Nothing is changed in place, and only the lists that an
+update changes are copied. The id `-1` in `SetCurrentSchemaUpdate`, `SetDefaultSpecUpdate` and
+`SetDefaultSortOrderUpdate` means the one added last in this commit. Iceberg table specification: "Table
+Metadata Fields", "Schema Evolution", "Partition Evolution", "Sorting", "Encryption Keys".
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from tarn_catalog.metadata.snapshots import (
 )
 
 LAST_ADDED = -1
-# Names that engines use for what is no property of a table.
+# Reserved by engines for values that are not table properties.
 RESERVED_PROPERTIES = frozenset(
     {
         "format-version",
@@ -54,6 +56,7 @@ _INSTEAD = {
 
 
 def _assign_uuid(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `AssignUUIDUpdate`; the UUID of an existing table cannot change."""
     try:
         wanted = str(UUID(get(update, "uuid", str)))
     except ValueError as e:
@@ -64,6 +67,7 @@ def _assign_uuid(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _upgrade_format_version(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `UpgradeFormatVersionUpdate` (table specification: "Format Versioning")."""
     wanted, current = get(update, "format-version", int), draft.meta["format-version"]
     if wanted > FORMAT_VERSION_MAX:
         raise InvalidError(
@@ -89,6 +93,7 @@ def _upgrade_format_version(draft: MetadataBuilder, update: Json) -> MetadataBui
 
 
 def _add_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `AddSchemaUpdate`; an equal schema is reused."""
     meta = draft.meta
     schema = get(update, "schema", dict)
     highest = check_schema(schema, meta["format-version"])
@@ -107,6 +112,18 @@ def _add_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _chosen(draft: MetadataBuilder, wanted: int, last: int | None, ids: set[int], what: str) -> int:
+    """Return the id that a set-current or set-default update refers to.
+
+    Args:
+        draft: the builder, unused.
+        wanted: the requested id; -1 means `last`.
+        last: the id added last in this commit, if any.
+        ids: the known ids.
+        what: `schema`, `partition spec` or `sort order`, for error messages.
+
+    Raises:
+        InvalidError: the id is unknown, or -1 without an added one.
+    """
     if wanted == LAST_ADDED:
         if last is None:
             raise InvalidError(f"Cannot set last added {what}: no {what} has been added")
@@ -118,12 +135,14 @@ def _chosen(draft: MetadataBuilder, wanted: int, last: int | None, ids: set[int]
 
 
 def _set_current_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `SetCurrentSchemaUpdate`."""
     ids = {s["schema-id"] for s in draft.meta["schemas"]}
     chosen = _chosen(draft, get(update, "schema-id", int), draft.last_schema, ids, "schema")
     return draft if chosen == draft.meta["current-schema-id"] else draft.set(current_schema_id=chosen)
 
 
 def _current_schema(meta: Json) -> Json:
+    """Return the current schema, or the last one if none is set as current."""
     for schema in meta["schemas"]:
         if schema["schema-id"] == meta["current-schema-id"]:
             return dict(schema)
@@ -140,6 +159,7 @@ def _shape(fields: list[Json]) -> list[tuple[Any, ...]]:
 
 
 def _add_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `AddPartitionSpecUpdate`; an equal spec is reused."""
     meta = draft.meta
     fields = spec_fields(get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
     last_id = max([meta["last-partition-id"], *(f["field-id"] for f in fields)])
@@ -158,12 +178,14 @@ def _add_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _set_default_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `SetDefaultSpecUpdate`."""
     ids = {s["spec-id"] for s in draft.meta["partition-specs"]}
     chosen = _chosen(draft, get(update, "spec-id", int), draft.last_spec, ids, "partition spec")
     return draft if chosen == draft.meta["default-spec-id"] else draft.set(default_spec_id=chosen)
 
 
 def _add_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `AddSortOrderUpdate`; an equal order is reused, order id 0 is unsorted."""
     meta = draft.meta
     fields = order_fields(get(update, "sort-order", dict), _current_schema(meta))
     for known in meta["sort-orders"]:
@@ -176,17 +198,20 @@ def _add_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _set_default_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `SetDefaultSortOrderUpdate`."""
     ids = {o["order-id"] for o in draft.meta["sort-orders"]}
     chosen = _chosen(draft, get(update, "sort-order-id", int), draft.last_order, ids, "sort order")
     return draft if chosen == draft.meta["default-sort-order-id"] else draft.set(default_sort_order_id=chosen)
 
 
 def _set_location(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `SetLocationUpdate`, without a trailing slash."""
     location = get(update, "location", str).rstrip("/")
     return draft if location == draft.meta["location"] else draft.set(location=location)
 
 
 def _set_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `SetPropertiesUpdate`; reserved names are rejected."""
     wanted = update.get("updates", update.get("updated"))
     if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
         raise InvalidError("Cannot parse update set-properties: field updates must map names to strings")
@@ -201,6 +226,7 @@ def _set_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _remove_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `RemovePropertiesUpdate`; absent names are ignored."""
     gone = update.get("removals", update.get("removed"))
     if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
         raise InvalidError("Cannot parse remove-properties: field removals must be a list of names")
@@ -209,6 +235,7 @@ def _remove_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _remove_specs(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `RemovePartitionSpecsUpdate`; the default spec cannot be removed."""
     gone = numbers(update, "spec-ids")
     if draft.meta["default-spec-id"] in gone:
         raise InvalidError("Cannot remove the default partition spec")
@@ -217,6 +244,7 @@ def _remove_specs(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _remove_schemas(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `RemoveSchemasUpdate`; the current schema cannot be removed."""
     gone = numbers(update, "schema-ids")
     if draft.meta["current-schema-id"] in gone:
         raise InvalidError("Cannot remove the current schema")
@@ -225,6 +253,7 @@ def _remove_schemas(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def _add_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `AddEncryptionKeyUpdate` (format v3; table specification: "Encryption Keys")."""
     key = get(update, "encryption-key", dict)
     key_id = get(key, "key-id", str)
     if draft.meta["format-version"] < 3:
@@ -234,6 +263,7 @@ def _add_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder
 
 
 def _remove_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+    """Apply `RemoveEncryptionKeyUpdate`; an unknown key is ignored."""
     key_id = get(update, "key-id", str)
     keys = draft.meta.get("encryption-keys") or []
     others = [k for k in keys if k["key-id"] != key_id]
@@ -268,11 +298,11 @@ _UPDATES: dict[str, Callable[[MetadataBuilder, Json], MetadataBuilder]] = {
 
 
 def apply(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
-    """The draft after one update.
+    """Return the builder after one `TableUpdate`.
 
     Raises:
-        InvalidError: it cannot be applied.
-        ConflictError: it contradicts what another commit did.
+        InvalidError: the action is unknown, or the update cannot be applied.
+        ConflictError: the update contradicts a concurrent commit.
     """
     action = update.get("action")
     function = _UPDATES.get(action) if isinstance(action, str) else None
@@ -282,11 +312,11 @@ def apply(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
 
 
 def finish(draft: MetadataBuilder) -> Json:
-    """The metadata of a draft after its last update, whole and checked.
+    """Return the complete, validated metadata after the last update.
 
     Raises:
-        InvalidError: the whole does not hold together.
-        ConflictError: a removed snapshot is still named by a branch or tag.
+        InvalidError: the metadata is inconsistent.
+        ConflictError: a branch or tag references a removed snapshot.
     """
     meta, base = dict(draft.meta), draft.base
     for name, what in (

@@ -1,4 +1,7 @@
-"""Is a metadata file that somebody wants to register one that the catalog can go on from? Pure."""
+"""Validation of the metadata file of a register-table request. Pure.
+
+REST specification: `RegisterTableRequest`; Iceberg table specification: "Table Metadata Fields".
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ _FIELDS: tuple[tuple[str, type], ...] = (
 
 
 def check_file(location: str, roots: WarehouseLayout) -> str:
-    """The key of a metadata file, if it lies where one may lie.
+    """Return the store key of a metadata file; its location must match `<table>/metadata/*.metadata.json`.
 
     Raises:
-        InvalidLocationError: it does not.
+        InvalidLocationError: the location has another form, or lies outside the warehouse.
     """
     folder, _, name = location.rpartition("/")
     table, _, last = folder.rpartition("/")
@@ -48,16 +51,17 @@ def check_file(location: str, roots: WarehouseLayout) -> str:
 
 
 def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> Json:
-    """The metadata in a file, if the catalog can go on from it.
+    """Return the parsed metadata of a file if the catalog can commit on top of it.
 
     Args:
-        raw: what the file holds.
-        location: where it is.
-        roots: how keys and locations meet.
+        raw: the content of the file.
+        location: its location.
+        roots: the mapping between keys and locations.
 
     Raises:
-        InvalidError: it is no table metadata, or not whole.
-        InvalidLocationError: the table lies elsewhere, or its place is no place of its own.
+        InvalidError: the content is not complete, consistent table metadata ("Table Metadata Fields").
+        InvalidLocationError: the file lies outside the table's location, or that location is not one that the
+            catalog assigns to a table.
     """
     try:
         meta = orjson.loads(raw)
@@ -117,7 +121,7 @@ def _check_parts(meta: Json, format_version: int, location: str) -> None:
 
 
 def _plain(location: str) -> str:
-    """Without what engines of Hadoop's line write otherwise: `s3a://`, and `file:/` for `file:///`."""
+    """Return a location with Hadoop's spellings normalised: `s3a://` to `s3://`, `file:///` to `file:/`."""
     return re.sub("^file:/+", "file:/", re.sub("^s3[an]://", "s3://", location))
 
 

@@ -1,1 +1,1 @@
-"""What a client can ask of the catalog, without any transport."""
+"""The operations of the catalog, independent of the transport."""

@@ -1,4 +1,4 @@
-"""The catalog without any transport: what the HTTP routes and the embedded form both call."""
+"""The catalog without a transport, used by the HTTP routes and by the embedded catalog."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tarn_catalog.state.transactions import INTENT_WAIT_MS, Transactions
 
 
 class Catalog:
-    """All operations over one store. It holds no state of its own but caches of immutable objects.
+    """All operations over one store; in memory it keeps only caches.
 
     Args:
-        store: where everything is.
-        roots: how keys and locations meet.
-        patience: of register writes.
-        now_ms: milliseconds since the epoch.
-        intent_wait_ms: how long a change of several objects may stand still before another writer ends it.
+        store: the object store that holds all state.
+        roots: the mapping between keys and locations.
+        patience: retry policy of register writes.
+        now_ms: wall clock, milliseconds since the epoch.
+        intent_wait_ms: milliseconds that an intent must stay unchanged before another writer aborts it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Is the catalog usable? And is the store one that can be used at all?"""
+"""Health checks of the catalog, and the start-up check that the store supports conditional writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEALTH_SLOT = TableIdentifier(namespace=(), name="tarn health", key=f"{PROBE_PRE
 
 
 class StoreUnfitError(InvalidSettingError):
-    """The store breaks a promise that the catalog is built on."""
+    """The store violates a guarantee that the catalog depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,18 +147,18 @@ def check_store(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Nothing, once the store answers and keeps its promises.
+    """Wait until the store answers, then require that its conditional writes work as the catalog needs.
 
     Args:
         store: the store.
-        name: unique to this call; the check's keys lie under it.
-        wait_s_max: how long to wait for a store that does not answer, or does not know its user yet.
-        clock: monotonic seconds.
-        sleep: waits seconds.
+        name: unique to this call; the probe's keys start with it.
+        wait_s_max: how long to wait for a store that does not answer or does not know its user yet, seconds.
+        clock: monotonic clock, seconds.
+        sleep: waits for a number of seconds.
 
     Raises:
-        StoreUnfitError: a promise is broken; the message says which.
-        UnavailableError: it did not answer in time.
+        StoreUnfitError: a guarantee is violated; the message names it.
+        UnavailableError: the store did not answer in time.
     """
     started = logged = clock()
     attempt = 0
@@ -182,7 +182,7 @@ def check_store(
 
 
 class Health:
-    """Two levels of health. Neither leaves more than one pointer and one metadata file behind."""
+    """Two levels of health check; neither leaves more than one pointer and one metadata file behind."""
 
     def __init__(
         self, core: CatalogContext, tables: Tables, *, clock: Callable[[], float] = time.monotonic
@@ -194,7 +194,7 @@ class Health:
         self._seen: tuple[float, str | None] | None = None
 
     def shallow(self) -> str | None:
-        """What is wrong, after a read of the store; None if nothing is. An answer is kept for a second."""
+        """Read from the store; return the problem or None. The result is cached for one second."""
         with self._lock:
             if self._seen is not None and self._clock() - self._seen[0] < SHALLOW_KEPT_S:
                 return self._seen[1]
@@ -207,14 +207,14 @@ class Health:
             return problem
 
     def deep(self) -> str | None:
-        """What is wrong, after a commit to a table that no user can name; None if nothing is."""
+        """Commit to an internal table that users cannot name; return the problem or None."""
         problem: str | None = None
         with self._lock:
             for _ in range(DEEP_ATTEMPTS_MAX):
                 try:
                     self._commit()
                 except TarnError as e:
-                    # Another replica may just have replaced the file that this one was reading.
+                    # A concurrent replica may have replaced the metadata file during the read.
                     problem = e.message
                     if isinstance(e, UnavailableError | AccessError):
                         break
@@ -233,7 +233,7 @@ class Health:
         after = self._tables.commit(HEALTH_SLOT, [require], [update])
         if self._tables.load(HEALTH_SLOT).parsed["properties"].get("probe") is None:
             raise UnavailableError(f"the commit of {after.location} cannot be read back")
-        # The probe's table is nobody's: its old file may go at once.
+        # No user can reference the probe's table: its old metadata file can be deleted at once.
         self._core.store.delete(self._core.roots.key(before.location))
 
     def _create(self) -> None:
@@ -255,5 +255,5 @@ class Health:
             metadata=stored.location,
             uuid=table_uuid,
         )
-        # Lost to another replica: its table serves as well, and is loaded next.
+        # On conflict another replica created the table; that one is loaded next.
         self._core.write(HEALTH_SLOT.key, value, over=None)

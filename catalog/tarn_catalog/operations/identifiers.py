@@ -1,4 +1,4 @@
-"""Places for tables, what a client asks for, and what is checked about both."""
+"""Table identifiers, create requests and their validation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tarn_catalog.state.pointer import Pointer, PointerState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableIdentifier:
-    """A place for a table: its name and the key of its pointer.
+    """A table's identifier and the key of its pointer.
 
     Attributes:
-        namespace: where it lives.
-        name: its name.
-        key: of its pointer.
+        namespace: the levels of its namespace.
+        name: the table's name.
+        key: the pointer's key in the store.
     """
 
     namespace: Levels
@@ -35,7 +35,7 @@ class TableIdentifier:
 
     @staticmethod
     def of(namespace: Levels, name: str) -> TableIdentifier:
-        """The place of a table of a user.
+        """Return the identifier of a user's table.
 
         Raises:
             InvalidNameError: a name is not allowed.
@@ -44,24 +44,24 @@ class TableIdentifier:
 
     @property
     def text(self) -> str:
-        """For messages."""
+        """The dotted name, for messages."""
         return ".".join((*self.namespace, self.name))
 
     def missing(self) -> NoSuchTableError:
-        """The error if there is no table."""
+        """Return the error for a table that does not exist."""
         return NoSuchTableError(f"Table does not exist: {self.text}", table=self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTableRequest:
-    """What a client asks for when it creates a table.
+    """The content of a create-table request (REST specification: `CreateTableRequest`).
 
     Attributes:
-        schema: JSON.
-        spec: JSON of the partition spec.
-        order: JSON of the sort order.
-        properties: of the table.
-        location: a folder it should lie in; the catalog appends a name that ends in the uuid.
+        schema: JSON of the schema.
+        spec: JSON of the partition spec; None for unpartitioned.
+        order: JSON of the sort order; None for unsorted.
+        properties: table properties.
+        location: the requested parent folder; the catalog appends a name that ends in the table's uuid.
     """
 
     schema: Json
@@ -72,17 +72,17 @@ class CreateTableRequest:
 
 
 def taken(slot: TableIdentifier) -> AlreadyExistsError:
-    """The error if there is a table."""
+    """Return the error for a name that is in use."""
     return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
 
 
 def created_meanwhile(slot: TableIdentifier) -> AlreadyExistsError:
-    """The error if there is a table at the end of a staged create; clients look for these words."""
+    """Return the error for a create transaction whose table exists; clients match on its text."""
     return AlreadyExistsError(f"Requirement failed: table already exists: {slot.text}", table=slot.text)
 
 
 def blank(slot: TableIdentifier, nonce: str) -> Pointer:
-    """What the first value of a name is built on."""
+    """Return the empty pointer that a first create starts from."""
     return Pointer(
         state=PointerState.DROPPED,
         namespace=slot.namespace,
@@ -95,12 +95,12 @@ def blank(slot: TableIdentifier, nonce: str) -> Pointer:
 
 
 def placed(table_uuid: str, location: str) -> Json:
-    """The fields of a pointer, once the table has this name."""
+    """Return the fields of a live pointer, as an intent's `then`."""
     return {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": location}
 
 
 def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:
-    """The fields of a pointer, once the table has this name no more."""
+    """Return the tombstone fields of a pointer, as an intent's `then`; `moved` is the target of a rename."""
     return {
         "state": PointerState.DROPPED.value,
         "table-uuid": table_uuid,
@@ -110,10 +110,10 @@ def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:
 
 
 def check_locations(meta: Json, base: Json) -> None:
-    """Nothing, if a commit leaves the table and its files where they are.
+    """Require that a commit does not move the table or its files.
 
     Raises:
-        InvalidLocationError: it moves them.
+        InvalidLocationError: the location or a path property changes.
     """
     if meta["location"] != base["location"]:
         raise InvalidLocationError(
@@ -126,19 +126,25 @@ def check_locations(meta: Json, base: Json) -> None:
 
 
 def is_create(requirements: Sequence[Json]) -> bool:
-    """Whether a commit ends a staged create."""
+    """Return whether a commit completes a staged create (it requires `AssertCreate`)."""
     return any(requirement.get("type") == "assert-create" for requirement in requirements)
 
 
 def staged(
     requirements: Sequence[Json], updates: Sequence[Json], *, roots: WarehouseLayout, now_ms: int
 ) -> Json:
-    """The first metadata of a table whose create was staged.
+    """Return the first metadata of a table whose create was staged.
+
+    Args:
+        requirements: `TableRequirement` objects of the REST specification.
+        updates: `TableUpdate` objects of the REST specification, in order.
+        roots: the mapping between keys and locations.
+        now_ms: milliseconds since the epoch.
 
     Raises:
         InvalidError: an update is missing or cannot be applied.
-        InvalidLocationError: the location is not the one that was handed out.
-        ConflictError: a requirement asks for a table.
+        InvalidLocationError: the location is not the one that staging assigned.
+        ConflictError: a requirement needs an existing table.
     """
     table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
     roots.check_table(str(last_of(updates, "set-location", "location")).rstrip("/"), table_uuid)
@@ -157,10 +163,15 @@ def staged(
 
 
 def last_of(updates: Sequence[Json], action: str, field: str) -> object:
-    """The text that the last update of this kind gives.
+    """Return the string in a field of the last update with an action.
+
+    Args:
+        updates: `TableUpdate` objects of the REST specification, in order.
+        action: the action to look for.
+        field: the field's name.
 
     Raises:
-        InvalidError: there is none.
+        InvalidError: there is no such update, or the value is not a string.
     """
     values = [update.get(field) for update in updates if update.get("action") == action]
     if not values or not isinstance(values[-1], str):

@@ -1,9 +1,9 @@
-"""Was a commit that is refused now carried out before? The chain of older metadata files knows (I3, I4).
+"""Detection of an earlier success of a rejected commit, from older metadata files (invariants I3, I4).
 
-A client that repeats a commit without an idempotency key, because its answer was lost, must not hear
-"refused" for what happened: it would delete files that the table uses. While the commit's place is in the
-history, the history tells. Once that was thinned, a metadata file from the time of the commit does: a
-sequence number belongs to one snapshot, and each file names about twenty before it.
+A client that lost the response and retries a commit without an idempotency key must not get a conflict for a
+commit that happened: it would delete files that the table references. As long as the snapshot is in the
+table's history, the history decides. After it expired, a metadata file from the time of the commit decides: a
+sequence number belongs to one snapshot, and each file names about twenty predecessors.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def check_not_lost(
     current: Metadata,
     refused: TarnError,
 ) -> bool:
-    """Whether a refused commit was carried out before; False only if it provably was not.
+    """Return whether a rejected commit had succeeded before; False only if it provably had not.
 
     Args:
-        core: store and places.
-        slot: of the table.
-        updates: of the commit.
-        current: the table's metadata, which does not hold what the commit adds.
-        refused: why it is refused.
+        core: the catalog context.
+        slot: the table's identifier.
+        updates: the updates of the commit.
+        current: the table's metadata, which lacks the snapshots that the commit adds.
+        refused: the error that rejects the commit.
 
     Raises:
-        OutcomeUnknownError: it cannot be told; the files of that time are gone.
+        OutcomeUnknownError: undecidable, because the metadata files of that time were deleted.
         UnavailableError: the store did not answer.
     """
     at = current.parsed
@@ -59,9 +59,9 @@ def check_not_lost(
 
 
 def _earlier(core: CatalogContext, meta: Json) -> Json | None:
-    """The oldest metadata that this one names; None if it names none, or the reaper took it."""
+    """Return the oldest metadata of the metadata log; None if the log is empty or the file was deleted."""
     log = meta.get("metadata-log") or []
-    # Past the cache, which is for the current versions.
+    # Bypasses the cache, which is for current versions.
     stored = core.store.get(core.roots.key(log[0]["metadata-file"])) if log else None
     if stored is None:
         return None

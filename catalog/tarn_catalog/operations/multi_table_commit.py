@@ -1,4 +1,4 @@
-"""Commits to several tables at once: all of them happen or none does."""
+"""Atomic commits to several tables (REST specification: `CommitTransactionRequest`)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TABLES_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A commit to one table.
+    """A commit to one table of a multi-table commit (REST specification: an entry of `table-changes`).
 
     Attributes:
-        slot: of the table.
-        requirements: as in the REST specification.
-        updates: likewise.
+        slot: the table's identifier.
+        requirements: `TableRequirement` objects of the REST specification.
+        updates: `TableUpdate` objects of the REST specification, in order.
     """
 
     slot: TableIdentifier
@@ -44,7 +44,7 @@ class Change:
 
 
 class MultiTableCommit:
-    """Commits to several tables."""
+    """Atomic commits to several tables."""
 
     def __init__(
         self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
@@ -55,16 +55,16 @@ class MultiTableCommit:
         self._transactions = transactions
 
     def commit(self, changes: Sequence[Change], *, repeat: IdempotencyKey | None = None) -> None:
-        """Apply all changes, if the requirements of every one hold at one moment.
+        """Apply all changes atomically if all requirements hold.
 
         Raises:
-            InvalidError: there are none or too many, a table is named twice, or an update cannot be applied.
-            NoSuchTableError: a table is not there.
-            NoSuchNamespaceError: a new table's namespace is not there.
-            AlreadyExistsError: a new table's name is taken.
-            ConflictError: a requirement does not hold.
+            InvalidError: there are none or too many changes, a table is named twice, or an update is invalid.
+            NoSuchTableError: a table does not exist.
+            NoSuchNamespaceError: the namespace of a new table does not exist.
+            AlreadyExistsError: the name of a new table is in use.
+            ConflictError: a requirement does not hold, or concurrent commits won every attempt.
             OutcomeUnknownError: the commit may have happened.
-            UnavailableError: it did not happen.
+            UnavailableError: the commit did not happen.
         """
         if not 1 <= len(changes) <= TABLES_MAX:
             raise InvalidError(
@@ -101,7 +101,7 @@ class MultiTableCommit:
         held: Mapping[str, Versioned[Pointer] | None],
         repeat: IdempotencyKey | None,
     ) -> bool:
-        """Whether this very request was carried out before: what one table remembers holds for all."""
+        """Return whether this request was already carried out; one table's history decides for all."""
         if any(one is not None and self._core.repeated(one.value.memory, repeat) for one in held.values()):
             return True
         for change in changes:
@@ -119,7 +119,10 @@ class MultiTableCommit:
         first: dict[str, Metadata],
         repeat: IdempotencyKey | None,
     ) -> ParticipantChange:
-        """The table's part. One whose updates change nothing takes part too: its requirements must hold."""
+        """Return the table's part of the transaction.
+
+        A table whose updates change nothing takes part too: its requirements must hold at the commit.
+        """
         slot = change.slot
         if is_create(change.requirements):
             if held is not None and held.value.live:

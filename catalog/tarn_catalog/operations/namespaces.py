@@ -1,9 +1,9 @@
-"""Namespaces: one register object each, with the states live, dropping and dropped.
+"""Namespaces: one register value each, with the states live, dropping and dropped.
 
-Dropping takes two swaps, live -> dropping -> dropped, with a look for tables in between. Whoever makes a
-table in a namespace first writes the intent to, then looks at the namespace, then commits. A namespace that
-is being dropped is swapped back to live, so that the second swap of the drop is refused; one that is dropped
-ends the attempt. The look of the drop settles every intent that it meets. So one of the two sees the other.
+A drop takes two swaps, live -> dropping -> dropped, and lists the tables in between. A table create first
+writes its intent, then reads the namespace, then commits. It swaps a namespace in state dropping back to
+live, so that the second swap of the drop fails; a dropped namespace aborts the create. The drop's listing
+resolves every intent that it finds. So at least one of two concurrent operations sees the other.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ Levels = tuple[str, ...]
 
 
 class UnprocessableError(InvalidError):
-    """The parts of a request contradict each other."""
+    """A request whose parts contradict each other (HTTP 422)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertiesChanged:
-    """What an update of properties did.
+    """The result of a properties update (REST specification: `UpdateNamespacePropertiesResponse`).
 
     Attributes:
         updated: names that were set.
         removed: names that were removed.
-        missing: names that were to be removed and were not there.
+        missing: names to remove that were absent.
     """
 
     updated: Sequence[str]
@@ -62,10 +62,10 @@ class PropertiesChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """A write that happened.
+    """A write that succeeded.
 
     Attributes:
-        held: what is stored, to swap on; None if others have changed it since.
+        held: the stored value, as the base of a next swap; None if it was changed since.
     """
 
     held: Versioned[Namespace] | None
@@ -73,11 +73,11 @@ class _Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a listing.
+    """One page of a listing.
 
     Attributes:
-        names: what was found, in key order.
-        next_token: gives the next part; None at the end.
+        names: the names found, in key order.
+        next_token: the token of the next page; None on the last one.
     """
 
     names: Sequence[Levels]
@@ -101,27 +101,33 @@ class Namespaces:
         return held
 
     def exists(self, levels: Levels) -> bool:
-        """Whether it is there."""
+        """Return whether the namespace exists."""
         held = self._held(levels)
         return held is not None and held.value.there
 
     def load(self, levels: Levels) -> Mapping[str, str]:
-        """Its properties.
+        """Return the properties of a namespace.
 
         Raises:
-            NoSuchNamespaceError: it is not there.
+            NoSuchNamespaceError: the namespace does not exist.
         """
         return self._there(levels).value.properties
 
     def create(
         self, levels: Levels, properties: Mapping[str, str], *, repeat: IdempotencyKey | None = None
     ) -> Mapping[str, str]:
-        """Make it, and return its properties.
+        """Create a namespace and return its properties.
+
+        Args:
+            levels: the levels of its name; the parent must exist.
+            properties: its properties.
+            repeat: the request's idempotency key.
 
         Raises:
-            AlreadyExistsError: it is there.
-            NoSuchNamespaceError: the one above it is not there.
-            OutcomeUnknownError: it may have been made.
+            AlreadyExistsError: the namespace exists.
+            NoSuchNamespaceError: the parent does not exist.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: the namespace may have been created.
         """
         key = namespace_key(levels)
         if len(levels) > 1:
@@ -148,9 +154,12 @@ class Namespaces:
         raise self._lost(levels)
 
     def _begun(self, levels: Levels, held: Versioned[Namespace] | None) -> Versioned[Namespace] | None:
-        """The object, marked as being made, below a namespace that is there; None if others were first.
+        """Mark a nested namespace as being created and require its parent; None if another writer won.
 
-        Who drops the one above takes the mark away, and so the last swap of the making is refused.
+        A drop of the parent removes the mark, so that the last swap of the create fails.
+
+        Raises:
+            NoSuchNamespaceError: the parent does not exist.
         """
         base = held.value if held else self._blank(levels)
         written = self._write(
@@ -167,13 +176,14 @@ class Namespaces:
         )
 
     def enter(self, levels: Levels) -> None:
-        """Nothing, if the namespace is live, made so again if it was being dropped.
+        """Require a live namespace; cancels a drop in progress.
 
         Raises:
-            NoSuchNamespaceError: it is not there.
+            NoSuchNamespaceError: the namespace does not exist.
+            ConflictError: concurrent changes won every attempt.
         """
         for _ in range(SWAP_ATTEMPTS_MAX):
-            # One look decides: between two the namespace may go, and the caller must hear of it.
+            # A single read decides: the namespace could be dropped between two of them, unnoticed.
             held = self._held(levels)
             if held is None or not held.value.there:
                 raise no_such_namespace(levels)
@@ -193,9 +203,17 @@ class Namespaces:
     ) -> PropertiesChanged:
         """Set and remove properties.
 
+        Args:
+            levels: the levels of the namespace's name.
+            updates: properties to set.
+            removals: names of properties to remove.
+            repeat: the request's idempotency key.
+
         Raises:
-            NoSuchNamespaceError: it is not there.
+            NoSuchNamespaceError: the namespace does not exist.
             UnprocessableError: a name is both set and removed.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: the properties may have been changed.
         """
         both = sorted(set(updates).intersection(removals))
         if both:
@@ -218,12 +236,13 @@ class Namespaces:
         raise self._lost(levels)
 
     def drop(self, levels: Levels, *, repeat: IdempotencyKey | None = None) -> None:
-        """Drop it if nothing is in it.
+        """Drop an empty namespace.
 
         Raises:
-            NoSuchNamespaceError: it is not there.
-            NotEmptyError: it holds a table, a view or a namespace.
-            ConflictError: something was made in it meanwhile.
+            NoSuchNamespaceError: the namespace does not exist.
+            NotEmptyError: the namespace contains a table, a view or a namespace.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: the namespace may have been dropped.
         """
         key = namespace_key(levels)
         for _ in range(SWAP_ATTEMPTS_MAX):
@@ -249,7 +268,7 @@ class Namespaces:
         raise self._lost(levels)
 
     def _child(self, levels: Levels) -> str | None:
-        """Something live in the namespace, or None."""
+        """Return a description of one live table, view or namespace in the namespace, or None."""
         for listed in self._core.store.list(pointers_prefix(levels)):
             held = self._transactions.read_to_write(listed.key, Pointer.load)
             if held is not None and held.value.live:
@@ -261,7 +280,7 @@ class Namespaces:
         return None
 
     def _unmade(self, levels: Levels) -> Versioned[Namespace] | None:
-        """The object of a namespace, with no making of it under way any more."""
+        """Return a namespace's value after cancelling any create in progress."""
         for _ in range(SWAP_ATTEMPTS_MAX):
             held = self._held(levels)
             if held is None or not held.value.making:
@@ -270,7 +289,7 @@ class Namespaces:
         raise self._lost(levels)
 
     def _below(self, parent: Levels, after: str | None = None) -> Iterator[Listed]:
-        """The objects of the namespaces right below another, or of the top ones; also of those dropped."""
+        """Yield the objects of the direct child namespaces, or of the top level; dropped ones included."""
         prefix = f"{NAMESPACES_PREFIX}{encode_namespace(parent)}." if parent else NAMESPACES_PREFIX
         for listed in self._core.store.list(NAMESPACES_PREFIX, after=after):
             encoded = listed.key.removesuffix(".json")
@@ -280,10 +299,15 @@ class Namespaces:
     def children(
         self, parent: Levels = (), *, token: str | None = None, page_size: int | None = None
     ) -> Page:
-        """The namespaces right below another, or the top ones.
+        """Return the direct child namespaces, or the top-level ones for an empty `parent`.
+
+        Args:
+            parent: the levels of the parent's name.
+            token: the page token of the previous page.
+            page_size: the maximum number of names; None for all.
 
         Raises:
-            NoSuchNamespaceError: the other is not there.
+            NoSuchNamespaceError: the parent does not exist.
         """
         if parent:
             self._there(parent)
@@ -298,10 +322,16 @@ class Namespaces:
     def list_tables(
         self, levels: Levels, *, kind: str, token: str | None = None, page_size: int | None = None
     ) -> Page:
-        """The tables (or views) of a namespace.
+        """Return the tables (or views) of a namespace.
+
+        Args:
+            levels: the levels of the namespace's name.
+            kind: `table` or `view`.
+            token: the page token of the previous page.
+            page_size: the maximum number of names; None for all.
 
         Raises:
-            NoSuchNamespaceError: it is not there.
+            NoSuchNamespaceError: the namespace does not exist.
         """
         self._there(levels)
 
@@ -323,9 +353,15 @@ class Namespaces:
         page_size: int | None,
         wanted: Callable[[Listed], tuple[bool, bool]],
     ) -> tuple[list[str], str | None]:
-        """The keys whose value is wanted (a live one of this kind), and the last one if a page ended there.
+        """Return the keys of the live values of one kind, and the last key if the page is full.
 
-        A value that has not changed since the last listing is not read again, if what it says lasts as long.
+        A value that has not changed since the last listing is not read again, unless it carried an intent.
+
+        Args:
+            kind: names the listing in the cache.
+            listing: the candidates, in key order.
+            page_size: the maximum number of keys; None for all.
+            wanted: reads a value and returns (whether it belongs to the listing, whether that may be cached).
         """
 
         def is_wanted(listed: Listed) -> bool:
@@ -339,6 +375,7 @@ class Namespaces:
 
         found: list[str] = []
         candidates = list(listing)
+        # In batches: a page that fills early must not cost reads of all remaining candidates.
         step = LIST_READERS * 4
         with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
             for start in range(0, len(candidates), step):
@@ -363,7 +400,21 @@ class Namespaces:
         uuid: str | None = None,
         making: bool = False,
     ) -> _Written | None:
-        """None if somebody else was first."""
+        """Swap in the next value of a namespace; None if another writer won.
+
+        Args:
+            key: the namespace's key.
+            base: the value that the next one derives from.
+            over: the stored value to replace; None to create the key.
+            state: the next state.
+            properties: the next properties; None keeps them.
+            repeat: the request's idempotency key.
+            uuid: the next uuid; None keeps it.
+            making: whether to mark the namespace as being created.
+
+        Raises:
+            OutcomeUnknownError: the write may have happened.
+        """
         wanted = base.next(
             nonce=self._core.new_uuid(),
             now_ms=self._core.now_ms(),
@@ -398,5 +449,5 @@ class Namespaces:
 
 
 def no_such_namespace(levels: Levels) -> NoSuchNamespaceError:
-    """The error if it is not there."""
+    """Return the error for a namespace that does not exist."""
     return NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels))

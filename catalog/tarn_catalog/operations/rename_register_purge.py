@@ -1,7 +1,7 @@
-"""Which name a table has: rename, register, drop with purge. Each changes several objects or none.
+"""Rename, register, and drop with purge. Each changes several register values atomically.
 
-All of them take the claim on the table first (its key comes before every pointer's), so that no two of them
-give one table two names, and none gives a name to a table whose files are to go.
+All of them first take the table's claim (its key sorts before every pointer's). So no two of them can give a
+table two names, and none can give a name to a table whose files are marked for deletion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ATTEMPTS_MAX = 16
 
 
 class Names:
-    """Operations on names of tables."""
+    """Operations that change the name of a table."""
 
     def __init__(
         self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
@@ -39,14 +39,19 @@ class Names:
     def rename(
         self, source: TableIdentifier, target: TableIdentifier, *, repeat: IdempotencyKey | None = None
     ) -> None:
-        """Give a table another name, perhaps in another namespace. Its files stay where they are.
+        """Rename a table, optionally into another namespace. Its files stay where they are.
+
+        Args:
+            source: the current identifier.
+            target: the new identifier.
+            repeat: the request's idempotency key.
 
         Raises:
-            NoSuchTableError: there is no table of the old name.
-            NoSuchNamespaceError: there is no namespace for the new one.
-            AlreadyExistsError: the new name is taken.
-            ConflictError: others changed one of the two all the while.
-            OutcomeUnknownError: it may have been renamed.
+            NoSuchTableError: the source table does not exist.
+            NoSuchNamespaceError: the target namespace does not exist.
+            AlreadyExistsError: the target name is in use.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: the table may have been renamed.
         """
         with self._core.turn(source.key):
             for _ in range(ATTEMPTS_MAX):
@@ -89,20 +94,20 @@ class Names:
         overwrite: bool = False,
         repeat: IdempotencyKey | None = None,
     ) -> Metadata:
-        """Give a name to a table whose metadata file is there, such as one that was dropped.
+        """Give a name to a table from its metadata file, for example after a drop.
 
         Args:
-            slot: the name.
-            location: of the metadata file.
-            overwrite: whether a table that has this name makes way; its files stay, without a name.
-            repeat: how the client marks the request.
+            slot: the identifier to register.
+            location: the location of the metadata file.
+            overwrite: replace the table that has this name; its files stay, unreferenced.
+            repeat: the request's idempotency key.
 
         Raises:
-            NoSuchNamespaceError: the namespace is not there.
-            AlreadyExistsError: the name is taken, or the table has a name already.
-            InvalidError: there is no such file, or it cannot be used.
-            ConflictError: the table's files are to go.
-            OutcomeUnknownError: it may have been registered.
+            NoSuchNamespaceError: the namespace does not exist.
+            AlreadyExistsError: the name is in use, or the table already has a name.
+            InvalidError: the file does not exist or is not valid.
+            ConflictError: the table's files are marked for deletion, or concurrent changes won every attempt.
+            OutcomeUnknownError: the table may have been registered.
         """
         self._namespaces.load(slot.namespace)
         for _ in range(ATTEMPTS_MAX):
@@ -138,7 +143,12 @@ class Names:
         raise self._lost(f"register {slot.text}", slot)
 
     def _checked(self, location: str) -> Json:
-        """The metadata in a file, if it may be registered."""
+        """Return the validated metadata of the file to register.
+
+        Raises:
+            InvalidLocationError: the location is not allowed, or there is no file.
+            InvalidError: the metadata is not valid.
+        """
         key = validate_file.check_file(location, self._core.roots)
         stored = self._core.store.get(key)
         if stored is None:
@@ -150,13 +160,13 @@ class Names:
         return validate_file.check_metadata(stored.data, location, self._core.roots)
 
     def _check_nameless(self, table_uuid: str, slot: TableIdentifier) -> None:
-        """Nothing, if no other name holds the table, nor is about to.
+        """Require that no other name references the table or is about to.
 
-        Every pointer is looked at, each value once in the life of this process. The claim is ours meanwhile:
-        nobody can give the table another name behind this look.
+        Reads every pointer, each value once per process. This transaction's intent on the claim keeps other
+        writers from naming the table during the scan.
 
         Raises:
-            AlreadyExistsError: another name holds it.
+            AlreadyExistsError: another name references the table.
         """
 
         def holds(key: str, etag: str) -> str | None:
@@ -187,14 +197,18 @@ class Names:
     # -- drop with purge
 
     def purge(self, slot: TableIdentifier, *, repeat: IdempotencyKey | None = None) -> None:
-        """Drop a table, and mark its files as to be deleted. Nothing is deleted here (invariant I7).
+        """Drop a table and mark its files for deletion; nothing is deleted here (invariant I7).
 
-        A table whose files may be others' too (`gc.enabled` is false) is dropped only.
+        A table whose files may be shared (`gc.enabled` is false) is dropped without the mark.
+
+        Args:
+            slot: the table's identifier.
+            repeat: the request's idempotency key.
 
         Raises:
-            NoSuchTableError: it is not there.
-            ConflictError: others committed all the while.
-            OutcomeUnknownError: it may have been dropped.
+            NoSuchTableError: the table does not exist.
+            ConflictError: concurrent commits won every attempt.
+            OutcomeUnknownError: the table may have been dropped.
         """
         with self._core.turn(slot.key):
             for _ in range(ATTEMPTS_MAX):

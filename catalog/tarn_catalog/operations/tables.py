@@ -1,4 +1,4 @@
-"""Tables: create, load, commit and drop, each decided by one conditional write of the pointer (I2)."""
+"""Create, load, commit and drop tables; each is decided by one conditional write of the pointer (I2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tarn_catalog.state.transactions import ParticipantChange, Transactions
 COMMIT_ATTEMPTS_MAX = 16
 CREATE_ATTEMPTS_MAX = 4
 MOVES_FOLLOWED_MAX = 8
-POINTER_BYTES = 40_000  # with 96 remembered commits that have keys
+POINTER_BYTES = 40_000  # with 96 inline commits that carry idempotency keys
 
 
 class Tables:
@@ -51,26 +51,26 @@ class Tables:
     # -- reading
 
     def pointer(self, slot: TableIdentifier) -> Versioned[Pointer]:
-        """The pointer of a table that is there.
+        """Return the pointer of an existing table.
 
         Raises:
-            NoSuchTableError: it is not there.
+            NoSuchTableError: the table does not exist.
         """
         return self.there(slot, self._transactions.read(slot.key, Pointer.load))
 
     @staticmethod
     def there(slot: TableIdentifier, held: Versioned[Pointer] | None) -> Versioned[Pointer]:
-        """The pointer itself, if it is that of a table that is there.
+        """Return the pointer itself, checked to be that of a live table.
 
         Raises:
-            NoSuchTableError: it is not.
+            NoSuchTableError: the pointer is absent, a tombstone, or of another kind.
         """
         if held is None or not held.value.live or held.value.kind != "table":
             raise slot.missing()
         return held
 
     def exists(self, slot: TableIdentifier) -> bool:
-        """Whether it is there."""
+        """Return whether the table exists."""
         try:
             self.pointer(slot)
         except NoSuchTableError:
@@ -78,27 +78,27 @@ class Tables:
         return True
 
     def load(self, slot: TableIdentifier) -> Metadata:
-        """Its current metadata.
+        """Return the table's current metadata.
 
         Raises:
-            NoSuchTableError: it is not there.
+            NoSuchTableError: the table does not exist.
         """
         return self.current(self.pointer(slot))
 
     def current(self, held: Versioned[Pointer]) -> Metadata:
-        """The metadata that a live pointer names."""
+        """Return the metadata that a live pointer references."""
         assert held.value.metadata is not None, held.value.name
         return self._core.metadata(held.value.metadata)
 
     # -- creating
 
     def stage(self, slot: TableIdentifier, wanted: CreateTableRequest) -> Json:
-        """The metadata that the table would have, with a location that is its own. Nothing is stored.
+        """Return the metadata that the table would have, with a newly assigned location. Nothing is stored.
 
         Raises:
-            NoSuchNamespaceError: the namespace is not there.
-            AlreadyExistsError: the name is taken.
-            InvalidError: something of it cannot be used.
+            NoSuchNamespaceError: the namespace does not exist.
+            AlreadyExistsError: the name is in use.
+            InvalidError: the request is not valid.
         """
         self._namespaces.load(slot.namespace)
         if self.exists(slot):
@@ -108,10 +108,19 @@ class Tables:
     def create(
         self, slot: TableIdentifier, wanted: CreateTableRequest, *, repeat: IdempotencyKey | None = None
     ) -> Metadata:
-        """Make it. Arguments and errors as `stage`.
+        """Create a table and return its metadata.
+
+        Args:
+            slot: the table's identifier.
+            wanted: the create request.
+            repeat: the request's idempotency key.
 
         Raises:
-            OutcomeUnknownError: it may have been made.
+            NoSuchNamespaceError: the namespace does not exist.
+            AlreadyExistsError: the name is in use.
+            InvalidError: the request is not valid.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: the table may have been created.
         """
         self._namespaces.enter(slot.namespace)
         held = self._transactions.read_to_write(slot.key, Pointer.load)
@@ -140,7 +149,7 @@ class Tables:
         return meta
 
     def _again(self, slot: TableIdentifier, held: Versioned[Pointer]) -> Metadata:
-        """The answer to a request that was carried out before."""
+        """Return the response of a request that was already carried out."""
         if not held.value.live:
             raise slot.missing()
         return self.current(held)
@@ -152,7 +161,7 @@ class Tables:
         meta: Json,
         repeat: IdempotencyKey | None,
     ) -> Metadata:
-        """Store the first metadata, then the pointer in a namespace that is there for sure."""
+        """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
         stored = self.write_first(slot, meta)
         table_uuid = meta["table-uuid"]
         for _ in range(CREATE_ATTEMPTS_MAX):
@@ -185,7 +194,7 @@ class Tables:
         Raises:
             ConflictError: the location was used before.
         """
-        # The first file's name is the same for all who use this location: only one can write it (I7).
+        # The first file's name is fixed by the location, so only one writer can create it (I7).
         location = f"{meta['location']}/metadata/00000-{meta['table-uuid']}.metadata.json"
         try:
             return self._core.write_metadata(location, meta)
@@ -197,11 +206,11 @@ class Tables:
             ) from e
 
     def confirm_new(self, slot: TableIdentifier, table_uuid: str) -> None:
-        """Nothing, if a new table may get its name. Looked at once its pointer carries the intent.
+        """Require that a new table may get its name; called once its pointer carries the intent.
 
         Raises:
-            NoSuchNamespaceError: the namespace is gone.
-            ConflictError: the table has got a name meanwhile.
+            NoSuchNamespaceError: the namespace was dropped.
+            ConflictError: the table was registered under a name in the meantime.
         """
         self._namespaces.enter(slot.namespace)
         if self._core.register.read(claim_key(table_uuid)) is not None:
@@ -223,22 +232,28 @@ class Tables:
     ) -> Metadata:
         """Apply updates if the requirements hold, and return the table's metadata afterwards.
 
-        A lost race is tried again here as long as the requirements hold on the new base too.
+        A conflicting write is retried here as long as the requirements hold on the new base too.
+
+        Args:
+            slot: the table's identifier.
+            requirements: `TableRequirement` objects of the REST specification.
+            updates: `TableUpdate` objects of the REST specification, in order.
+            repeat: the request's idempotency key.
 
         Raises:
-            NoSuchTableError: the table is not there.
-            ConflictError: a requirement does not hold.
+            NoSuchTableError: the table does not exist.
+            ConflictError: a requirement does not hold, or concurrent commits won every attempt.
             InvalidError: an update cannot be applied.
             OutcomeUnknownError: the commit may have happened.
-            UnavailableError: it did not happen.
+            UnavailableError: the commit did not happen.
         """
         if is_create(requirements):
             return self._commit_create(slot, requirements, updates, repeat)
         with self._core.turn(slot.key):
             held = self._core.known(slot.key)
             if held is not None and held.value.live and held.value.intent is None:
-                # A base from memory may be stale. A swap proves that it was not; any other end, a refusal or
-                # "nothing to do", is judged again on the stored one.
+                # A cached base may be stale. A successful swap proves that it was current; any other result,
+                # an error or "nothing to do", is decided on the stored pointer instead.
                 try:
                     done = self._attempt(slot, held, requirements, updates, repeat, must_swap=True)
                 except OutcomeUnknownError:
@@ -265,10 +280,10 @@ class Tables:
     def _moved(
         self, held: Versioned[Pointer] | None, updates: Sequence[Json], repeat: IdempotencyKey | None
     ) -> Metadata | None:
-        """The table's metadata, if this very commit was carried out before the table was renamed.
+        """Return the table's metadata if this commit was carried out before the table was renamed; else None.
 
-        Without this a client whose answer was lost would hear "no such table", take its commit for refused
-        and delete files that the table uses.
+        Otherwise a client that lost the response would get "no such table", take its commit for rejected and
+        delete files that the table references.
         """
         remembered = False
         for _ in range(MOVES_FOLLOWED_MAX):
@@ -295,7 +310,16 @@ class Tables:
         *,
         must_swap: bool = False,
     ) -> Metadata | None:
-        """The metadata after the commit; None if somebody else was first, or if `must_swap` was not met."""
+        """Return the metadata after the commit; None if another writer won, or if `must_swap` was not met.
+
+        Args:
+            slot: the table's identifier.
+            held: the pointer to build on.
+            requirements: as for `commit`.
+            updates: as for `commit`.
+            repeat: the request's idempotency key.
+            must_swap: accept only a successful swap, because `held` comes from the cache.
+        """
         if self._core.repeated(held.value.memory, repeat):
             return None if must_swap else self.current(held)
         base = self.current(held)
@@ -347,14 +371,14 @@ class Tables:
                 )
 
     def remember(self, done: Mapping[str, Versioned[Pointer]]) -> None:
-        """Keep pointers that were just written, for the next commit."""
+        """Cache pointers that were just written, for the next commit."""
         for key, held in done.items():
             self._core.remember(key, held, POINTER_BYTES)
 
     def next_location(self, base: Metadata) -> str:
-        """A fresh place for the metadata after this."""
+        """Return an unused location for the next metadata file."""
         folder, name = base.location.rsplit("/", 1)
-        # A registered file may be called otherwise; the uuid makes the next name unique anyway.
+        # A registered file may have another name pattern; the uuid makes the next name unique anyway.
         number = name.split("-", 1)[0]
         version = int(number) + 1 if number.isascii() and number.isdigit() else 1
         return f"{folder}/{version:05}-{self._core.new_uuid()}.metadata.json"
@@ -366,7 +390,7 @@ class Tables:
         updates: Sequence[Json],
         repeat: IdempotencyKey | None,
     ) -> Metadata:
-        """The end of a staged create."""
+        """Complete a staged create and return the table's metadata."""
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
         self._namespaces.enter(slot.namespace)
         held = self._transactions.read_to_write(slot.key, Pointer.load)
@@ -390,11 +414,12 @@ class Tables:
     # -- dropping
 
     def drop(self, slot: TableIdentifier, *, repeat: IdempotencyKey | None = None) -> None:
-        """Replace the pointer by a tombstone. The files stay until the reaper takes them (invariant I7).
+        """Replace the pointer with a tombstone. The files stay until the reaper deletes them (invariant I7).
 
         Raises:
-            NoSuchTableError: it is not there.
-            OutcomeUnknownError: it may have been dropped.
+            NoSuchTableError: the table does not exist.
+            ConflictError: concurrent commits won every attempt.
+            OutcomeUnknownError: the table may have been dropped.
         """
         for _ in range(COMMIT_ATTEMPTS_MAX):
             held = self._transactions.read_to_write(slot.key, Pointer.load)

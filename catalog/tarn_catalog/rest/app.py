@@ -1,6 +1,6 @@
-"""The ASGI application: reads a request within its limits, runs the route on a thread, writes the answer.
+"""The ASGI application: reads a request within limits, runs its route on a thread, sends the response.
 
-Who may come in is decided by a request's head alone, before any of its body is held.
+Authentication uses the request's head alone, before any of its body is buffered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 BODY_WAIT_S_MAX = 30
-# Whoever shows no token has a form with a name and a secret to send, and nothing else.
+# Unauthenticated clients only send a token request: a short form.
 STRANGERS_BODY_BYTES_MAX = 16 * 1024
 STRANGERS_BODY_WAIT_S_MAX = 5
 READING_BYTES_MAX = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ THREADS_MAX = 64
 
 
 class Limits:
-    """What all listeners share: threads, connections, and the bytes of requests."""
+    """Resources that all listeners share: threads, connections and bytes of request bodies."""
 
     def __init__(self) -> None:
         self.visitors = Visitors()
@@ -47,28 +47,34 @@ class Limits:
         self._limiter: anyio.CapacityLimiter | None = None
 
     def limiter(self) -> anyio.CapacityLimiter:
-        """Made on first use, inside the event loop."""
+        """Return the thread limiter, created on first use inside the event loop."""
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(THREADS_MAX)
         return self._limiter
 
 
 def _declared(request: Request, bytes_max: int) -> int:
-    """How long the body is, or may become if the head does not say it.
+    """Return the body's declared length; `bytes_max` if the body is chunked, 0 if there is none.
 
     Raises:
-        TooLargeError: over the limit.
+        TooLargeError: the declared length is over the limit.
     """
     declared = request.headers.get("content-length")
     if declared is None:
         return bytes_max if "transfer-encoding" in request.headers else 0
-    # Whatever is no number was refused by the protocol below.
+    # h11 has already rejected anything that is not a number.
     if int(declared) > bytes_max:
         raise TooLargeError(f"The request body has {declared} bytes, at most {bytes_max} are allowed")
     return int(declared)
 
 
 async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
+    """Read the whole body.
+
+    Raises:
+        TooLargeError: the body has more than `bytes_max` bytes.
+        UnavailableError: the body did not arrive within `wait_s_max` seconds.
+    """
     chunks: list[bytes] = []
     size = 0
     try:
@@ -84,6 +90,7 @@ async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
 
 
 def _run(routes: Routes, call: RestRequest, admitted: Admitted) -> RestResponse:
+    """Run the route and log the request; errors of the catalog become responses."""
     started = time.monotonic()
     try:
         answer = routes.answer(call, admitted)
@@ -106,13 +113,13 @@ def _run(routes: Routes, call: RestRequest, admitted: Admitted) -> RestResponse:
 
 
 def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -> ASGIApp:
-    """The application of one listener.
+    """Return the ASGI application of one listener.
 
     Args:
-        routes: what it serves.
-        side: which listener it is; decides what clients are told, whatever their headers say.
+        routes: the routes to serve.
+        side: the listener's client configuration; request headers cannot change it.
         limits: shared by all listeners.
-        hosts: the names that it answers under.
+        hosts: the accepted host names.
     """
 
     async def respond(request: Request) -> RestResponse:

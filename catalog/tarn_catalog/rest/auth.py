@@ -1,7 +1,7 @@
-"""Who may come in: OAuth2 client credentials, and bearer tokens that this catalog signed.
+"""Authentication: OAuth2 client credentials, and bearer tokens signed by this catalog.
 
-One algorithm, one issuer, one audience. A token names its principal and a mark of the secret behind it,
-so that it dies with either (security checks 2 and 10 of the design notes).
+There is one algorithm, one issuer and one audience. A token names its principal and a fingerprint of the
+client secret, so it becomes invalid when either changes (security checks 2 and 10 of the design notes).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ PROBE = "tarn-probe"
 
 
 class OAuthError(UnauthenticatedError):
-    """An error in the form that OAuth2 clients read.
+    """An error response in the OAuth2 format.
 
     Args:
-        error: one of the codes of RFC 6749, section 5.2.
-        description: what to do.
-        status: of the HTTP answer.
+        error: an error code of RFC 6749, section 5.2.
+        description: the message, with the remedy.
+        status: HTTP status of the response.
     """
 
     def __init__(self, error: str, description: str, *, status: int = 400) -> None:
@@ -59,13 +59,13 @@ class OAuthError(UnauthenticatedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who calls.
+    """The authenticated client of a request.
 
     Attributes:
-        client_id: the id it came in with.
-        name: for people and logs.
-        mark: changes with its secret.
-        probe: whether it is the health probe, which may do nothing else.
+        client_id: the id it authenticated with.
+        name: the principal's name, for logs.
+        mark: a fingerprint of its secret.
+        probe: whether it is the health probe, which may only use the health routes.
     """
 
     client_id: str
@@ -79,15 +79,15 @@ class _Known:
     stamp: tuple[tuple[int, int, int], ...]
     key: bytes
     principals: Mapping[str, Mapping[str, str]]
-    # Claims of good tokens, by audience and digest: checking one takes a fifth of the time of a small call.
+    # Claims of valid tokens, by audience and digest: a verification takes a fifth of a small request.
     checked: dict[tuple[str, bytes], Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read_key(path: Path) -> bytes:
-    """The key that signs tokens.
+    """Return the key that signs tokens.
 
     Raises:
-        InvalidSettingError: it cannot be read or is too short.
+        InvalidSettingError: the file cannot be read, or the key is too short.
     """
     try:
         key = base64.urlsafe_b64decode(path.read_text().strip() + "==")
@@ -102,14 +102,15 @@ def read_key(path: Path) -> bytes:
 
 
 class Authenticator:
-    """Issues and checks tokens. The files are read again when they change.
+    """Issues and verifies tokens; the files are read again when they change.
 
-    While they cannot be read, as when somebody is writing them, what they last said holds for ten seconds.
+    While the files cannot be read, for example during a write, their last valid content is used for up to 10
+    s.
 
     Args:
-        secrets_dir: where `principals.json` and `token_key` are.
-        now_s: seconds since the epoch.
-        clock: monotonic seconds.
+        secrets_dir: the folder of `principals.json` and `token_key`.
+        now_s: wall clock, seconds since the epoch.
+        clock: monotonic clock, seconds.
     """
 
     def __init__(
@@ -150,10 +151,10 @@ class Authenticator:
         return _Known(stamp=stamp, key=read_key(self._key_path), principals=principals)
 
     def _current(self) -> _Known:
-        """What the files say.
+        """Return the current key and principals.
 
         Raises:
-            UnavailableError: they have said nothing that can be used for too long.
+            UnavailableError: the files have been unreadable or invalid for over ten seconds.
         """
         with self._lock:
             now = self._clock()
@@ -182,14 +183,15 @@ class Authenticator:
         return Principal(client_id=client_id, name=found["name"], mark=found["secret_sha256"][:8])
 
     def token(self, form: Mapping[str, str], authorization: str | None) -> dict[str, Any]:
-        """The answer to a request for a token (RFC 6749, section 4.4; RFC 8693 for one's own tokens).
+        """Return the JSON response to a token request (RFC 6749, section 4.4; RFC 8693 for exchange).
 
         Args:
-            form: the fields of the request.
-            authorization: its Authorization header.
+            form: the form fields of the request.
+            authorization: the Authorization header, or None.
 
         Raises:
-            OAuthError: no token is given.
+            OAuthError: the request is not valid or not authorised.
+            UnavailableError: the principals cannot be read.
         """
         known = self._current()
         grant = form.get("grant_type")
@@ -261,14 +263,15 @@ class Authenticator:
         }
 
     def principal(self, authorization: str | None, *, probe: bool = False) -> Principal:
-        """Who shows this Authorization header.
+        """Return the principal of an Authorization header.
 
         Args:
-            authorization: the header.
-            probe: whether the health probe's own tokens are asked for, instead of clients'.
+            authorization: the header, or None.
+            probe: whether to accept the health probe's tokens instead of clients' tokens.
 
         Raises:
-            UnauthenticatedError: it shows no valid token.
+            UnauthenticatedError: there is no valid bearer token.
+            UnavailableError: the principals cannot be read.
         """
         if authorization is None or not authorization.lower().startswith("bearer "):
             raise UnauthenticatedError("Not authorized: no bearer token; get one from /v1/oauth/tokens")
@@ -287,10 +290,10 @@ class Authenticator:
         return principal
 
     def _claims(self, known: _Known, token: str, audience: str) -> Mapping[str, Any]:
-        """What a token says that this key signed. Its signature is checked once, its time every time.
+        """Return the claims of a valid token; the signature is verified once, the expiry on every use.
 
         Raises:
-            UnauthenticatedError: it is not valid.
+            UnauthenticatedError: the token is not valid.
         """
         digest = audience, hashlib.sha256(token.encode()).digest()
         claims = known.checked.get(digest)

@@ -1,4 +1,4 @@
-"""What request bodies weigh, and how much of them is held at one time."""
+"""Memory limits of request bodies: an upper bound of their parsed size, and a shared budget."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from contextlib import asynccontextmanager
 from tarn.core.errors import InvalidError, UnavailableError
 
 # Bytes of a parsed value on CPython 3.11 to 3.13, rounded up: an object, a list, and any value with its key
-# or place. What stands inside a string is counted too: this bounds, it does not measure.
+# or slot. Delimiters inside strings are counted too: this is a bound, not a measurement.
 OBJECT_BYTES = 240
 LIST_BYTES = 110
 VALUE_BYTES = 96
-# The bytes themselves, and texts: one character beyond ASCII gives every character of its text four bytes.
+# The body itself and its strings: one character beyond ASCII may make each one of its string take 4 bytes.
 PLAIN_FACTOR = 2
 TEXT_FACTOR = 5
 WEIGHT_BYTES_MAX = 96 * 1024 * 1024
 
 
 class TooLargeError(InvalidError):
-    """The body is over a limit."""
+    """A request body over a size limit (HTTP 413)."""
 
 
 def weight(body: bytes) -> int:
-    """An upper bound of what a JSON body takes once parsed, bytes.
+    """Return an upper bound of the memory that a JSON body takes once parsed, bytes.
 
     Raises:
-        TooLargeError: it would be more than a request may take.
+        TooLargeError: the bound is over the limit of a request.
     """
     plain = body.isascii() and b"\\" not in body
     bound = (
@@ -45,11 +45,11 @@ def weight(body: bytes) -> int:
 
 
 class Budget:
-    """Bytes that may be held at one time; first come, first served.
+    """A budget of bytes held at one time, granted in order of arrival.
 
     Args:
-        bytes_max: all together.
-        wait_s_max: how long one waits for its share.
+        bytes_max: the total number of bytes.
+        wait_s_max: the longest wait for a share, seconds.
     """
 
     def __init__(self, bytes_max: int, *, wait_s_max: float) -> None:
@@ -61,10 +61,10 @@ class Budget:
 
     @asynccontextmanager
     async def hold(self, size_bytes: int) -> AsyncIterator[None]:
-        """Have so many bytes, at most all of them, for the time of the block.
+        """Reserve `size_bytes` (at most `bytes_max`) for the duration of the block.
 
         Raises:
-            UnavailableError: others hold too much for too long.
+            UnavailableError: the bytes did not become free in time.
         """
         assert size_bytes <= self.bytes_max, (size_bytes, self.bytes_max)
         try:

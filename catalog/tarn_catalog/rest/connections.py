@@ -1,8 +1,8 @@
-"""Connections: how long a client may keep one without a whole request, and who leaves when all are taken.
+"""Connection limits: time limits for an incomplete request, and eviction when all connections are taken.
 
-uvicorn's own limit counts a silent connection like a working one: a thousand of them lock everybody out. Here
-a new connection takes the place of the one that has waited longest, of a stranger first. A stranger is a
-connection on which no good token was shown yet.
+uvicorn's own limit counts an idle connection like an active one: a thousand idle ones block all clients. Here
+a new connection evicts the one that has been idle longest, unauthenticated ones first. A connection is
+authenticated once a valid token was sent on it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Visitors:
     """The connections of all listeners.
 
     Args:
-        count_max: how many there may be at one time.
+        count_max: the maximum number of simultaneous connections.
     """
 
     def __init__(self, count_max: int = CONNECTIONS_MAX) -> None:
         self._count_max = count_max
         self._all: set[Door] = set()
-        # Those that we wait for, in the order in which we began to: strangers, then the others.
+        # Idle connections in the order in which they became idle: unauthenticated, then authenticated.
         self._strangers: dict[Door, None] = {}
         self._guests: dict[Door, None] = {}
 
@@ -37,7 +37,7 @@ class Visitors:
         return len(self._all)
 
     def came(self, door: Door) -> bool:
-        """Take in a new connection; False if all others are being served and there is no place for it."""
+        """Register a new connection, evicting idle ones; False if the limit is reached and none is idle."""
         self._all.add(door)
         self.waits(door)
         while len(self._all) > self._count_max:
@@ -49,27 +49,27 @@ class Visitors:
         return True
 
     def waits(self, door: Door) -> None:
-        """It is the client's turn."""
+        """Mark a connection as idle: waiting for the client."""
         if door not in self._strangers and door not in self._guests:
             (self._guests if door.known else self._strangers)[door] = None
 
     def works(self, door: Door) -> None:
-        """It is our turn."""
+        """Mark a connection as active: a request is being served."""
         self._strangers.pop(door, None)
         self._guests.pop(door, None)
 
     def left(self, door: Door) -> None:
-        """The connection is gone, or on its way."""
+        """Remove a connection that is closed or closing."""
         self._all.discard(door)
         self.works(door)
 
 
 class Door(H11Protocol):
-    """uvicorn's protocol with limits on what a client may make us wait for.
+    """uvicorn's HTTP protocol with time limits on the client.
 
-    A whole head must come within `head_wait_s`, however its bytes are spread, and an answer must be read
-    within `answer_wait_s`. A request of a known client counts as work as soon as its head is there, one of a
-    stranger when its body is there too.
+    A complete head must arrive within `head_wait_s` seconds, however its bytes are spread, and a response
+    must be read within `answer_wait_s` seconds. A request counts as active once its head is complete on an
+    authenticated connection, and once its body is complete on any other.
     """
 
     visitors: Visitors
@@ -84,14 +84,14 @@ class Door(H11Protocol):
         self.app_state = {**self.app_state, WELCOME: self.welcome}
 
     def welcome(self) -> None:
-        """The client has shown a good token."""
+        """Mark the connection as authenticated."""
         if not self.known:
             self.visitors.works(self)
             self.known = True
             self._settle()
 
     def leave(self) -> None:
-        """Close the connection; what it has been sent already still arrives."""
+        """Close the connection; data already sent is still delivered."""
         if not self.transport.is_closing():
             self.transport.close()
 
@@ -117,11 +117,11 @@ class Door(H11Protocol):
             self._expect_head()
 
     def on_response_complete(self) -> None:
-        """uvicorn's: the answer is written."""
+        """Called by uvicorn when the response is written."""
         super().on_response_complete()
         self._settle()
         if self.conn.their_state is h11.SEND_BODY and self._late is None:
-            self._expect_head()  # a body that nobody wants comes to its end soon, or the connection does
+            self._expect_head()  # an unread body must end within the limit, or the connection is closed
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -141,7 +141,7 @@ class Door(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _settle(self) -> None:
-        """Note whose turn it is."""
+        """Update whether the connection is idle or active."""
         if self.transport.is_closing():
             return
         if self._serving:
@@ -163,7 +163,13 @@ class Door(H11Protocol):
 def door(
     visitors: Visitors, *, head_wait_s: float = HEAD_WAIT_S, answer_wait_s: float = ANSWER_WAIT_S
 ) -> type[Door]:
-    """The protocol class of the listeners that share these visitors."""
+    """Return the protocol class of the listeners that share `visitors`.
+
+    Args:
+        visitors: the shared connections.
+        head_wait_s: time limit of a request head, seconds.
+        answer_wait_s: time limit of reading a response, seconds.
+    """
 
     class OneDoor(Door):
         pass

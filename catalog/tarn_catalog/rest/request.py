@@ -1,4 +1,4 @@
-"""A request as the routes see it, and how its parts are read. No sockets here."""
+"""A request as the routes see it, and parsing of its parts. Uses no sockets."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PAGE_SIZE_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """One listener, and what its clients are told.
+    """The client configuration of one listener, served by `/v1/config`.
 
     Attributes:
         name: `inside` or `published`.
-        s3_endpoint: the store as these clients reach it.
-        region: of the store.
-        warehouse: the one warehouse.
+        s3_endpoint: the store's endpoint as the listener's clients reach it.
+        region: the store's region.
+        warehouse: the name of the only warehouse.
     """
 
     name: str
@@ -36,7 +36,7 @@ class ClientConfig:
     warehouse: str
 
     def defaults(self) -> dict[str, str]:
-        """Client properties that let Spark, Trino and pyiceberg work without flags of their own."""
+        """Return default client properties, so that Spark, Trino and pyiceberg need none of their own."""
         return {
             "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
             "s3.endpoint": self.s3_endpoint,
@@ -48,15 +48,15 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestRequest:
-    """One request.
+    """One HTTP request.
 
     Attributes:
         method: the HTTP method.
-        path: still percent-encoded.
-        query: decoded.
-        headers: lower-case names.
-        body: the bytes.
-        side: the listener that it came in by.
+        path: the path, still percent-encoded.
+        query: the decoded query parameters.
+        headers: the headers, with lower-case names.
+        body: the body.
+        side: the client configuration of the listener that received it.
     """
 
     method: str
@@ -67,10 +67,10 @@ class RestRequest:
     side: ClientConfig
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object.
+        """Return the body as a JSON object.
 
         Raises:
-            InvalidError: it is none.
+            InvalidError: the body is not a JSON object.
         """
         try:
             value = orjson.loads(self.body)
@@ -81,10 +81,10 @@ class RestRequest:
         return value
 
     def repeat(self, what: str) -> IdempotencyKey | None:
-        """The idempotency key, bound to this operation and payload.
+        """Return the idempotency key, bound to the operation `what` and the payload; None without the header.
 
         Raises:
-            InvalidError: it is no UUID version 7.
+            InvalidError: the header is not a UUID version 7.
         """
         text = self.headers.get("idempotency-key")
         if text is None:
@@ -99,10 +99,10 @@ class RestRequest:
         return IdempotencyKey(key=str(key), what=f"{what}:{digest}")
 
     def page(self) -> tuple[str | None, int | None]:
-        """The page token and size.
+        """Return the page token and the page size (at most 1,000); None for an absent one.
 
         Raises:
-            InvalidError: the size is no number above 0.
+            InvalidError: the size is not a number above 0.
         """
         size = self.query.get("pageSize")
         if size is None:
@@ -113,10 +113,16 @@ class RestRequest:
 
 
 def get(value: Mapping[str, Any], name: str, kind: type, default: Any = ...) -> Any:
-    """A field of a body; `default` if it is absent or null.
+    """Return a field of a body; `default`, if given, for an absent or null field.
+
+    Args:
+        value: the JSON object.
+        name: the field's name.
+        kind: the required Python type.
+        default: returned for an absent or null field.
 
     Raises:
-        InvalidError: it is not.
+        InvalidError: the field is missing or of another type.
     """
     found = value.get(name)
     if found is None and default is not ...:
@@ -127,10 +133,10 @@ def get(value: Mapping[str, Any], name: str, kind: type, default: Any = ...) -> 
 
 
 def strings(value: Mapping[str, Any], name: str) -> dict[str, str]:
-    """A field that maps names to strings.
+    """Return a field that maps names to strings; empty if it is absent.
 
     Raises:
-        InvalidError: it is not.
+        InvalidError: the field is not such a map.
     """
     found = get(value, name, dict, {})
     for key, item in found.items():
@@ -140,10 +146,10 @@ def strings(value: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A field that is a list of JSON objects.
+    """Return a field that is a list of JSON objects; empty if it is absent.
 
     Raises:
-        InvalidError: it is not.
+        InvalidError: the field is not such a list.
     """
     found = get(value, name, list, [])
     if not all(isinstance(item, dict) for item in found):
@@ -152,10 +158,10 @@ def objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def levels_of(text: str) -> Levels:
-    """The levels of a namespace in a path or query.
+    """Return the levels of a namespace in a path or query, which are separated by U+001F.
 
     Raises:
-        InvalidError: it is not.
+        InvalidNameError: a level is empty.
     """
     levels = tuple(text.split(SEPARATOR))
     if not all(levels):

@@ -1,4 +1,4 @@
-"""HTTP answers, and the one place where errors become status codes of the REST specification."""
+"""HTTP responses, and the one mapping from errors to status codes of the REST specification."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ RETRY_AFTER_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestResponse:
-    """What goes back.
+    """An HTTP response.
 
     Attributes:
         status: the HTTP status.
-        body: the bytes.
-        headers: lower-case names.
+        body: the body.
+        headers: the headers, with lower-case names.
     """
 
     status: int = 200
@@ -48,30 +48,36 @@ class RestResponse:
 
 
 class NoSuchRouteError(NotFoundError):
-    """No route has this path."""
+    """There is no route with this path (HTTP 404)."""
 
 
 class NotSupportedError(InvalidError):
-    """The specification has it, this version does not."""
+    """The specification has this operation, this version does not (HTTP 501)."""
 
 
 class MethodError(InvalidError):
-    """The path has no such method."""
+    """The path does not support this method (HTTP 405)."""
 
 
 class NoSuchWarehouseError(NotFoundError):
-    """The catalog serves another warehouse."""
+    """The requested warehouse does not exist (HTTP 404)."""
 
 
 def answer_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> RestResponse:
-    """JSON."""
+    """Return a JSON response.
+
+    Args:
+        value: the value to serialise.
+        status: the HTTP status.
+        headers: additional headers, with lower-case names.
+    """
     return RestResponse(status=status, body=orjson.dumps(value), headers={**JSON_HEADERS, **(headers or {})})
 
 
 NO_CONTENT = RestResponse(status=204)
 NOT_MODIFIED = 304
 
-# The first type that fits decides.
+# Ordered: the first matching type applies.
 _STATUS: tuple[tuple[type[TarnError], int, str], ...] = (
     (UnauthenticatedError, 401, "NotAuthorizedException"),
     (ForbiddenError, 403, "ForbiddenException"),
@@ -95,7 +101,7 @@ _STATUS: tuple[tuple[type[TarnError], int, str], ...] = (
 
 
 def answer_error(error: TarnError) -> RestResponse:
-    """The answer to a request that ended in this error."""
+    """Return the response for an error: `IcebergErrorResponse`, or the OAuth2 format for OAuthError."""
     if isinstance(error, OAuthError):
         body = {"error": error.error, "error_description": error.message}
         headers = {"www-authenticate": 'Basic realm="tarn"'} if error.status == 401 else {}
@@ -115,7 +121,14 @@ def answer_error(error: TarnError) -> RestResponse:
 def error_body(
     status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
 ) -> RestResponse:
-    """An error as the REST specification words it."""
+    """Return an error response in the format of the REST specification (`IcebergErrorResponse`).
+
+    Args:
+        status: the HTTP status, repeated as `code`.
+        kind: the error `type`, a Java exception name.
+        message: the message.
+        headers: additional headers.
+    """
     return answer_json(
         {"error": {"message": message, "type": kind, "code": status}}, status=status, headers=headers
     )

@@ -1,4 +1,4 @@
-"""The routes of the Iceberg REST catalog, as functions from a call to an answer. No sockets here."""
+"""The routes of the Iceberg REST catalog, as functions from a request to a response. Uses no sockets."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
 
 
 class Routes:
-    """Every route over one catalog."""
+    """All routes over one catalog."""
 
     def __init__(self, catalog: Catalog, access: Authenticator) -> None:
         self._catalog = catalog
         self._access = access
 
     def admit(self, method: str, path: str, authorization: str | None) -> Admitted:
-        """What a request may do, from its head alone: nothing of its body is read for who may not come in.
+        """Authenticate a request and find its route, from the head alone: no body is read before.
 
         Args:
-            method: of the request.
-            path: still percent-encoded.
-            authorization: its Authorization header.
+            method: the HTTP method.
+            path: the path, still percent-encoded.
+            authorization: the Authorization header, or None.
 
         Raises:
-            UnauthenticatedError: the route wants a token, and there is no good one.
-            TarnError: there is no such route.
+            UnauthenticatedError: the route requires a token, and there is no valid one.
+            TarnError: there is no such route or method.
         """
         try:
-            # Iceberg's Java client up to 1.11 (Trino 483) writes a space as `+`, and its server reads it so.
+            # Iceberg's Java client up to 1.11 (Trino 483) encodes a space as `+`; its server decodes that.
             parts = [unquote_plus(segment, errors="strict") for segment in path.strip("/").split("/")]
         except UnicodeDecodeError as e:
             raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
@@ -65,17 +65,17 @@ class Routes:
         return Admitted(public=route.public, waits=route.waits, function=route.function, arguments=arguments)
 
     def answer(self, call: RestRequest, admitted: Admitted) -> RestResponse:
-        """The answer to a call that was admitted.
+        """Return the response to an admitted request.
 
         Raises:
-            TarnError: of the request; `answers.answer_error` words it.
+            TarnError: the request failed; `response.answer_error` maps it.
         """
         return admitted.function(self, call, admitted.arguments)
 
     # -- service
 
     def _health(self, call: RestRequest, _: list[str]) -> RestResponse:
-        # Open to all; who shows a token, as the probe does, learns whether it is good.
+        # Public; a token, if sent (the probe sends one), is verified.
         header = call.headers.get("authorization")
         if header is not None:
             try:
@@ -121,7 +121,7 @@ class Routes:
 
     def _list_namespaces(self, call: RestRequest, _: list[str]) -> RestResponse:
         token, size = call.page()
-        # Clients encode the parent twice; no name holds a percent escape, so this is harmless.
+        # Clients encode the parent twice; names cannot contain percent escapes, so this is harmless.
         parent = unquote_plus(call.query.get("parent", ""))
         page = self._catalog.namespaces.children(
             levels_of(parent) if parent else (), token=token, page_size=size
@@ -199,7 +199,7 @@ class Routes:
         return self._table(call, stored, mode=mode)
 
     def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
-        """The answer that holds a table; its entity tag covers all that may differ between clients."""
+        """Return a `LoadTableResult`; its entity tag covers everything that can differ between clients."""
         told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
         etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
         wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
@@ -234,7 +234,7 @@ class Routes:
         if purge not in ("true", "false"):
             raise InvalidError(f"Invalid purgeRequested {purge[:64]!r}: give true or false")
         drop = self._catalog.names.purge if purge == "true" else self._catalog.tables.drop
-        # The key is bound to the path and the body: whether files are to go is part of the request too.
+        # The key is bound to path and body; purgeRequested is in neither, so the operation names it.
         drop(slot, repeat=call.repeat(f"drop-table-{purge}"))
         return NO_CONTENT
 
@@ -280,7 +280,12 @@ class Routes:
 
 
 def _named(body: dict[str, Any], field: str) -> TableIdentifier:
-    """The table that a field names."""
+    """Return the table identifier in a field of a body.
+
+    Raises:
+        InvalidError: the field is missing or malformed.
+        InvalidNameError: a name is not allowed.
+    """
     named = get(body, field, dict)
     levels = get(named, "namespace", list)
     if not levels or not all(isinstance(level, str) and level for level in levels):
@@ -293,13 +298,13 @@ Function = Callable[[Routes, RestRequest, list[str]], RestResponse]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A request that may go on.
+    """An authenticated request with its route.
 
     Attributes:
-        public: whether it was let in without a token.
-        waits: whether its answer may wait for the store; if not, a thread would cost more than it does.
-        function: what answers it.
-        arguments: of the path.
+        public: whether the route requires no token.
+        waits: whether the handler may wait for the store; if not, it runs without a thread.
+        function: the handler.
+        arguments: the arguments in the path.
     """
 
     public: bool
@@ -322,7 +327,7 @@ class _Route:
 _NS = "v1/namespaces/{namespace}"
 _TABLE = f"{_NS}/tables/{{table}}"
 
-# The order matters only among routes of one method and length with a fixed part against a name.
+# Order matters only where a fixed segment and a placeholder of one method and length both match.
 _ROUTES = tuple(
     _Route(method=method, template=template, function=function, **options)
     for method, template, function, options in (
@@ -367,7 +372,7 @@ ENDPOINTS = tuple(
 
 
 def _fits(template: str, parts: list[str]) -> list[str] | None:
-    """The arguments, if the path is of this template."""
+    """Return the arguments if the path matches the template, else None."""
     pieces = template.split("/")
     if len(pieces) != len(parts):
         return None
@@ -381,6 +386,12 @@ def _fits(template: str, parts: list[str]) -> list[str] | None:
 
 
 def _match(method: str, parts: list[str]) -> tuple[_Route, list[str]]:
+    """Return the route and the arguments in the path.
+
+    Raises:
+        MethodError: the path has routes, but none with this method.
+        NoSuchRouteError: no route has this path.
+    """
     allowed: list[str] = []
     for route in _ROUTES:
         arguments = _fits(route.template, parts)

@@ -1,4 +1,4 @@
-"""The catalog as a service: settings, wiring, two listeners, an orderly stop."""
+"""The catalog service: settings, wiring, two listeners, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ HEADER_BYTES_MAX = 64 * 1024
 
 
 class Listener(uvicorn.Server):
-    """One of several servers in a process: signals are handled by whoever runs them."""
+    """One of several uvicorn servers in a process; the caller handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
 
 def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:
-    """What the two listeners tell their clients."""
+    """Return the client configurations of the two listeners: inside, published (the order of `bound`)."""
     inside, published = (
         ClientConfig(name=name, s3_endpoint=endpoint, region=settings.region, warehouse=settings.warehouse)
         for name, endpoint in (
@@ -54,7 +54,7 @@ def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:
 
 
 def bound(settings: Settings) -> list[socket.socket]:
-    """The two sockets, listening for the servers in the same order.
+    """Return the two bound sockets: inside, published.
 
     Raises:
         InvalidSettingError: an address or a port cannot be used; the message names the variable.
@@ -65,8 +65,8 @@ def bound(settings: Settings) -> list[socket.socket]:
         (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
         (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
     ):
-        # asyncio sets TCP_NODELAY only where the socket itself says that it is TCP. Without it every small
-        # answer, which goes out as head and body, waits 40 ms for the client's delayed acknowledgement.
+        # asyncio sets TCP_NODELAY only if the socket's protocol is IPPROTO_TCP. Without it every small
+        # response, sent as head and body, waits 40 ms for the client's delayed ACK.
         one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sockets.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +83,7 @@ def bound(settings: Settings) -> list[socket.socket]:
 
 
 def listeners(settings: Settings, routes: Routes) -> list[Listener]:
-    """The two servers, not yet started."""
+    """Return the two servers, not yet started: inside, published."""
     limits = Limits()
     protocol = door(limits.visitors)
     inside, published = sides(settings)
@@ -112,7 +112,7 @@ def listeners(settings: Settings, routes: Routes) -> list[Listener]:
 
 
 async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
-    """Run until SIGTERM or SIGINT, or until one of them ends."""
+    """Run the servers until SIGTERM or SIGINT, or until one of them stops."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -130,10 +130,10 @@ async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
 
 
 def run(settings: Settings) -> None:
-    """Check the store, then serve.
+    """Check the store, then serve until stopped.
 
     Raises:
-        TarnError: it cannot start; the message says why.
+        TarnError: the service cannot start; the message states the reason.
     """
     access = Authenticator(settings.secrets_dir)
     sockets = bound(settings)
@@ -151,7 +151,7 @@ def run(settings: Settings) -> None:
 
 
 def main() -> None:
-    """The command `tarn-catalog`."""
+    """Run the command `tarn-catalog`."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="tarn-catalog",

@@ -1,1 +1,1 @@
-"""Register values in the object store: what the catalog knows, one conditional write per change."""
+"""The catalog's state: register values in the object store, one conditional write per change."""

@@ -1,7 +1,8 @@
-"""The claim on a table: one register value per table uuid that was ever renamed, registered or purged. Pure.
+"""The claim on a table: one register value per table uuid that was renamed, registered or purged. Pure.
 
-A table has one name (its files are never shared, invariant I7). Whoever gives an existing table another name
-takes its claim first, so that two cannot do so at once. A table whose files are to go is claimed for good.
+A table has one name (its files are never shared, invariant I7). To give an existing table another name, a
+writer takes its claim first, so that two writers cannot do so at once. A table whose files are marked for
+deletion is claimed permanently.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from tarn_catalog.state.request_history import CompletedRequest, RequestHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who holds a table.
+    """The claim on a table.
+
+    Stored as a JSON object with `format`, `table-uuid`, `holder`, `purge`, `version`, the fields of
+    `RequestHistory`, `nonce` and `intent`.
 
     Attributes:
-        uuid: of the table.
-        holder: the key of the pointer that was given the table last; None if its files are to go, or if
-            nobody was given it yet.
-        purge: what the reaper needs once its files are to go: name, location, metadata location, time.
-        version: counts the values of this key.
-        memory: what was done lately.
+        uuid: the table's uuid.
+        holder: the key of the pointer that the table was last given to; None if its files are marked for
+            deletion, or if it was not given to any yet.
+        purge: what the reaper needs to delete the files: name, location, metadata location, time; None if
+            they are not marked for deletion.
+        version: number of the value, increased by each write of this key.
+        memory: the completed requests.
         nonce: makes the bytes unique.
-        intent: a change that is not decided yet.
+        intent: an undecided change.
     """
 
     uuid: str
@@ -65,7 +70,7 @@ class Claim:
         )
 
     def dump(self) -> bytes:
-        """As stored."""
+        """Return the stored JSON."""
         assert self.holder is None or self.purge is None, self
         return orjson.dumps(
             {
@@ -82,11 +87,11 @@ class Claim:
 
     @staticmethod
     def load(data: bytes, key: str) -> Claim:
-        """From what was stored under `key`.
+        """Parse the JSON stored under `key`.
 
         Raises:
-            UnavailableError: it has a format that this version does not know.
-            CorruptStateError: it is no claim.
+            UnavailableError: the value's format version is unknown.
+            CorruptStateError: the value is not a valid claim.
         """
         value = parse(data, key)
         try:

@@ -1,4 +1,4 @@
-"""What the catalog's operations share: the register, immutable objects and their cache, time and ids."""
+"""The shared context of the catalog's operations: register, immutable objects, cache, time and ids."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tarn_catalog.state.register import Register, RetryPolicy, write_once
 from tarn_catalog.state.request_history import REMEMBERED_MS, CompletedRequest, RequestHistory, compact
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
-# Measured on CPython 3.11: JSON of tables with 1 to 2,000 snapshots and what orjson makes of it take 3.9 to
-# 5.4 times its length together, the most where it is smallest.
+# Measured on CPython 3.11 for tables with 1 to 2,000 snapshots: the JSON and the objects parsed from it take
+# 3.9 to 5.4 times the JSON's length together, most for the smallest.
 PARSED_FACTOR = 4
 ENTRY_BYTES = 4 * 1024
-# Of one table: the current version, and the one that is being written, which may lose its race.
+# Per table: the current version, and the one being written, whose swap may still fail.
 VERSIONS_MAX = 2
 MEMO_BYTES = 700
 LOCKS = 256
@@ -38,12 +38,12 @@ V = TypeVar("V", bound=Value)
 
 
 class KeyReusedError(InvalidError):
-    """An idempotency key came again with another request."""
+    """An idempotency key was sent again with another request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
-    """How a client marks a request that it may send again (invariant I4).
+    """Idempotency key of a request and a fingerprint of its payload (invariant I4).
 
     Attributes:
         key: a UUID version 7.
@@ -55,7 +55,7 @@ class IdempotencyKey:
 
     @property
     def minted_ms(self) -> int:
-        """When the client made the key, by its own clock."""
+        """The key's creation time by the client's clock, milliseconds since the epoch."""
         return uuid.UUID(self.key).int >> 80
 
 
@@ -65,7 +65,7 @@ class Versioned(Generic[T]):
 
     Attributes:
         value: the value.
-        etag: what a swap of it must match.
+        etag: the entity tag that a swap must match.
     """
 
     value: T
@@ -77,9 +77,9 @@ class Metadata:
     """Table metadata as stored and as parsed.
 
     Attributes:
-        location: where it is.
-        raw: the bytes.
-        parsed: the JSON; never changed in place.
+        location: the location of its file.
+        raw: the content of the file.
+        parsed: the parsed JSON; never changed in place.
     """
 
     location: str
@@ -88,12 +88,12 @@ class Metadata:
 
 
 def held_bytes(json_bytes: int) -> int:
-    """What JSON of this length takes in memory, kept with what it was parsed to."""
+    """Return an estimate of the memory taken by JSON of this length and the objects parsed from it, bytes."""
     return PARSED_FACTOR * json_bytes + ENTRY_BYTES
 
 
 class Cache:
-    """Objects by key, the least lately used ones dropped first."""
+    """LRU cache of immutable objects, bounded by bytes."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -103,11 +103,11 @@ class Cache:
 
     @property
     def held_bytes(self) -> int:
-        """What all objects weigh."""
+        """The estimated size of all cached objects, bytes."""
         return self._bytes
 
     def get(self, key: str) -> Any | None:
-        """The object, or None."""
+        """Return the object, or None; marks it as recently used."""
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -116,7 +116,13 @@ class Cache:
             return found[0]
 
     def put(self, key: str, value: object, size_bytes: int) -> None:
-        """Keep an object that weighs about so much."""
+        """Cache an object; evict the least recently used ones over the limit.
+
+        Args:
+            key: the object's key.
+            value: the object.
+            size_bytes: its estimated size in memory.
+        """
         with self._lock:
             old = self._entries.pop(key, None)
             self._bytes += size_bytes - (old[1] if old else 0)
@@ -126,21 +132,21 @@ class Cache:
                 self._bytes -= dropped
 
     def drop(self, key: str) -> None:
-        """Forget the object."""
+        """Remove an object from the cache."""
         with self._lock:
             old = self._entries.pop(key, None)
             self._bytes -= old[1] if old else 0
 
 
 class CatalogContext:
-    """The parts that every operation of the catalog works with.
+    """The context that every operation of the catalog works with.
 
     Args:
-        store: where everything is.
-        roots: how keys and locations meet.
-        patience: of register writes.
-        now_ms: milliseconds since the epoch.
-        new_uuid: a fresh UUID as text.
+        store: the object store that holds all state.
+        roots: the mapping between keys and locations.
+        patience: retry policy of register writes.
+        now_ms: wall clock, milliseconds since the epoch.
+        new_uuid: returns a new UUID as text.
     """
 
     def __init__(
@@ -163,9 +169,10 @@ class CatalogContext:
 
     @contextmanager
     def turn(self, key: str) -> Iterator[None]:
-        """Take turns on a key within this process.
+        """Serialise writers of one key in this process.
 
-        This only saves lost races; nothing depends on it, so it gives up waiting after a while.
+        Best effort: it saves conflicting writes, but correctness does not depend on it, so a writer waits at
+        most 5 s and then proceeds.
         """
         lock = self._locks[hash(key) % LOCKS]
         held = lock.acquire(timeout=LOCK_WAIT_MS_MAX / 1000)
@@ -176,15 +183,15 @@ class CatalogContext:
                 lock.release()
 
     def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Versioned[V] | None:
-        """The register value of a key, or None.
+        """Return the register value of a key, or None.
 
-        The store is asked every time. Of a value that is remembered and has not changed it sends no bytes,
-        and nothing is parsed.
+        The store is queried every time; for an unchanged cached value it sends no body, and nothing is
+        parsed.
 
         Args:
             key: the key.
-            load: parses it.
-            keep: whether to remember it. Not what a listing reads: that would push out everything else.
+            load: parses the stored bytes.
+            keep: whether to cache the value. Not for listings: their values would evict everything else.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -202,21 +209,38 @@ class CatalogContext:
         return held
 
     def known(self, key: str) -> Versioned[Any] | None:
-        """The register value of a key as this process last saw it; others may have changed it since."""
+        """Return the cached register value of a key, or None; it may be stale."""
         found = self.cache.get(key)
         return found if isinstance(found, Versioned) else None
 
     def remember(self, key: str, held: Versioned[V], size_bytes: int) -> None:
-        """Keep a register value that was read or written, unless a later one is known.
+        """Cache a register value that was read or written, unless a later version is cached.
 
-        Writers build on it unread: its entity tag must be its own, never a later value's.
+        Writers build on it without a read: the entity tag must be that of this value, never of a later one.
+
+        Args:
+            key: the key.
+            held: the value with its entity tag.
+            size_bytes: its estimated size in memory.
         """
         current = self.known(key)
         if current is None or current.value.version <= held.value.version:
             self.cache.put(key, held, size_bytes)
 
     def write(self, key: str, value: V, *, over: Versioned[V] | None) -> tuple[V, Outcome]:
-        """Create the key, or swap the value `over`. The value written, and the outcome."""
+        """Create the key, or swap the value `over`; return the value written and the outcome.
+
+        The value differs from the argument if its history overflowed and was compacted.
+
+        Args:
+            key: the key.
+            value: the value to write.
+            over: the stored value to replace; None to create the key.
+
+        Raises:
+            StoreDeniedError: the store denies the write; nothing was written.
+            UnavailableError: the write provably did not happen.
+        """
         if value.memory.overflow():
             value = value.with_memory(self._spill(value))
         load = type(value).load
@@ -231,11 +255,11 @@ class CatalogContext:
         return value, self.register.swap(key, data, if_match=over.etag, is_mine=is_mine)
 
     def repeated(self, memory: RequestHistory, repeat: IdempotencyKey | None) -> bool:
-        """Whether this very request was carried out before.
+        """Return whether this request was already carried out; False without an idempotency key.
 
         Raises:
             KeyReusedError: the key was used for another request.
-            OutcomeUnknownError: it was not found, and is so old that it may have been forgotten.
+            OutcomeUnknownError: the key was not found and is old enough to have been forgotten.
         """
         if repeat is None:
             return False
@@ -260,10 +284,10 @@ class CatalogContext:
         return False
 
     def metadata(self, location: str) -> Metadata:
-        """The table metadata at a location.
+        """Return the table metadata at a location, from the cache or the store.
 
         Raises:
-            CorruptStateError: it is not there or no JSON.
+            CorruptStateError: the file is missing or not valid JSON.
             UnavailableError: the store did not answer.
         """
         for found in self._versions(location):
@@ -283,10 +307,10 @@ class CatalogContext:
         return self._cached(Metadata(location=location, raw=stored.data, parsed=parsed))
 
     def write_metadata(self, location: str, parsed: Json) -> Metadata:
-        """Store table metadata at a location of its own.
+        """Store table metadata at a location that no other file uses.
 
         Raises:
-            ConflictError: something else is there.
+            ConflictError: the location holds other content.
             UnavailableError: the store did not take it; nothing was changed.
         """
         raw = orjson.dumps(parsed)
@@ -294,12 +318,12 @@ class CatalogContext:
         return self._cached(Metadata(location=location, raw=raw, parsed=parsed))
 
     def _versions(self, location: str) -> tuple[Metadata, ...]:
-        """The versions of a table that are remembered, the newest first."""
+        """Return the cached metadata versions of a table, newest first."""
         found: tuple[Metadata, ...] = self.cache.get(_folder(location)) or ()
         return found
 
     def _cached(self, metadata: Metadata) -> Metadata:
-        # By table, not by location: what a commit has replaced would stay until something pushed it out.
+        # Keyed by table, not by location: replaced versions would otherwise stay until evicted.
         others = [found for found in self._versions(metadata.location) if found.location != metadata.location]
         kept = (metadata, *others[: VERSIONS_MAX - 1])
         size = sum(held_bytes(len(version.raw)) for version in kept)
@@ -333,5 +357,5 @@ class CatalogContext:
 
 
 def _folder(location: str) -> str:
-    """Where a table's metadata files are: what its versions have in common."""
+    """Return the folder of a table's metadata files, which all its versions share."""
     return location.rpartition("/")[0]

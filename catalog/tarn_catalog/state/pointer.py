@@ -1,6 +1,7 @@
-"""The register values of the catalog: a name's pointer, a namespace's object, the claim on a table. Pure.
+"""Register values of the catalog: the pointer of a name and the namespace, with their protocols. Pure.
 
-A pointer or a claim may carry an intent, a change not decided yet: until it is, the other fields hold.
+A pointer or a claim (claim.py) may carry an intent, an undecided change: until it is decided, the other
+fields are current.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ FORMAT = 1
 
 
 class PointerState(StrEnum):
-    """Whether the name is in use."""
+    """Whether a name is in use."""
 
     LIVE = "live"
     DROPPED = "dropped"
 
 
 class NamespaceState(StrEnum):
-    """Whether the namespace is there, is being dropped, or is gone."""
+    """Whether a namespace exists, is being dropped, or is dropped."""
 
     LIVE = "live"
     DROPPING = "dropping"
@@ -34,46 +35,48 @@ class NamespaceState(StrEnum):
 
 
 class Value(Protocol):
-    """What every register value has."""
+    """The interface of all register values."""
 
     @property
     def uuid(self) -> str:
-        """What its pages of keys lie under."""
+        """The prefix of its history pages."""
 
     @property
     def version(self) -> int:
-        """Counts the values of its key."""
+        """Number of the value, increased by each write of its key."""
 
     @property
     def memory(self) -> RequestHistory:
-        """What was done lately."""
+        """The completed requests."""
 
     @property
     def nonce(self) -> str:
-        """Makes its bytes unique."""
+        """Makes the stored bytes unique."""
 
     def with_memory(self, memory: RequestHistory) -> Self:
-        """With another memory."""
+        """Return the value with another history."""
 
     def dump(self) -> bytes:
-        """As stored."""
+        """Return the stored JSON."""
 
     @staticmethod
     def load(data: bytes, key: str) -> Any:
-        """From what was stored under `key`."""
+        """Parse the JSON stored under `key`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """A change of one object that is not decided yet.
+    """An undecided change of one object.
+
+    Stored as a JSON object with `record`, `nonce`, `then`, `at-ms`, `key` and `what`.
 
     Attributes:
-        record: the key of the transaction record that decides; None: the next value of the object itself.
-        nonce: of the transaction.
-        then: what the fields are once it is committed, JSON.
-        at_ms: when it began, milliseconds since the epoch.
-        key: the client's idempotency key, remembered with the change.
-        what: the operation and a digest of its payload.
+        record: the key of the transaction record that decides; None: the object's own next value decides.
+        nonce: the transaction's nonce.
+        then: the object's fields after a commit, JSON.
+        at_ms: start of the transaction, milliseconds since the epoch.
+        key: the request's idempotency key, recorded with the change.
+        what: the operation and a digest of the payload.
     """
 
     record: str | None
@@ -84,13 +87,13 @@ class Intent:
     what: str | None = None
 
     def done(self, version: int) -> CompletedRequest:
-        """What is remembered once it is committed."""
+        """Return the history entry of the committed change; `version` is that of the value with intent."""
         return CompletedRequest(
             nonce=self.nonce, version=version, at_ms=self.at_ms, key=self.key, what=self.what
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As stored."""
+        """Return the stored JSON object."""
         return {
             "record": self.record,
             "nonce": self.nonce,
@@ -102,7 +105,7 @@ class Intent:
 
     @staticmethod
     def from_json(value: Mapping[str, Any] | None) -> Intent | None:
-        """From what was stored."""
+        """Parse the stored JSON object; None for null."""
         if value is None:
             return None
         return Intent(
@@ -120,31 +123,40 @@ class Participant(Value, Protocol):
 
     @property
     def intent(self) -> Intent | None:
-        """The pending change."""
+        """The undecided change, or None."""
 
     def touched(self, *, nonce: str, now_ms: int, intent: Intent | None = None) -> Self:
-        """The next value, with the same fields and this intent."""
+        """Return the next value with the same fields and this intent.
+
+        Args:
+            nonce: a new nonce.
+            now_ms: milliseconds since the epoch.
+            intent: the undecided change; None for none.
+        """
 
     def settled(self, *, committed: bool) -> Self:
-        """What the value means once its intent is decided."""
+        """Return the value with its intent applied or discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
     """The pointer of a name: the one object whose conditional write is a commit (invariant I2).
 
+    Stored as a JSON object with `format`, `kind`, `state`, `namespace`, `name`, `table-uuid`, `version`,
+    `metadata-location`, the fields of `RequestHistory`, `nonce`, `intent` and, after a rename, `moved`.
+
     Attributes:
-        kind: what the name names; `table`.
-        state: live, or a tombstone.
-        namespace: where the name lives.
+        kind: the kind of object that the name refers to; `table`.
+        state: live, or dropped for a tombstone.
+        namespace: the levels of the name's namespace.
         name: the name.
-        uuid: of the table.
-        version: counts the values of this key, over drops and creates too.
+        uuid: the table's uuid.
+        version: number of the value, increased by each write of this key, drops and creates included.
         metadata: the location of the table's metadata; None in a tombstone.
-        memory: what was done lately.
+        memory: the completed requests.
         nonce: makes the bytes, and so the entity tag, unique.
-        intent: a change that is not decided yet.
-        moved: in a tombstone that a rename left: where the table went, namespace and name.
+        intent: an undecided change.
+        moved: in the tombstone of a rename, the table's new namespace and name.
     """
 
     kind: str = "table"
@@ -175,7 +187,17 @@ class Pointer:
         state: PointerState = PointerState.LIVE,
         uuid: str | None = None,
     ) -> Pointer:
-        """The value that follows this one."""
+        """Return the next value of the pointer.
+
+        Args:
+            nonce: a new nonce.
+            now_ms: milliseconds since the epoch.
+            key: the request's idempotency key.
+            what: the operation and a digest of the payload.
+            metadata: the location of the table's metadata; None for a tombstone.
+            state: the next state.
+            uuid: the table's uuid; None keeps it.
+        """
         assert self.intent is None, self
         done = CompletedRequest(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
         return replace(
@@ -218,7 +240,7 @@ class Pointer:
         )
 
     def dump(self) -> bytes:
-        """As stored."""
+        """Return the stored JSON."""
         assert (self.metadata is None) == (self.state is PointerState.DROPPED), self
         return orjson.dumps(
             {
@@ -239,11 +261,11 @@ class Pointer:
 
     @staticmethod
     def load(data: bytes, key: str) -> Pointer:
-        """From what was stored under `key`.
+        """Parse the JSON stored under `key`.
 
         Raises:
-            UnavailableError: it has a format that this version does not know.
-            CorruptStateError: it is no pointer.
+            UnavailableError: the value's format version is unknown.
+            CorruptStateError: the value is not a valid pointer.
         """
         value = parse(data, key)
         moved = value.get("moved")
@@ -267,17 +289,20 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """The object of a namespace.
+    """The register value of a namespace.
+
+    Stored as a JSON object with `format`, `namespace`, `uuid`, `state`, `properties`, `version`, the fields
+    of `RequestHistory`, `nonce` and, during a nested create, `making`.
 
     Attributes:
-        levels: its name.
-        uuid: of this life of the namespace.
+        levels: the levels of its name.
+        uuid: a uuid that each create assigns.
         state: live, dropping or dropped.
-        properties: what clients set.
-        version: counts the values of this key.
-        memory: what was done lately.
+        properties: properties set by clients.
+        version: number of the value, increased by each write of this key.
+        memory: the completed requests.
         nonce: makes the bytes unique.
-        making: dropped still, but somebody is about to make it live, if the namespace above is there.
+        making: still dropped, but a create is in progress that requires the parent namespace.
     """
 
     levels: tuple[str, ...]
@@ -291,7 +316,7 @@ class Namespace:
 
     @property
     def there(self) -> bool:
-        """Whether it exists for clients; one that is being dropped still does."""
+        """Whether the namespace exists for clients; true while it is being dropped."""
         return self.state is not NamespaceState.DROPPED
 
     def next(
@@ -306,7 +331,18 @@ class Namespace:
         uuid: str | None = None,
         making: bool = False,
     ) -> Namespace:
-        """The value that follows this one."""
+        """Return the next value of the namespace.
+
+        Args:
+            nonce: a new nonce.
+            now_ms: milliseconds since the epoch.
+            state: the next state.
+            properties: the next properties; None keeps them.
+            key: the request's idempotency key.
+            what: the operation and a digest of the payload.
+            uuid: the next uuid; None keeps it.
+            making: whether to mark the namespace as being created.
+        """
         done = CompletedRequest(nonce=nonce, version=self.version + 1, at_ms=now_ms, key=key, what=what)
         return replace(
             self,
@@ -324,7 +360,7 @@ class Namespace:
         return replace(self, memory=memory)
 
     def dump(self) -> bytes:
-        """As stored."""
+        """Return the stored JSON."""
         assert not (self.making and self.there), self
         return orjson.dumps(
             {
@@ -342,11 +378,11 @@ class Namespace:
 
     @staticmethod
     def load(data: bytes, key: str) -> Namespace:
-        """From what was stored under `key`.
+        """Parse the JSON stored under `key`.
 
         Raises:
-            UnavailableError: it has a format that this version does not know.
-            CorruptStateError: it is no namespace.
+            UnavailableError: the value's format version is unknown.
+            CorruptStateError: the value is not a valid namespace.
         """
         value = parse(data, key)
         try:
@@ -365,11 +401,11 @@ class Namespace:
 
 
 def parse(data: bytes, key: str) -> dict[str, Any]:
-    """The JSON object of a register value in the format of this version.
+    """Parse the JSON object of a register value in this version's format.
 
     Raises:
-        UnavailableError: it has another format.
-        CorruptStateError: it is none.
+        UnavailableError: the value has another format version.
+        CorruptStateError: the value is not a JSON object.
     """
     try:
         value = orjson.loads(data)

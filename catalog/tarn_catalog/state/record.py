@@ -1,4 +1,4 @@
-"""The record of a transaction: one small register value that decides the changes of several objects. Pure.
+"""The transaction record: one small register value that decides the changes of several objects. Pure.
 
 pending -> committed | aborted. The swap to committed is the commit point (invariant I2).
 """
@@ -15,7 +15,7 @@ from tarn_catalog.state.pointer import FORMAT, parse
 
 
 class RecordState(StrEnum):
-    """What was decided."""
+    """The decision on a transaction."""
 
     PENDING = "pending"
     COMMITTED = "committed"
@@ -24,13 +24,15 @@ class RecordState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record.
+    """A transaction record.
+
+    Stored as a JSON object with `format`, `transaction`, `state`, `keys`, `at-ms` and `nonce`.
 
     Attributes:
-        uuid: of the transaction.
-        state: what was decided.
-        keys: of the objects that take part, in order.
-        at_ms: when it began, milliseconds since the epoch.
+        uuid: the transaction's uuid.
+        state: the decision.
+        keys: the keys of the participating objects, in order.
+        at_ms: start of the transaction, milliseconds since the epoch.
         nonce: makes the bytes unique.
     """
 
@@ -41,13 +43,13 @@ class Record:
     nonce: str
 
     def decided(self, state: RecordState, *, nonce: str) -> Record:
-        """Its last value."""
+        """Return the final value of a pending record."""
         assert self.state is RecordState.PENDING, self
         assert state is not RecordState.PENDING, state
         return replace(self, state=state, nonce=nonce)
 
     def dump(self) -> bytes:
-        """As stored."""
+        """Return the stored JSON."""
         return orjson.dumps(
             {
                 "format": FORMAT,
@@ -61,11 +63,11 @@ class Record:
 
     @staticmethod
     def load(data: bytes, key: str) -> Record:
-        """From what was stored under `key`.
+        """Parse the JSON stored under `key`.
 
         Raises:
-            UnavailableError: it has a format that this version does not know.
-            CorruptStateError: it is no record.
+            UnavailableError: the value's format version is unknown.
+            CorruptStateError: the value is not a valid record.
         """
         value = parse(data, key)
         try:

@@ -1,10 +1,10 @@
-"""The register: read, create and swap one small object, with the three outcomes (invariants I2, I3).
+"""The register: read, create and swap one small object, with three outcomes (invariants I2, I3).
 
-After every refusal and after every write without an answer the key is read: absent means that a create may be
-tried again, one's own value means committed, any other means conflict. A value is recognised by whoever wrote
-it (`is_mine`), because a later writer may already have built on top of it. Trying the same bytes again is
-always safe: they carry a nonce, so a second success of the same value changes nothing, and the base, once
-replaced, never comes back.
+After every precondition failure and every write without an answer the key is read back: absent means that a
+create may be retried, the written value means committed, any other value means conflict. The writer
+recognises its value with `is_mine`, because a later writer may already have built on it. Retrying the same
+bytes is always safe: they carry a nonce, so a second success of the same value changes nothing, and the base,
+once replaced, never comes back.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ IsMine = Callable[[bytes], bool | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded(Committed):
-    """The write happened, and others have built on it since: its entity tag is theirs, do not swap on it."""
+    """A committed write that others have built on; the entity tag is theirs, so do not swap on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long and how often a write is tried, and with which clock and chance.
+    """Retry policy of a conditional write; clock and RNG are injected.
 
     Attributes:
         attempts_max: how often the same bytes are sent.
-        wait_ms: the wait before the second attempt; it doubles, with full jitter.
-        wait_ms_max: the longest wait.
+        wait_ms: the longest wait before the second attempt; it doubles with each attempt, and jitter shortens
+            it by up to half.
+        wait_ms_max: the upper limit of the wait.
         deadline_ms: no attempt starts later than this after the first.
-        clock: monotonic seconds.
-        sleep: waits seconds.
-        chance: a number in [0, 1).
+        clock: monotonic clock, seconds.
+        sleep: waits for a number of seconds.
+        chance: RNG, returns a number in [0, 1).
     """
 
     attempts_max: int = 8
@@ -56,7 +57,7 @@ class RetryPolicy:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, attempt: int) -> None:
-        """Wait before the attempt after this one (counted from 1)."""
+        """Back off after attempt number `attempt` (counted from 1)."""
         longest_ms = min(self.wait_ms_max, self.wait_ms * 2 ** (attempt - 1))
         self.sleep(longest_ms * (0.5 + 0.5 * self.chance()) / 1000)
 
@@ -69,7 +70,7 @@ class Register:
         self._patience = patience or RetryPolicy()
 
     def read(self, key: str, *, known: Stored | None = None) -> Stored | None:
-        """What the key holds, or None; `known` itself if it still holds that."""
+        """Return the stored object of a key, or None; `known` itself if it is unchanged."""
         return self._store.get(key, known=known)
 
     def create(self, key: str, data: bytes, *, is_mine: IsMine) -> Outcome:
@@ -77,17 +78,28 @@ class Register:
 
         Args:
             key: the key.
-            data: its value; carries a nonce.
-            is_mine: whether a value that was found is this one or was built on it; None if it cannot be told.
+            data: the value; carries a nonce.
+            is_mine: whether a value read back is this one or was built on it; None if undecidable.
 
         Raises:
-            StoreDeniedError: not allowed; nothing was written.
-            UnavailableError: the store never took the write, provably.
+            StoreDeniedError: the store denies the write; nothing was written.
+            UnavailableError: the write provably did not happen.
         """
         return self._write(key, data, if_match=None, is_mine=is_mine)
 
     def swap(self, key: str, data: bytes, *, if_match: str, is_mine: IsMine) -> Outcome:
-        """Replace the value that has the entity tag `if_match`. Arguments and errors as `create`."""
+        """Replace the value whose entity tag is `if_match`.
+
+        Args:
+            key: the key.
+            data: the value; carries a nonce.
+            if_match: the entity tag of the value to replace.
+            is_mine: as for `create`.
+
+        Raises:
+            StoreDeniedError: the store denies the write; nothing was written.
+            UnavailableError: the write provably did not happen.
+        """
         return self._write(key, data, if_match=if_match, is_mine=is_mine)
 
     def _write(self, key: str, data: bytes, *, if_match: str | None, is_mine: IsMine) -> Outcome:
@@ -107,7 +119,7 @@ class Register:
             except StoreRefusedError as e:
                 reason = e.message
             except StoreBusyError as e:
-                # The answer of a store that refuses load says nothing certain about what it did.
+                # A store that sheds load (503) does not prove that the write was not done.
                 ambiguous, reason = True, e.message
                 continue
             except StoreOutcomeUnknownError as e:
@@ -118,7 +130,7 @@ class Register:
                 raise
             seen = self._look(key, data, if_match=if_match, is_mine=is_mine)
             if isinstance(seen, Unlooked):
-                # Not even the reading back was answered: a refusal by itself proves nothing any more.
+                # The read-back failed too: the precondition failure alone proves nothing.
                 ambiguous, reason = True, seen.reason
             elif seen is not None:
                 return seen
@@ -134,7 +146,7 @@ class Register:
     def _look(
         self, key: str, data: bytes, *, if_match: str | None, is_mine: IsMine
     ) -> Outcome | Unlooked | None:
-        """The outcome as the stored value tells it; None if nothing has changed and one may try again."""
+        """Read back and return the outcome; None if nothing has changed and a retry is allowed."""
         try:
             found = self._store.get(key)
         except (UnavailableError, StoreDeniedError) as e:
@@ -155,28 +167,28 @@ class Register:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlooked:
-    """Reading back failed.
+    """A read-back that failed.
 
     Attributes:
-        reason: why, for people.
+        reason: the reason, for messages.
     """
 
     reason: str
 
 
 def write_once(store: ObjectStore, key: str, data: bytes, *, patience: RetryPolicy) -> None:
-    """Write an immutable object. A repeat with the same bytes is fine.
+    """Write an immutable object; a repeated write of the same bytes succeeds.
 
     Args:
         store: the store.
-        key: a key that nobody else will use.
-        data: its bytes.
-        patience: how long to try.
+        key: a key that no other writer uses.
+        data: the bytes.
+        patience: the retry policy.
 
     Raises:
         ConflictError: the key holds other bytes.
-        UnavailableError: the store did not answer; the object may be there, and nothing names it.
-        StoreDeniedError: not allowed.
+        UnavailableError: the store did not answer; the object may exist, but nothing references it.
+        StoreDeniedError: the store denies the write.
     """
     reason = ""
     started = patience.clock()

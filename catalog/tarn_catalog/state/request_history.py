@@ -1,8 +1,8 @@
-"""What was done lately: commit nonces, and idempotency keys by time (invariants I3 and I4).
+"""Completed requests: recent write nonces, and idempotency keys kept for four hours (invariants I3, I4).
 
-The newest entries live in the register's value itself. Entries with a key that do not fit there go to
-immutable pages that the value names; pages are merged by tens so that they stay few. Keys are forgotten
-by time only, never by count.
+The newest entries are inline in the register value. Older entries that carry a key go to immutable pages that
+the value references; ten pages of a level are merged into one of the next, so that there are few (as in an
+LSM tree). Keys expire by time only, never by count.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ REMEMBERED_MS = 4 * LIFETIME_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedRequest:
-    """One finished operation.
+    """One completed operation.
+
+    Stored as a JSON array: nonce, version, at_ms and, if there is a key, key and what.
 
     Attributes:
-        nonce: of the register value that it wrote.
-        version: of the register value that it wrote.
-        at_ms: when, milliseconds since the epoch by the server's clock.
+        nonce: the nonce of the register value that it wrote.
+        version: the version of the register value that it wrote.
+        at_ms: time by the server's clock, milliseconds since the epoch.
         key: the client's idempotency key.
         what: the operation and a digest of its payload.
     """
@@ -37,25 +39,25 @@ class CompletedRequest:
     what: str | None = None
 
     def to_json(self) -> list[Any]:
-        """As stored."""
+        """Return the stored JSON array."""
         row: list[Any] = [self.nonce, self.version, self.at_ms]
         return row if self.key is None else [*row, self.key, self.what]
 
     @staticmethod
     def from_json(row: list[Any]) -> CompletedRequest:
-        """From what was stored."""
+        """Parse the stored JSON array."""
         key, what = (row[3], row[4]) if len(row) > 3 else (None, None)
         return CompletedRequest(nonce=row[0], version=row[1], at_ms=row[2], key=key, what=what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An immutable object with entries that did not fit.
+    """Reference to an immutable object with older entries; stored as a JSON array of the three fields.
 
     Attributes:
-        key: where it is.
-        level: how often its entries were merged; at most ten pages of one level exist.
-        to_ms: the time of its newest entry.
+        key: the object's key.
+        level: how often its entries were merged; a level has fewer than ten pages.
+        to_ms: the time of its newest entry, milliseconds since the epoch.
     """
 
     key: str
@@ -65,35 +67,37 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHistory:
-    """The finished operations that one register value remembers.
+    """The completed requests of one register value.
+
+    Stored as the fields `recent` (array of entries) and `key-pages` (array of page references) of that value.
 
     Attributes:
-        inline: the newest, oldest first.
-        pages: where older ones with a key are.
+        inline: the newest entries, oldest first.
+        pages: references to older entries that carry a key.
     """
 
     inline: tuple[CompletedRequest, ...] = ()
     pages: tuple[Page, ...] = ()
 
     def wrote(self, nonce: str, version: int) -> bool | None:
-        """Whether the value with this nonce and version is an ancestor; None if too long ago to tell."""
+        """Return whether the value with this nonce and version is an ancestor; None if too old to decide."""
         if any(done.nonce == nonce for done in self.inline):
             return True
         oldest = self.inline[0].version if self.inline else 0
         return False if oldest <= version else None
 
     def add(self, done: CompletedRequest) -> RequestHistory:
-        """With one more."""
+        """Return the history with one more entry."""
         return replace(self, inline=(*self.inline, done))
 
     def overflow(self) -> bool:
-        """Whether `compact` is due."""
+        """Return whether `compact` is due."""
         return len(self.inline) > INLINE_MAX
 
     def find(
         self, key: str, read_page: Callable[[str], tuple[CompletedRequest, ...]]
     ) -> CompletedRequest | None:
-        """What was done under this idempotency key, newest pages first."""
+        """Return the entry of an idempotency key, or None; searches inline, then pages from the last."""
         for done in self.inline:
             if done.key == key:
                 return done
@@ -104,7 +108,7 @@ class RequestHistory:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """As stored."""
+        """Return the stored JSON fields."""
         return {
             "recent": [done.to_json() for done in self.inline],
             "key-pages": [[page.key, page.level, page.to_ms] for page in self.pages],
@@ -112,7 +116,7 @@ class RequestHistory:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> RequestHistory:
-        """From what was stored."""
+        """Parse the stored JSON fields."""
         return RequestHistory(
             inline=tuple(CompletedRequest.from_json(row) for row in value["recent"]),
             pages=tuple(Page(key=row[0], level=row[1], to_ms=row[2]) for row in value["key-pages"]),
@@ -127,14 +131,14 @@ def compact(
     read_page: Callable[[str], tuple[CompletedRequest, ...]],
     write_page: Callable[[str, tuple[CompletedRequest, ...]], None],
 ) -> RequestHistory:
-    """`memory` with its older entries moved to pages, and what is older than the window forgotten.
+    """Return `memory` with its older entries moved to pages and entries over four hours old removed.
 
     Args:
-        memory: with too many entries in line.
-        now_ms: the server's time.
-        new_key: gives a fresh object key.
-        read_page: gives a page's entries.
-        write_page: writes a page; it is complete before the value that names it.
+        memory: a history with too many inline entries.
+        now_ms: the server's time, milliseconds since the epoch.
+        new_key: returns a new object key.
+        read_page: returns the entries of a page.
+        write_page: writes a page; it is complete before the register value references it.
     """
     horizon_ms = now_ms - REMEMBERED_MS
     old, kept = memory.inline[:-INLINE_KEPT], memory.inline[-INLINE_KEPT:]
@@ -142,6 +146,7 @@ def compact(
     pages = [page for page in memory.pages if page.to_ms >= horizon_ms]
     if not moved:
         return RequestHistory(inline=kept, pages=tuple(pages))
+    # Like an LSM compaction: when a level is full, its pages and the new entries make one of the next level.
     level = 0
     while True:
         same = [page for page in pages if page.level == level]
@@ -154,5 +159,6 @@ def compact(
     key = new_key()
     write_page(key, moved)
     pages.append(Page(key=key, level=level, to_ms=max(done.at_ms for done in moved)))
+    # Oldest first, because `find` searches from the last page.
     pages.sort(key=lambda page: (-page.level, page.to_ms))
     return RequestHistory(inline=kept, pages=tuple(pages))

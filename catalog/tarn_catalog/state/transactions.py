@@ -1,21 +1,24 @@
-"""Changes of several objects at once, and how everybody else meets them on the way (invariant I2).
+"""Atomic changes of several objects, and how concurrent readers and writers resolve their intents (I2).
 
-    1. The record is written, pending.
-    2. Each object gets an intent that names the record, in the order of the keys.
-    3. What must still hold is looked at.
-    4. The record is swapped to committed: that is the commit.
-    5. Each object is swapped to its new value, without the intent; then the record goes.
+    1. The transaction record is created, pending.
+    2. Each object gets an intent that names the record, in key order.
+    3. The preconditions are validated.
+    4. The record is swapped to committed: that is the commit point.
+    5. Each object is swapped to its new value, without the intent; then the record is deleted.
 
-A change of one object needs no record: its intent is decided by the object's own next value.
+As in CockroachDB, write intents refer to one transaction record, which decides for all of them (in Percolator
+the primary lock does). The record is committed after all intents are written, without the staging state of
+CockroachDB's parallel commits. A change of one object needs no record: the object's own next value decides
+its intent.
 
-A reader that meets an intent asks the record and writes nothing: pending is the old value, committed the new.
-A writer may build on what is decided at once. What is pending it aborts, but only after it saw intent and
-record unchanged for `intent_wait_ms` on its own monotonic clock. A record that is not there tells nothing
-before the object was read again: changed means start over, unchanged means aborted.
+A reader that finds an intent reads the record and writes nothing: pending means the old value, committed the
+new one. A writer may build on a decided intent at once. It aborts a pending transaction, but only after
+intent and record were unchanged for `intent_wait_ms` on its own monotonic clock. A missing record is decisive
+only after the object was read again: changed means start over, unchanged means aborted.
 
-Only who began a transaction removes its record: after a commit once no object carries its intent any more,
-after an abort only if it never asked for the commit. For a request on the way may still write a record that
-was removed, and a commit that follows it would then succeed with nothing behind it.
+Only the transaction's own process deletes its record: after a commit once no object carries its intent, after
+an abort only if it never asked for the commit. Otherwise a delayed request could create the deleted record
+again, and a commit after it would succeed without any intents.
 """
 
 from __future__ import annotations
@@ -48,13 +51,13 @@ P = TypeVar("P", bound=Participant)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParticipantChange:
-    """An object that takes part in a transaction.
+    """A participant of a transaction.
 
     Attributes:
-        key: of the object.
-        held: what is stored, settled; None if nothing is.
-        base: what it is built on: the value held, or a blank one.
-        then: its fields once the transaction is committed.
+        key: the object's key.
+        held: the stored value, without an intent; None if there is none.
+        base: the value to build on: that of `held`, or an empty one.
+        then: its fields once the transaction is committed, JSON.
     """
 
     key: str
@@ -64,7 +67,7 @@ class ParticipantChange:
 
 
 class Verdict(Enum):
-    """What an intent amounts to."""
+    """The status of an intent; CHANGED: the object was replaced during the check."""
 
     PENDING = auto()
     COMMITTED = auto()
@@ -89,8 +92,8 @@ class Transactions:
     """Transactions over the register.
 
     Args:
-        core: register, time, ids.
-        intent_wait_ms: how long a pending intent must stay as it is before a writer aborts it.
+        core: the catalog context.
+        intent_wait_ms: milliseconds that a pending intent must stay unchanged before a writer aborts it.
     """
 
     def __init__(self, core: CatalogContext, *, intent_wait_ms: int = INTENT_WAIT_MS) -> None:
@@ -100,10 +103,10 @@ class Transactions:
     # -- meeting intents
 
     def read(self, key: str, load: Callable[[bytes, str], P]) -> Versioned[P] | None:
-        """What the object means to a reader, or None. Nothing is written.
+        """Return the value that a reader sees, or None. Writes nothing.
 
         Raises:
-            UnavailableError: the store did not answer, or the object changed without end.
+            UnavailableError: the store did not answer, or the object changed on each of 20 reads.
         """
         for _ in range(READ_ATTEMPTS_MAX):
             held = self._core.read(key, load, keep=True)
@@ -115,10 +118,10 @@ class Transactions:
         raise _restless(key)
 
     def read_to_write(self, key: str, load: Callable[[bytes, str], P]) -> Versioned[P] | None:
-        """What the object means, with nothing pending any more, so that it may be swapped.
+        """Return the value with its intent resolved, so that it can be swapped; None if there is none.
 
         Raises:
-            UnavailableError: the store did not answer, or others do not finish.
+            UnavailableError: the store did not answer, or other transactions did not finish within 30 s.
         """
         clock = self._core.patience.clock
         started = since = clock()
@@ -132,6 +135,7 @@ class Transactions:
                 continue
             if seen.verdict is not Verdict.PENDING:
                 return _settled(held, seen.verdict)
+            # Progress by its owner changes the intent's or the record's etag and restarts the wait.
             now = held.etag, seen.record.etag if seen.record else None
             if now != mark:
                 mark, since = now, clock()
@@ -142,6 +146,7 @@ class Transactions:
         raise _restless(key)
 
     def _judge(self, key: str, held: Versioned[P]) -> _Seen:
+        """Return the status of the object's intent, with the transaction record if there is one."""
         intent = held.value.intent
         assert intent is not None, key
         if intent.record is None:
@@ -155,7 +160,7 @@ class Transactions:
         return _Seen(verdict=Verdict.ABORTED if same else Verdict.CHANGED)
 
     def _abort(self, key: str, held: Versioned[P], record: Versioned[Record] | None) -> None:
-        """Decide a pending intent against whoever began it. What came of it is seen at the next look."""
+        """Abort the transaction of a pending intent; the caller reads the result on its next attempt."""
         if record is not None:
             log.info("transaction aborted", record=record.value.uuid, keys=record.value.keys, met_at=key)
             self._decide(record, RecordState.ABORTED)
@@ -164,6 +169,7 @@ class Transactions:
         self._settle(key, held, committed=False)
 
     def _decide(self, record: Versioned[Record], state: RecordState) -> Committed | Conflict | Unknown:
+        """Swap a pending record to its final state."""
         key = transaction_key(record.value.uuid)
         value = record.value.decided(state, nonce=self._core.new_uuid())
 
@@ -175,7 +181,11 @@ class Transactions:
     def _settle(
         self, key: str, held: Versioned[Any], *, committed: bool
     ) -> tuple[Versioned[Any] | None, Committed | Conflict | Unknown]:
-        """Swap an object to what its intent amounts to; what is stored then, if known, and the outcome."""
+        """Swap in the value with its intent applied or discarded.
+
+        Returns:
+            The stored value, None if not known, and the outcome of the swap.
+        """
         value = held.value.settled(committed=committed)
         wanted = value.touched(nonce=self._core.new_uuid(), now_ms=self._core.now_ms())
         written, outcome = self._core.write(key, wanted, over=held)
@@ -192,17 +202,20 @@ class Transactions:
         repeat: IdempotencyKey | None = None,
         confirm: Callable[[], object] = lambda: None,
     ) -> Mapping[str, Versioned[Any]] | None:
-        """Change all parts or none. The new values by key, as far as they are known; None: others were first.
+        """Change all participants or none; None if another writer won.
 
         Args:
-            parts: what changes; read with `read_to_write`.
-            repeat: how the client marks the request; remembered with every part.
-            confirm: raises if something that must hold does not; called when all intents are written.
+            parts: the changes; their values come from `read_to_write`.
+            repeat: the request's idempotency key, recorded with every participant.
+            confirm: raises TarnError if a precondition does not hold; called once all intents are written.
+
+        Returns:
+            The new values by key, as far as they are known; None if another writer won.
 
         Raises:
-            OutcomeUnknownError: it may have happened, or may still happen.
-            UnavailableError: it did not and will not happen.
-            TarnError: whatever `confirm` raises; nothing was changed.
+            OutcomeUnknownError: the change may have happened, or may still happen.
+            UnavailableError: the change did not and will not happen.
+            TarnError: raised by `confirm`; nothing was changed.
         """
         ordered = sorted(parts, key=lambda part: part.key)
         for part in ordered:
@@ -232,6 +245,11 @@ class Transactions:
         return self._commit_alone(*taken[0]) if record is None else self._commit(record, taken)
 
     def _open(self, parts: Sequence[ParticipantChange], nonce: str, at_ms: int) -> Versioned[Record]:
+        """Create the transaction record, pending.
+
+        Raises:
+            UnavailableError: the record was not confirmed as created; nothing was changed.
+        """
         keys = tuple(part.key for part in parts)
         assert len(set(keys)) == len(keys), keys
         value = Record(uuid=nonce, keys=keys, at_ms=at_ms, nonce=self._core.new_uuid())
@@ -248,7 +266,11 @@ class Transactions:
         )
 
     def _take(self, part: ParticipantChange, intent: Intent) -> Versioned[Any] | None:
-        """The object with the intent; None if somebody else was first."""
+        """Write the intent and return the object with it; None if another writer won.
+
+        Raises:
+            UnavailableError: the write may have happened; the transaction is to be aborted.
+        """
         wanted = part.base.touched(nonce=self._core.new_uuid(), now_ms=self._core.now_ms(), intent=intent)
         written, outcome = self._core.write(part.key, wanted, over=part.held)
         match outcome:
@@ -257,16 +279,17 @@ class Transactions:
             case Committed(etag=etag):
                 return Versioned(value=written, etag=etag)
             case Unknown(reason=reason):
-                # Should it land after all, it names a transaction that is aborted.
+                # If the write lands after all, its intent names an aborted transaction.
                 raise UnavailableError(
                     f"could not change {part.key}: {reason}; nothing was changed, try again", key=part.key
                 )
 
     def _commit_alone(self, key: str, held: Versioned[Any]) -> Mapping[str, Versioned[Any]] | None:
+        """Commit the change of one object by swapping in its next value."""
         try:
             stored, outcome = self._settle(key, held, committed=True)
         except TarnError:
-            # Refused for good: it did not happen, and must not be left to others to wait for.
+            # Definitely not committed: roll back, so that other writers need not wait for the intent.
             self._quietly(lambda: self._settle(key, held, committed=False))
             raise
         match outcome:
@@ -280,10 +303,11 @@ class Transactions:
     def _commit(
         self, record: Versioned[Record], taken: Sequence[tuple[str, Versioned[Any]]]
     ) -> Mapping[str, Versioned[Any]] | None:
+        """Commit the record, then apply the intents; None if another writer aborted the transaction."""
         try:
             outcome = self._decide(record, RecordState.COMMITTED)
         except TarnError:
-            # Refused for good: it did not happen, and must not be left to others to wait for.
+            # Definitely not committed: roll back, so that other writers need not wait for the intent.
             self._quietly(lambda: self._decide(record, RecordState.ABORTED))
             raise
         match outcome:
@@ -299,7 +323,11 @@ class Transactions:
     def _finish(
         self, record: Versioned[Record], taken: Sequence[tuple[str, Versioned[Any]]]
     ) -> Mapping[str, Versioned[Any]]:
-        """It is committed: write the new values, and remove the record if all are known to be there."""
+        """Apply the intents of a committed transaction; delete its record once none is left.
+
+        Returns:
+            The new values by key, as far as they are known.
+        """
         stored: dict[str, Versioned[Any]] = {}
         clean = 0
         for key, held in taken:
@@ -308,7 +336,7 @@ class Transactions:
             except TarnError as e:
                 log.info("new value left to the next writer", key=key, reason=e.message)
                 continue
-            # A conflict: somebody built on the intent, which is decided. It is gone either way.
+            # On conflict another writer built on the decided intent. It is resolved either way.
             clean += not isinstance(outcome, Unknown)
             if known is not None:
                 stored[key] = known
@@ -317,7 +345,7 @@ class Transactions:
         return stored
 
     def _give_up(self, record: Versioned[Record] | None, taken: Sequence[tuple[str, Versioned[Any]]]) -> None:
-        """Nothing was committed, nor asked for: take it back as far as the store lets us."""
+        """Roll back a transaction whose commit was not requested, as far as the store permits."""
 
         def back() -> None:
             settled = record is None or isinstance(self._decide(record, RecordState.ABORTED), Committed)

@@ -1,1 +1,1 @@
-"""For tests and notebooks: a server in a thread, a store that fails on purpose."""
+"""Test doubles shipped with the catalog: a server in a thread, a store with injected faults."""

@@ -1,14 +1,14 @@
-"""A store that fails on purpose, around any other; shipped for whoever builds on the catalog.
+"""A store wrapper with fault injection, for tests of the catalog and of code built on it.
 
-LOST_REPLY  the write is done, the answer is lost
+LOST_REPLY  the write is done, the response is lost
 RESET       the connection breaks before anything is done
-LATE        no answer, and the write arrives later: at `settle()` or after `late_ops` more operations
-CONFLICT    refused without anything in the way (S3's 409 ConditionalRequestConflict)
+LATE        no response, and the write arrives later: at `settle()` or after `late_ops` more operations
+CONFLICT    refused although the precondition holds (S3's 409 ConditionalRequestConflict)
 BUSY        503, nothing done
-BUSY_DONE   503 from something on the way, although the write was done
+BUSY_DONE   503 from a proxy, although the write was done
 DENIED      403
 CRASH       the process dies before anything is done
-CRASH_DONE  the process dies right after it was done
+CRASH_DONE  the process dies right after the operation was done
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tarn.adapters.store import (
 
 
 class Fault(Enum):
-    """What goes wrong."""
+    """Kinds of faults; see the module."""
 
     LOST_REPLY = auto()
     RESET = auto()
@@ -53,21 +53,21 @@ ANSWERS = (
     Fault.BUSY_DONE,
     Fault.DENIED,
 )
-"""What a living process can meet."""
+"""The faults that a process survives: all but crashes."""
 
 
 class Crash(BaseException):
-    """The process is dead: no code of it runs any more, not even what tidies up after errors."""
+    """The simulated death of the process: a BaseException, so that no error handling runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One operation.
+    """One store operation.
 
     Attributes:
         kind: `get`, `put`, `delete` or `list`.
-        key: what it is about.
-        number: counts the operations of this kind, from 1.
+        key: the key, or the prefix of a `list`.
+        number: ordinal among the operations of this kind, from 1.
     """
 
     kind: str
@@ -79,17 +79,17 @@ Plan = Callable[[Op], Fault | None]
 
 
 def no_faults(_: Op) -> Fault | None:
-    """The plan of a store that works."""
+    """Return None: the plan of a store without faults."""
     return None
 
 
 class FaultyStore:
-    """A store with faults.
+    """A store with injected faults.
 
     Args:
-        inner: the store that works.
-        plan: says which operation fails, and how; called once for each, from the thread that does it.
-        late_ops: how many operations later a late write arrives; None: at `settle()` only.
+        inner: the wrapped store.
+        plan: returns the fault of an operation, or None; called once per operation, on its thread.
+        late_ops: after how many operations a late write arrives; None: at `settle()` only.
     """
 
     def __init__(self, inner: ObjectStore, plan: Plan = no_faults, *, late_ops: int | None = None) -> None:
@@ -102,7 +102,7 @@ class FaultyStore:
         self._lock = threading.RLock()
 
     def settle(self) -> None:
-        """Let all late writes arrive; those whose condition does not hold any more change nothing."""
+        """Apply all late writes; those whose precondition no longer holds change nothing."""
         with self._lock:
             late, self._late = self._late, []
         for _, write in late:
@@ -123,7 +123,7 @@ class FaultyStore:
             now = len(self.seen)
             due = [write for at, write in self._late if at <= now]
             self._late = [(at, write) for at, write in self._late if at > now]
-        # Outside the lock: a plan may wait, to put operations of several threads in an order.
+        # Outside the lock: a plan may block, to order the operations of several threads.
         fault = self.plan(op)
         for write in due:
             self._arrive(write)

@@ -26,13 +26,13 @@ START_WAIT_S_MAX = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A catalog that answers.
+    """A running catalog.
 
     Attributes:
-        inside: the address that containers would use.
-        published: the address that the host would use.
+        inside: URL of the listener for containers.
+        published: URL of the listener for the host.
         credential: `client_id:client_secret` of a principal.
-        secrets_dir: where `principals.json` and `token_key` are.
+        secrets_dir: the folder of `principals.json` and `token_key`.
     """
 
     inside: str
@@ -42,7 +42,7 @@ class Running:
 
 
 def write_secrets(folder: Path, *, client_id: str = "tester") -> str:
-    """Make the two files that the catalog's access needs, and return the credential of one principal."""
+    """Write `principals.json` and `token_key`; return the credential of the one principal."""
     folder.mkdir(parents=True, exist_ok=True)
     secret = secrets.token_urlsafe(16)
     digest = hashlib.sha256(secret.encode()).hexdigest()
@@ -55,15 +55,15 @@ def write_secrets(folder: Path, *, client_id: str = "tester") -> str:
 
 @contextmanager
 def serving(catalog: Catalog, secrets_dir: Path, settings: Settings | None = None) -> Iterator[Running]:
-    """Serve a catalog on two free ports of 127.0.0.1 for the time of the block.
+    """Serve a catalog on two free ports of 127.0.0.1 for the duration of the block.
 
     Args:
-        catalog: what to serve.
-        secrets_dir: a folder for secrets that are made here.
-        settings: what clients are told; the ports in it are not used.
+        catalog: the catalog to serve.
+        secrets_dir: the folder to write secrets to.
+        settings: the client configuration; host and ports are ignored.
 
     Raises:
-        UnavailableError: it did not come up.
+        UnavailableError: the server did not start within 10 s.
     """
     credential = write_secrets(secrets_dir)
     wanted = (settings or Settings()).model_copy(

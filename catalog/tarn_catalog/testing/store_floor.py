@@ -1,4 +1,4 @@
-"""What the store alone takes for a load and for a commit: the floor under the catalog's own times.
+"""Time that the store alone takes for a load and a commit: the lower bound of the catalog's latency.
 
 `python -m tarn_catalog.testing.store_floor` in the catalog's container prints it as JSON, for
 scripts/bench catalog.
@@ -19,10 +19,15 @@ POINTER_BYTES = 12_000
 
 
 def measure(store: ObjectStore, *, calls: int, metadata_bytes: int) -> dict[str, list[float]]:
-    """Milliseconds of every call.
+    """Return the milliseconds of every call, by kind.
 
-    `read` of a pointer; `unchanged`: the same, asked whether it is still what it was, as a load does; `write`
-    of new metadata and then of the pointer.
+    `read`: a read of the pointer; `unchanged`: a conditional read of it, as in a load; `write`: a write of
+    new metadata and a swap of the pointer.
+
+    Args:
+        store: the store.
+        calls: the number of calls of each kind.
+        metadata_bytes: the size of the metadata.
     """
     name = uuid.uuid4().hex
     pointer = f"{PROBE_PREFIX}{name}/pointer"
@@ -50,7 +55,7 @@ def measure(store: ObjectStore, *, calls: int, metadata_bytes: int) -> dict[str,
 
 
 def main() -> None:
-    """Measures with the service's own key."""
+    """Print the measurements as JSON, made with the service's own keys."""
     parser = argparse.ArgumentParser(prog="python -m tarn_catalog.testing.store_floor", allow_abbrev=False)
     parser.add_argument("--calls", type=int, required=True)
     parser.add_argument("--metadata-bytes", type=int, required=True)

@@ -1,10 +1,11 @@
 """The command line.
 
 main       the commands: read options, call, print
+extensions commands that other packages add
 wiring     the adapters, put together from the settings
 canary     one row through everything, checked
 status     what the lake looks like right now
-layers     how far bronze, silver and gold are behind their topic
+layers     how far the layers are behind their topic
 hostenv    settings for clients on the host
 pages      report and status for people
 answers    rows as a table, JSON or CSV

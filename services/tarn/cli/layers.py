@@ -1,7 +1,9 @@
-"""How far bronze, silver and gold are behind the topic that feeds them, and how old their newest event is.
+"""How far the layers of the lake are behind the topic that feeds them, and how old their newest event is.
 
-Pure. Every layer carries, in its snapshot summaries, the offsets up to which it holds everything. Compared
-with the topic's ends that is the lag; the newest message before these offsets is the newest event it holds.
+Pure. A layer is a namespace of tables fed by one topic. Tables say so in their snapshot summaries: an
+ingested one by its offset map, a derived one by `tarn.position`. Both are the offsets up to which the table
+holds everything. Compared with the topic's ends that is the lag; the newest message before them is the newest
+event in the layer.
 """
 
 from __future__ import annotations
@@ -13,16 +15,15 @@ from enum import StrEnum
 
 from tarn.cli.ports import Bounds, TableFacts
 
-STREAM = "flights"
-BRONZE = "bronze.flight_events"
 LAYERS = ("bronze", "silver", "gold")
+"""Namespaces by convention, in order: what is ingested, what is made of it, what answers."""
 IDLE_S = 60.0
 
 Offsets = Mapping[int, int]
 
 
 class Progress(StrEnum):
-    """Where a layer stands.
+    """How up to date a layer is.
 
     `idle` and `current` hold everything that was produced: of an idle one the newest event is old because
     nothing came for a minute, not because the layer is late.
@@ -36,16 +37,20 @@ class Progress(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """How far a layer is, as its tables say.
+class Layer:
+    """How far the tables of one namespace are in one topic.
 
     Attributes:
-        layer: its name.
+        layer: the namespace.
+        topic: what feeds it; None while none of its tables says so.
+        ingested: whether ingest writes it, rather than a job that reads an ingested table.
         rows: of all its tables; None if one does not say.
         next: per partition the next offset that is not in it; of several tables the one least far.
     """
 
     layer: str
+    topic: str | None
+    ingested: bool
     rows: int | None
     next: Offsets
 
@@ -61,16 +66,18 @@ class LayerState:
 
     Attributes:
         layer: its name.
-        progress: where it stands.
+        topic: what feeds it; None if unknown.
+        progress: how up to date it is.
         rows: of all its tables.
         offsets: how many it has passed.
         behind: offsets that were produced and are not in it; None if the topic cannot be asked.
-        behind_bronze: offsets that bronze holds and it does not.
+        behind_bronze: offsets that the ingested layer holds and it does not.
         newest: when the newest event in it was produced; None if unknown or empty.
         freshness_s: seconds from then to now.
     """
 
     layer: str
+    topic: str | None
     progress: Progress
     rows: int | None
     offsets: int
@@ -80,57 +87,51 @@ class LayerState:
     freshness_s: float | None
 
 
-def places(tables: Sequence[TableFacts]) -> tuple[Place, ...]:
-    """The layers that exist, as the facts of their tables tell."""
-    found = []
-    for layer in LAYERS:
-        held = [facts for facts in tables if _is_of(facts, layer)]
-        if not held:
-            continue
-        rows = [facts.rows for facts in held]
-        found.append(
-            Place(
-                layer=layer,
-                rows=None if None in rows else sum(n for n in rows if n is not None),
-                next=min((_next(facts) for facts in held), key=lambda offsets: sum(offsets.values())),
-            )
-        )
-    return tuple(found)
+def layers_of(tables: Sequence[TableFacts]) -> tuple[Layer, ...]:
+    """The layers that exist: topic by topic, what is ingested first, then in the order of `LAYERS`.
 
-
-def topic_of(tables: Sequence[TableFacts]) -> str | None:
-    """The topic that feeds the layers; None while bronze holds nothing."""
-    bronze = next((facts for facts in tables if facts.name == BRONZE), None)
-    stream = bronze.streams.get(STREAM) if bronze is not None else None
-    return stream.source.topic if stream is not None else None
+    Found by what tables carry: those with a position, the ingested tables that these were made from, and the
+    ingested tables of the namespace bronze. A table of one of the `LAYERS` that was never written to holds
+    nothing; any other table is not part of a layer.
+    """
+    read = {facts.position.table for facts in tables if facts.position is not None} - {""}
+    found = [layer for facts in tables for layer in _layers_with(facts, read)]
+    topics = {layer.topic for layer in found}
+    topic = topics.pop() if len(topics) == 1 else None
+    found += [_unwritten(facts, topic) for facts in tables if _is_unwritten(facts)]
+    groups: dict[tuple[str | None, str], list[Layer]] = {}
+    for layer in found:
+        groups.setdefault((layer.topic, layer.layer), []).append(layer)
+    return tuple(sorted((_together(held) for held in groups.values()), key=_order))
 
 
 def judged(
-    place: Place,
-    bronze: Offsets,
+    layer: Layer,
+    ingested: Offsets,
     bounds: Bounds | None,
     newest: datetime | None,
     *,
     at: datetime,
 ) -> LayerState:
-    """A layer against the topic.
+    """A layer against its topic.
 
     Args:
-        place: how far it is.
-        bronze: how far bronze is.
+        layer: how far it is.
+        ingested: how far the ingested layer of the same topic is.
         bounds: first and end offset of each partition of the topic; None if it cannot be asked.
-        newest: the time of the newest message before the place.
+        newest: the time of the newest message before the layer's offsets.
         at: now.
     """
-    behind = None if bounds is None else lag(place.next, bounds)
+    behind = None if bounds is None else lag(layer.next, bounds)
     age_s = None if newest is None else max(0.0, (at - newest).total_seconds())
     return LayerState(
-        layer=place.layer,
-        progress=_progress(place, behind, age_s),
-        rows=place.rows,
-        offsets=place.offsets,
+        layer=layer.layer,
+        topic=layer.topic,
+        progress=_progress(layer, behind, age_s),
+        rows=layer.rows,
+        offsets=layer.offsets,
         behind=behind,
-        behind_bronze=sum(max(0, end - place.next.get(p, 0)) for p, end in bronze.items()),
+        behind_bronze=sum(max(0, end - layer.next.get(p, 0)) for p, end in ingested.items()),
         newest=newest,
         freshness_s=age_s,
     )
@@ -141,8 +142,8 @@ def lag(done: Offsets, bounds: Bounds) -> int:
     return sum(max(0, end - done.get(p, first)) for p, (first, end) in bounds.items())
 
 
-def _progress(place: Place, behind: int | None, age_s: float | None) -> Progress:
-    if not place.offsets:
+def _progress(layer: Layer, behind: int | None, age_s: float | None) -> Progress:
+    if not layer.offsets:
         return Progress.EMPTY
     if behind is None:
         return Progress.UNKNOWN
@@ -151,12 +152,49 @@ def _progress(place: Place, behind: int | None, age_s: float | None) -> Progress
     return Progress.IDLE if age_s is not None and age_s > IDLE_S else Progress.CURRENT
 
 
-def _is_of(facts: TableFacts, layer: str) -> bool:
-    return facts.name == BRONZE if layer == "bronze" else facts.name.startswith(f"{layer}.")
+def _layers_with(facts: TableFacts, read: set[str]) -> list[Layer]:
+    """The layers that a table is in, as far as it alone tells.
+
+    Args:
+        facts: the table.
+        read: locations of the tables that others are derived from.
+    """
+    layer, at = _namespace(facts), facts.position
+    if at is not None:
+        return [Layer(layer=layer, topic=at.topic or None, ingested=False, rows=facts.rows, next=at.next)]
+    if layer != LAYERS[0] and facts.location not in read:
+        return []
+    return [
+        Layer(layer=layer, topic=held.source.topic, ingested=True, rows=facts.rows, next=held.next)
+        for held in facts.streams.values()
+    ]
 
 
-def _next(facts: TableFacts) -> Offsets:
-    if facts.name == BRONZE:
-        stream = facts.streams.get(STREAM)
-        return stream.next if stream is not None else {}
-    return facts.position or {}
+def _unwritten(facts: TableFacts, topic: str | None) -> Layer:
+    layer = _namespace(facts)
+    return Layer(layer=layer, topic=topic, ingested=layer == LAYERS[0], rows=facts.rows, next={})
+
+
+def _is_unwritten(facts: TableFacts) -> bool:
+    return facts.last_commit is None and not facts.streams and _namespace(facts) in LAYERS
+
+
+def _together(held: Sequence[Layer]) -> Layer:
+    """One layer of what its tables tell; it is as far as the one least far."""
+    rows = [layer.rows for layer in held]
+    return Layer(
+        layer=held[0].layer,
+        topic=held[0].topic,
+        ingested=any(layer.ingested for layer in held),
+        rows=None if None in rows else sum(n for n in rows if n is not None),
+        next=min((layer.next for layer in held), key=lambda offsets: sum(offsets.values())),
+    )
+
+
+def _order(layer: Layer) -> tuple[bool, str, bool, int, str]:
+    place = LAYERS.index(layer.layer) if layer.layer in LAYERS else len(LAYERS)
+    return (layer.topic is None, layer.topic or "", not layer.ingested, place, layer.layer)
+
+
+def _namespace(facts: TableFacts) -> str:
+    return facts.name.partition(".")[0]

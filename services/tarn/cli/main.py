@@ -22,8 +22,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli import demo, keeper, pipeline, wiring
+from tarn.cli import keeper, wiring
 from tarn.cli.canary import Limits, fly
+from tarn.cli.extensions import ExtensibleGroup
 from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.ports import Clock, Tell
@@ -36,6 +37,7 @@ from tarn.core.spec import parse_spec
 
 app = typer.Typer(
     name="tarn",
+    cls=ExtensibleGroup,
     help="Tarn's command line. Every command says what is wrong and what to do; --debug shows where.",
     no_args_is_help=True,
     add_completion=False,
@@ -43,8 +45,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.add_typer(demo.app)
-app.add_typer(pipeline.app)
 app.add_typer(keeper.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from tarn.core.offsets import OffsetMap
+from tarn.core.position import Position
 
 Bounds = Mapping[int, tuple[int, int]]
 """Per partition of a topic the first offset that it still holds, and the one that the next message gets."""
@@ -59,8 +60,8 @@ class TableFacts:
         snapshots: how many the metadata keeps.
         last_commit: time of the current snapshot; None if there is none.
         streams: of an ingested table, per stream how far it is.
-        position: of a table that a job derives, per partition the next offset that is not in it; None if it
-            states none.
+        position: of a table that a job derives, how far it is; None if it states none.
+        location: where it is in the store, without a slash at its end; no two tables share one.
     """
 
     name: str
@@ -71,7 +72,8 @@ class TableFacts:
     snapshots: int
     last_commit: datetime | None
     streams: Mapping[str, OffsetMap] = field(default_factory=dict)
-    position: Mapping[int, int] | None = None
+    position: Position | None = None
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

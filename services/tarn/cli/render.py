@@ -75,11 +75,14 @@ def _services(seen: Status) -> Table:
 
 
 def _layers(seen: Status) -> Table:
-    table = _table("layer", "rows>", "offsets>", "behind>", "newest event", "age>", "")
+    topics = {layer.topic for layer in seen.layers}
+    named = ["topic"] if len(topics) > 1 else []
+    table = _table("layer", *named, "rows>", "offsets>", "behind>", "newest event", "age>", "")
     for layer in seen.layers:
         _add(
             table,
             layer.layer,
+            *([layer.topic or ""] if named else []),
             _number(layer.rows),
             f"{layer.offsets:,}",
             _number(layer.behind),

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from tarn.cli.layers import LAYERS, LayerState, judged, lag, places, topic_of
+from tarn.cli.layers import LayerState, judged, lag, layers_of
 from tarn.cli.ports import Bounds, Clock, LogEnds, Sizes, TableFacts, Tables
 from tarn.core.errors import NotFoundError, TarnError, UnavailableError
 
@@ -130,7 +130,7 @@ class Status:
         at: when.
         services: one state per service.
         tables: the tables, or empty if the catalog cannot be asked.
-        layers: bronze, silver and gold, as far as they exist.
+        layers: topic by topic what is ingested, and what jobs make of it.
         ingestors: one per stream.
         sizes: how large tables are, by name, as far as the reaper measured them.
         faults: what is wrong besides, by name: `tables`, `offsets`, `sizes` or `ingest` for a part that could
@@ -275,7 +275,7 @@ def _table_data(facts: TableFacts, at: datetime, sizes: Sizes | None) -> dict[st
             stream: {"topic": held.source.topic, "next": _offsets(held.next)}
             for stream, held in facts.streams.items()
         },
-        "position": None if facts.position is None else _offsets(facts.position),
+        "position": None if facts.position is None else _offsets(facts.position.next),
         "bytes": None if sizes is None else {**asdict(sizes), "at": sizes.at.isoformat()},
     }
 
@@ -287,19 +287,32 @@ def _offsets(offsets: Mapping[int, int]) -> dict[str, int]:
 def _layers(
     log: LogEnds, tables: Sequence[TableFacts], bounds: Mapping[str, Bounds] | None, at: datetime
 ) -> tuple[tuple[LayerState, ...], str | None]:
-    held = places(tables)
-    topic = topic_of(tables)
-    reach = bounds.get(topic) if bounds is not None and topic is not None else None
-    newest: Sequence[datetime | None] | None = None
+    held = layers_of(tables)
+    newest: dict[tuple[str | None, str], datetime | None] = {}
     fault: str | None = None
-    if topic is not None and reach is not None:
-        newest, fault = _or_fault(partial(log.newest, topic, reach, [place.next for place in held]))
-    bronze = next((place.next for place in held if place.layer == LAYERS[0]), {})
+    for topic in dict.fromkeys(layer.topic for layer in held):
+        fed = [layer for layer in held if layer.topic == topic]
+        reach = _reach(bounds, topic)
+        if topic is None or reach is None or fault is not None:
+            continue
+        times, fault = _or_fault(partial(log.newest, topic, reach, [layer.next for layer in fed]))
+        newest |= {(topic, layer.layer): time for layer, time in zip(fed, times or (), strict=False)}
+    ingested = {layer.topic: layer.next for layer in held if layer.ingested}
     states = tuple(
-        judged(place, bronze, reach, time, at=at)
-        for place, time in zip(held, newest or [None] * len(held), strict=True)
+        judged(
+            layer,
+            ingested.get(layer.topic, {}),
+            _reach(bounds, layer.topic),
+            newest.get((layer.topic, layer.layer)),
+            at=at,
+        )
+        for layer in held
     )
     return states, fault
+
+
+def _reach(bounds: Mapping[str, Bounds] | None, topic: str | None) -> Bounds | None:
+    return None if bounds is None or topic is None else bounds.get(topic)
 
 
 def _facts(lake: Tables, name: str) -> TableFacts | None:

@@ -42,8 +42,8 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import uuid7
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.tables import NewTable, TableIdentifier
-from tarn_catalog.state.context import Repeat
+from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
+from tarn_catalog.state.context import IdempotencyKey
 
 BUCKET = "tarn"
 
@@ -86,7 +86,7 @@ class LocalCatalog:
                 continue
 
     def create(self, table: TableName, request: Json) -> TableState:
-        wanted = NewTable(
+        wanted = CreateTableRequest(
             schema=request["schema"],
             spec=request["partition-spec"],
             order=request["write-order"],
@@ -102,7 +102,7 @@ class LocalCatalog:
                 self._slot(table),
                 body["requirements"],
                 body["updates"],
-                repeat=Repeat(key=key, what=f"commit {json.dumps(body, sort_keys=True)}"),
+                repeat=IdempotencyKey(key=key, what=f"commit {json.dumps(body, sort_keys=True)}"),
             )
         except ConflictError as e:
             return CommitConflict(reason=e.message)

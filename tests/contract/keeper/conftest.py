@@ -14,7 +14,7 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.tables import NewTable, TableIdentifier
+from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
 from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 
 BATCHES = 9
@@ -73,8 +73,8 @@ class World:
         return found
 
 
-def plain(name: str) -> NewTable:
-    return NewTable(
+def plain(name: str) -> CreateTableRequest:
+    return CreateTableRequest(
         schema={
             "type": "struct",
             "schema-id": 0,

@@ -30,7 +30,7 @@ from tarn.adapters.store import MemoryStore, ObjectStore
 from tarn.core.naming import WarehouseLayout
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import NewTable, TableIdentifier
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 
 BUCKET = "tarn"
 START_MS = 1_795_000_000_000
@@ -90,7 +90,9 @@ class Clocked:
 
     def table(self, name: str = "t", **properties: str) -> Writer:
         slot = TableIdentifier.of(("ns",), name)
-        wanted = NewTable(schema=SCHEMA.model_dump(by_alias=True, mode="json"), properties=properties)
+        wanted = CreateTableRequest(
+            schema=SCHEMA.model_dump(by_alias=True, mode="json"), properties=properties
+        )
         self.catalog.tables.create(slot, wanted)
         return Writer(self, slot)
 

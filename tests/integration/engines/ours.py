@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.files import Objects
+from tarn.adapters.files import FileIO
 from tarn.adapters.store import S3Store
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
@@ -17,7 +17,7 @@ from tarn.cli.ports import TableFacts
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.ingest.committer import Ports
-from tarn.ingest.context import World
+from tarn.ingest.context import IngestContext
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, uuid7
@@ -76,7 +76,7 @@ class Ingesting:
         self._catalog = RestCatalog(
             lake.catalog, warehouse="tarn", credential=lambda: lake.secrets["ingest"]["catalog_credential"]
         )
-        self._objects = Objects(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
+        self._objects = FileIO(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
         self._topics: dict[str, Topic] = {}
 
     def take(self, table: str, step: Ingest, before: Content) -> None:
@@ -98,8 +98,8 @@ class Ingesting:
         while not done():
             Ingestor(spec, world).cycle(done)
 
-    def _world(self, topic: Topic) -> World:
-        return World(
+    def _world(self, topic: Topic) -> IngestContext:
+        return IngestContext(
             sources=MemorySources(topic),
             catalog=self._catalog,
             objects=self._objects,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarn.core.kafka_users import ADMIN, EVERYBODY, HEALTH_TOPIC, RIGHTS, USERS, Rule, changes, rules
-from tarn.flights.events import TOPIC
+from tarn_demo.flights.events import TOPIC
 
 
 def test_each_user_has_its_rules_and_the_admin_none() -> None:

@@ -76,9 +76,17 @@ def test_the_status_shows_a_row_per_service_layer_ingestor_and_table_and_faults_
     assert text(err).splitlines() == ["kafka: [red]away[/red]", "a.b: broken"]
 
 
-def layer(name: str, progress: Progress, *, behind: int | None, freshness_s: float | None) -> LayerState:
+def layer(
+    name: str,
+    progress: Progress,
+    *,
+    behind: int | None = 0,
+    freshness_s: float | None = None,
+    topic: str = "flights.events",
+) -> LayerState:
     return LayerState(
         layer=name,
+        topic=topic,
         progress=progress,
         rows=1200,
         offsets=1300,
@@ -87,6 +95,18 @@ def layer(name: str, progress: Progress, *, behind: int | None, freshness_s: flo
         newest=None,
         freshness_s=freshness_s,
     )
+
+
+def test_the_topic_of_a_layer_is_shown_where_there_are_several():
+    def shown(*topics: str) -> str:
+        out, err = consoles()
+        layers = tuple(layer("bronze", Progress.CURRENT, topic=topic) for topic in topics)
+        print_status(Status(at=AT, services=(), layers=layers, tables=()), out, err)
+        return text(out)
+
+    assert "orders" not in shown("orders")
+    assert "topic" in shown("orders", "flights.events")
+    assert "orders" in shown("orders", "flights.events")
 
 
 def test_the_report_shows_a_row_per_part_and_what_went_wrong_apart():

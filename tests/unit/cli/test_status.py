@@ -13,6 +13,7 @@ from tarn.cli.ports import Clock, TableFacts
 from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
+from tarn.core.position import Position
 from tarn.core.table_state import TableState
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -181,7 +182,9 @@ def flights() -> MemoryLake:
             "bronze.flight_events": facts(
                 "bronze.flight_events", streams={"flights": offsets("flights.events", p0=90, p1=40)}
             ),
-            "silver.flights": facts("silver.flights", position={0: 50, 1: 40}),
+            "silver.flights": facts(
+                "silver.flights", position=Position(topic="flights.events", next={0: 50, 1: 40})
+            ),
         }
     )
 
@@ -194,6 +197,18 @@ def test_layers_are_compared_with_the_ends_of_their_topic():
     assert (bronze.layer, bronze.progress, bronze.behind) == ("bronze", Progress.BEHIND, 10)
     assert (silver.layer, silver.behind, silver.behind_bronze) == ("silver", 50, 40)
     assert bronze.freshness_s == silver.freshness_s == 4
+
+
+def test_layers_of_two_topics_are_each_compared_with_their_own():
+    lake = flights()
+    lake.held["bronze.orders"] = facts("bronze.orders", streams={"orders": offsets("orders", p0=6)})
+    log = MemoryLog({**LOG, "orders": {0: (0, 9)}})
+    seen = status([UP], lake, log=log).layers
+    assert [(found.topic, found.layer, found.behind) for found in seen] == [
+        ("flights.events", "bronze", 10),
+        ("flights.events", "silver", 50),
+        ("orders", "bronze", 3),
+    ]
 
 
 def test_layers_without_kafka_are_still_compared_with_bronze():
@@ -247,6 +262,7 @@ def test_the_data_form_is_json_and_keeps_every_fact():
     assert data["tables"][2]["position"] == {"0": 50, "1": 40}
     assert data["layers"][1] == {
         "layer": "silver",
+        "topic": "flights.events",
         "progress": "behind",
         "rows": 5,
         "offsets": 90,

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tarn.flights import driver
+from tarn_demo import driver
 
 FILE = Path(__file__).parents[3] / "services" / "pipeline" / "probe.py"
 AT_S = 1_800_000_000.0
@@ -36,17 +36,17 @@ def test_the_drivers_own_beat_is_understood(
     probe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "beat.json"
-    monkeypatch.setattr(driver, "BEAT_PATH", path)
-    driver.write_beat("")
+    monkeypatch.setattr(driver, "HEARTBEAT_PATH", path)
+    driver.write_heartbeat("")
     probe.check_beat(path, now_s=time.time())
-    driver.write_beat("Spark is away")
+    driver.write_heartbeat("Spark is away")
     with pytest.raises(RuntimeError, match=r"^Spark is away$"):
         probe.check_beat(path, now_s=time.time())
 
 
 def test_both_use_the_same_file(probe: ModuleType) -> None:
-    assert probe.BEAT_PATH == driver.BEAT_PATH
-    assert probe.BEAT_AGE_S_MAX >= 3 * driver.REST_S_MAX, "a rest between two cycles is no fault"
+    assert probe.BEAT_PATH == driver.HEARTBEAT_PATH
+    assert probe.BEAT_AGE_S_MAX >= 3 * driver.IDLE_PAUSE_S_MAX, "a pause between two cycles is no fault"
 
 
 def test_a_beat_counts_for_ninety_seconds(probe: ModuleType, tmp_path: Path) -> None:

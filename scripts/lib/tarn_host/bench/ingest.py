@@ -19,6 +19,7 @@ from tarn_host.stack import checks, images, project
 from tarn_host.stack.project import ROOT
 
 LOG = project.LOG_DIR / "bench-ingest.log"
+VERBS = "tarn_demo.bench.ingest"
 UP_TIMEOUT_S = 1800
 VERB_TIMEOUT_S = 600
 CATCH_UP_S_MAX = 300
@@ -56,9 +57,9 @@ class Own:
         return shell.must(command, timeout_s=timeout_s, fix=FIX, env=self.env, cwd=ROOT)
 
     def verb(self, name: str, **options: float) -> Any:
-        """Run a command of tarn.cli.bench inside the Compose network and return its JSON result."""
+        """Run a command of VERBS inside the Compose network and return its JSON result."""
         words = [word for key, value in options.items() for word in (f"--{key}", f"{value:.12g}")]
-        run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", "tarn.cli.bench")
+        run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", VERBS)
         answer = self.compose(*run, name, *words, timeout_s=VERB_TIMEOUT_S)
         return json.loads(answer.strip().splitlines()[-1])
 

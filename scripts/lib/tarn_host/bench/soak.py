@@ -28,6 +28,7 @@ KERNEL_EVERY_S = 300.0
 KERNEL_S_MAX = 240.0
 PAUSE_S = 8.0
 ENGINES = ("trino", "spark")
+VERBS = "tarn_demo.bench.soak"
 LEFT_OUT = frozenset({"cli", "keeper"})
 """Containers that send the queries are not part of the lake."""
 KERNEL = """
@@ -151,13 +152,13 @@ class Soak:
         return dict(found[-1]["tables"]) if found else {}
 
     def cli(self, *words: str) -> shell.Result:
-        """Run a command of tarn.cli.soak inside the Compose network."""
+        """Run a command of VERBS inside the Compose network."""
         return self.compose(*_in_cli(*words))
 
 
 def _in_cli(*words: str) -> tuple[str, ...]:
     return (
-        "run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", "tarn.cli.soak", *words
+        "run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", VERBS, *words
     )  # fmt: skip
 
 

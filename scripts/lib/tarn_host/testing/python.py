@@ -19,7 +19,7 @@ PINS = ROOT / "uv.txt"
 STAMP = VENV / ".tarn-synced"
 LOG = project.LOG_DIR / "venv.log"
 TIMEOUT_S = 900
-INPUTS = ("uv.lock", "pyproject.toml", "*/pyproject.toml")
+INPUTS = ("uv.lock", "pyproject.toml", "*/pyproject.toml", "services/*/pyproject.toml")
 
 
 def python() -> Path:

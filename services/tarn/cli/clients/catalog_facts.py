@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from tarn.adapters.catalog_client import RestCatalog, TableName
 from tarn.cli.ports import TableFacts
-from tarn.core.errors import CorruptStateError, NotFoundError, UnavailableError
+from tarn.core.errors import NotFoundError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
+from tarn.core.position import PROPERTY as POSITION
+from tarn.core.position import Position
 from tarn.core.table_state import TableState
-from tarn_jobs.position import PROPERTY as POSITION
-from tarn_jobs.position import Position, PositionError
 
 NAMESPACES_MAX = 1_000
 
@@ -91,15 +91,9 @@ def facts_of(name: str, state: TableState) -> TableFacts:
         snapshots=len(state.metadata.get("snapshots") or ()),
         last_commit=None if head is None else datetime.fromtimestamp(head["timestamp-ms"] / 1000, UTC),
         streams=streams,
-        position=None if position is None else _next(position),
+        position=None if position is None else Position.from_json(position),
+        location=state.root,
     )
-
-
-def _next(position: str) -> Mapping[int, int]:
-    try:
-        return dict(Position.from_json(position).next)
-    except PositionError as error:
-        raise CorruptStateError(str(error)) from error
 
 
 def _told(work: Callable[[], T]) -> T:

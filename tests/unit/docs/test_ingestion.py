@@ -1,0 +1,91 @@
+"""docs/ingestion.md: fields, defaults and types of a spec, reasons to stop and metrics are the code's own."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tarn.core import errors
+from tarn.core.spec import SCALARS, IngestorSpec, TableRef
+from tarn.ingest.status import StatusRegistry, to_metrics
+from tests.support.pages import section, tables, text_of
+
+PAGE = text_of("docs/ingestion.md")
+ALWAYS_THE_SAME = {"apiVersion", "kind"}
+NO_DEFAULT = "\u2013"
+IF_NOT_SAID = {
+    "metadata.stream": "the name",
+    "spec.schema.fields[].values": "any",
+    "spec.schema.fields[].from": "the name",
+}
+"""How the page words a default of None: what takes its place."""
+QUOTED = re.compile(r"`([^`]+)`")
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every field that a file may hold, by path; list items have `[]`, a table reference is one field."""
+    for name, info in model.model_fields.items():
+        path = prefix + (info.alias or name)
+        kind = info.annotation
+        items = [one for one in typing.get_args(kind) if isinstance(one, type) and issubclass(one, BaseModel)]
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TableRef:
+            yield from fields_of(kind, f"{path}.")
+        elif items and path.endswith("fields"):
+            yield from fields_of(items[0], f"{path}[].")
+        else:
+            yield path, info
+
+
+def default_of(path: str, info: FieldInfo) -> str:
+    if info.is_required():
+        return NO_DEFAULT
+    value = info.get_default(call_default_factory=True)
+    if value is None:
+        return IF_NOT_SAID[path]
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int | float):
+        return str(value)
+    return {(): "`[]`"}.get(value, f"`{value}`") if isinstance(value, tuple) else f"`{value}`"
+
+
+def documented() -> dict[str, str]:
+    """Field -> default; a second name in a cell is a field beside the first."""
+    found = {}
+    for row in tables(section(PAGE, "A spec"))[0]:
+        paths = QUOTED.findall(row["field"])
+        for path in paths:
+            full = (
+                path if path.startswith(("metadata.", "spec.")) else f"{paths[0].rpartition('.')[0]}.{path}"
+            )
+            found[full] = row["default"]
+    return found
+
+
+def test_the_fields_and_defaults_are_those_of_the_model() -> None:
+    wanted = {path: default_of(path, info) for path, info in fields_of(IngestorSpec)}
+    assert documented() == {path: default for path, default in wanted.items() if path not in ALWAYS_THE_SAME}
+
+
+def test_the_types_are_those_that_a_spec_may_name() -> None:
+    rows = tables(section(PAGE, "A spec"))[1]
+    assert sorted(name for row in rows for name in QUOTED.findall(row["type"])) == sorted(
+        [*SCALARS, "decimal(p, s)"]
+    )
+
+
+def test_each_reason_to_stop_is_an_error_of_the_code() -> None:
+    rows = tables(section(PAGE, "When it stops"))[0]
+    reasons = [reason for row in rows for reason in QUOTED.findall(row["reason"])]
+    assert len(reasons) >= 5
+    assert [reason for reason in reasons if not hasattr(errors, f"{reason}Error")] == []
+
+
+def test_the_metrics_are_those_that_are_published() -> None:
+    rows = tables(section(PAGE, "Monitoring"))[0]
+    documented = {row["metric"].strip("`"): row["type"] for row in rows}
+    assert documented == dict(re.findall(r"^# TYPE (\w+) (\w+)$", to_metrics(StatusRegistry()), re.MULTILINE))
