@@ -1,4 +1,4 @@
-"""What holds for every test: the folder gives the tier; a skip or an unexpected ERROR line is a failure."""
+"""Rules for every test: the folder determines the tier; a skip or an unexpected ERROR line is a failure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.support.containers import (
 from tests.support.stack import Stack, running_stack
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 
-# The reaper image of testcontainers lives in a registry; we clean up by label instead.
+# The reaper image of testcontainers comes from a registry; leftovers are removed by label instead.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 
-# The machine may be busy with other things: how long an example takes says nothing about the code.
+# The machine may be busy: the duration of an example says nothing about the code.
 settings.register_profile("tarn", deadline=None)
 settings.load_profile("tarn")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the marker and the time limit of its tier."""
+    """Give each test the marker and the timeout of its tier."""
     for item in items:
         tier = tier_of(item.path)
         if tier is None:
@@ -71,12 +71,12 @@ def pytest_make_collect_report(
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have a keeper for container logs."""
+    """Create the keeper of container logs."""
     session.config.stash[KEEPER] = LogKeeper(artifacts() / "logs")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where tests with containers were collected, see to their logs."""
+    """Start keeping container logs if tests with containers were collected."""
     if {tier_of(item.path) for item in session.items} & set(CONTAINER_TIERS):
         keep_logs_of_testcontainers(session.config.stash[KEEPER])
         session.config.add_cleanup(remove_leftovers)
@@ -84,13 +84,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def log_keeper(pytestconfig: pytest.Config) -> LogKeeper:
-    """The keeper of this session, for containers that testcontainers did not start."""
+    """The session's log keeper, for containers not started by testcontainers."""
     return pytestconfig.stash[KEEPER]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run on an ERROR line that nobody expected."""
+    """Fail the run on an unexpected ERROR line."""
     findings = session.config.stash[KEEPER].findings
     if findings:
         text = "".join(f"{finding.service}: {finding.line[:400]}\n" for finding in findings)

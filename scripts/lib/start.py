@@ -1,7 +1,7 @@
 """Run one module of tarn_host: `python3 -I -B start.py <module> [arguments]`.
 
-Isolated, Python imports nothing from the folder that somebody stands in, nor from what PYTHONPATH names; the
-one folder that is added is this file's own.
+In isolated mode (`-I`) Python ignores the working directory and PYTHONPATH; this file's own folder is the
+only one added to the import path.
 """
 
 import importlib
@@ -16,7 +16,7 @@ MODULES = {
     "test": "testing.tiers",
     "ci": "testing.ci",
 }
-"""The modules of commands that have a package of their own, or another name."""
+"""Commands whose module has another name or lives in a package of its own."""
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

@@ -1,4 +1,4 @@
-"""A backup of the live stack under a trickle of rows, put into an empty second stack: the same tables."""
+"""Backup of the live stack while rows arrive, restored into an empty second stack: the same tables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ print(json.dumps(found))
 
 
 def sums(of: Stack, wanted: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Rows and a checksum of every table, by name; at these snapshots, or the current ones."""
+    """Row count and checksum of every table, by name; at the given snapshots, or the current ones."""
     answer = of.one_shot("cli", SUMS.replace("WANTED", json.dumps(wanted or {})), timeout_s=240)
     assert answer.code == 0, answer.text
     found: dict[str, Any] = json.loads(answer.text.splitlines()[-1])
@@ -90,7 +90,7 @@ def sums(of: Stack, wanted: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def copy(stack: Stack) -> Iterator[Stack]:
-    """An empty second stack: nothing of it runs yet."""
+    """An empty second stack, not started."""
     names = list(project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8")))
     other = Stack(name=f"{stack.name}-copy", ports=free_ports(names))
     tags = {f"tarn/{image}:{stack.name}": f"tarn/{image}:{other.name}" for image in IMAGES}
@@ -105,7 +105,7 @@ def copy(stack: Stack) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def taken(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup that was taken while rows came in, and a look at the lake meanwhile."""
+    """A backup taken while rows arrived, and the lake's state in the meantime."""
     file = tmp_path_factory.mktemp("backup") / "lake.tar"
     command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli"]
     with subprocess.Popen(
@@ -145,7 +145,7 @@ def test_the_copy_is_whole_and_has_the_same_rows(stack: Stack, copy: Stack, take
     assert stated, restored.text
     figures = {"seconds_in_all": round(seconds, 1), "bytes": taken.stat().st_size}
     (artifacts() / "restore.json").write_text(json.dumps(figures), encoding="utf-8")
-    # Before anybody uses it: a second restore is refused by the store's content.
+    # Before the first use: a second restore is refused because of the store's content.
     again = copy.script("tarn", "restore", str(taken), timeout_s=RESTORE_S_MAX)
     assert again.code == 1, again.text
     assert re.search(r"this lake is not empty: \d+ objects such as catalog/v1/", again.text)
@@ -173,7 +173,7 @@ def test_a_lake_in_use_is_not_restored_into(stack: Stack, taken: Path) -> None:
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(stack: Stack, tmp_path: Path) -> None:
-    """A limit on file sizes stands for the disk: the write fails in the same place."""
+    """A file size limit replaces the full disk: the write fails in the same place."""
     command = f"ulimit -f 64; exec '{SCRIPTS}/tarn' backup '{tmp_path}/lake.tar'"
     answer = run(["bash", "-c", command], timeout_s=120, env=stack.env)
     assert answer.code == 1, answer.text

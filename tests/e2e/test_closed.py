@@ -1,4 +1,4 @@
-"""Closed by default: what listens, who gets in, who reaches whom, and where no secret may be seen."""
+"""Closed by default: listening ports, logins, connections between services, and no secret in the open."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DEFAULTS = [("minioadmin", "minioadmin"), ("admin", "password"), ("admin", "admi
 
 
 def get(url: str, method: str = "GET", body: bytes | None = None) -> int:
-    """The status of an answer, whatever it is."""
+    """The status of a response, errors included."""
     request = urllib.request.Request(url, method=method, data=body)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -62,7 +62,7 @@ def get(url: str, method: str = "GET", body: bytes | None = None) -> int:
 
 
 def listeners(port: int) -> set[str]:
-    """The addresses, as the kernel writes them, at which something on this machine listens at a port."""
+    """Local addresses on which a process listens at a port, in the kernel's notation."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for row in Path(table).read_text().splitlines()[1:]:
@@ -84,10 +84,10 @@ def test_nothing_of_ours_listens_beyond_this_machine(stack: Stack) -> None:
 
 @pytest.fixture(scope="module")
 def doors(stack: Stack) -> dict[tuple[str, int], tuple[str, int]]:
-    """Each (address, port) at which a container of the stack could be asked -> its service and the port.
+    """Each (address, port) at which a container of the stack could be reached -> its service and the port.
 
-    The ports are all those at which a service listens anywhere but on its own loopback, each at every address
-    that it has: what is closed has to be closed in all networks.
+    These are all ports on which a service listens beyond its own loopback, each at every address that it has:
+    a closed port has to be closed in all networks.
     """
     found = {}
     for service in LONG_RUNNING:
@@ -123,7 +123,7 @@ def test_a_service_reaches_what_it_needs_and_nothing_else(
 def test_every_service_listens_where_the_table_says(
     stack: Stack, doors: dict[tuple[str, int], tuple[str, int]]
 ) -> None:
-    """What listens and is in no table would be reachable for whoever shares a network with it."""
+    """A listening port missing from the table would be reachable by anything on the same network."""
     table = needs()
     for service in LONG_RUNNING:
         assert {port for _, (name, port) in doors.items() if name == service} == table[service].ports, service

@@ -1,4 +1,4 @@
-"""Flights flow: what a paced replay sends becomes rows of silver and gold, by the pipeline service alone."""
+"""Flights flow: a paced replay becomes rows of silver and gold through the pipeline service alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOWED_S = 150
 
 
 def scheduled(messages: int) -> set[str]:
-    """The flights whose schedule is among the first messages of the stream, by their keys."""
+    """Keys of the flights whose schedule is among the first `messages` messages of the stream."""
     noise = NoiseRates(duplicates=0.02, late=0.05, broken=0.001)
     stream = Stream(dataset.read_flights(), dataset.read_reference("airports"), noise=noise, seed=1)
     found = stream.messages(0, messages, now=datetime.now(UTC))

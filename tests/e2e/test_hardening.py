@@ -1,4 +1,4 @@
-"""What the compose file promises about ports, rights and limits, there and on the running containers."""
+"""The compose file's settings for ports, rights and limits, in the file and on the running containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients on the host with nothing but what `scripts/tarn env` prints: each reads and writes."""
+"""Clients on the host with only the output of `scripts/tarn env`: each can read and write."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def exports(stack: Stack) -> str:
-    """What the user's eval gets: standard output alone."""
+    """The text that the user's shell evaluates: standard output alone."""
     from tarn_host.stack import project
 
     done = subprocess.run(
@@ -119,7 +119,7 @@ def exports(stack: Stack) -> str:
 
 
 def client(exports: str, code: str, *words: str) -> object:
-    """Run a Python program in a clean environment after eval; what it printed, as JSON.
+    """Run a Python program in a clean environment after eval; returns its output, parsed as JSON.
 
     A warning shown to the user is a failure too, so standard error must be empty.
     """

@@ -1,4 +1,4 @@
-"""A neighbour who routes packets to the containers' own addresses: kept out, and nobody else is."""
+"""A neighbour that routes packets to the containers' own addresses is kept out, and nothing else is."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_neighbour_reaches_nothing_and_everybody_else_all_that_they_need(
     assert edge.problem is None, "scripts/up has set the rules, or the engine needs none"
     published = [(OURS, int(port)) for port in stack.ports.values()]
     assert outsider.reaches([*doors, *published]) == []
-    # The host, the services among each other, and the services outwards.
+    # Connections of the host, between services, and from the services to the outside.
     info = f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}/v1/info"
     with urllib.request.urlopen(info, timeout=10) as answer:
         assert answer.status == 200
@@ -76,7 +76,7 @@ def test_a_neighbour_reaches_nothing_and_everybody_else_all_that_they_need(
 def test_without_the_rules_the_neighbour_comes_in(
     stack: Stack, outsider: Neighbour, doors: list[tuple[str, int]]
 ) -> None:
-    """The control, without which the test above proves nothing; the doctor misses the rules."""
+    """Control, without which the test above proves nothing; the doctor reports the missing rules."""
     if not firewall.look(here(stack)).needed:
         pytest.skip("this engine closes the way itself")
     trino = [door for door in doors if door[1] == 8080]

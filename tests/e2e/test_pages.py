@@ -1,4 +1,4 @@
-"""Web pages of others: they reach 127.0.0.1 through the user's browser, and get nothing from any port."""
+"""Foreign web pages: they reach 127.0.0.1 through the user's browser, and get nothing from any port."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MARK = "SELECT 'asked by a page of another site'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """A published port that speaks HTTP.
+    """A published HTTP port.
 
     Attributes:
-        variable: names its port.
-        path: something that answers 200 to its own page, or to whoever comes where nothing does.
-        names: hosts that it knows, besides the loopback's.
-        open_status: what it answers to its own page.
+        variable: the variable that sets its port.
+        path: a path that answers 200 to the service's own page, or to any page if there is no protection.
+        names: host names that it accepts, besides the loopback's.
+        open_status: its status for its own page.
     """
 
     variable: str
@@ -45,7 +45,7 @@ DOORS = {
 def ask(
     stack: Stack, door: Door, *, method: str = "GET", path: str = "", body: str = "", **headers: str
 ) -> tuple[int, str]:
-    """The status and text of one request to a published port."""
+    """Status and text of one request to a published port."""
     connection = http.client.HTTPConnection("127.0.0.1", int(stack.ports[door.variable]), timeout=30)
     try:
         connection.request(method, path or door.path, body=body or None, headers=headers)
@@ -98,7 +98,7 @@ def test_its_own_page_is_answered(stack: Stack, name: str) -> None:
 
 
 def asked_by_pages(stack: Stack) -> int:
-    """How many of the statements that Trino remembers came from a page."""
+    """Number of statements in Trino's history that came from a page."""
     rows = stack.query("SELECT query FROM system.runtime.queries")
     return sum(1 for (query,) in rows if query == MARK)
 
@@ -141,7 +141,7 @@ STATEMENT = {"method": "POST", "body": MARK, "headers": {"Content-Type": "text/p
 
 @pytest.fixture(scope="module")
 def chromium() -> str:
-    """A browser."""
+    """A browser; the test is skipped without one."""
     found = browser.program()
     if found is None:
         pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
@@ -152,7 +152,7 @@ def chromium() -> str:
 def test_a_browser_gets_nothing_for_a_page_of_another_site(
     stack: Stack, chromium: str, tmp_path: Path
 ) -> None:
-    """The page fetches every published port of this machine by its address, readable and blind."""
+    """The page fetches every published port of this machine by its address, in cors and no-cors mode."""
     before = asked_by_pages(stack)
     urls = [f"http://127.0.0.1:{port}/" for port in stack.ports.values()]
     urls += [f"http://127.0.0.1:{stack.ports[door.variable]}{door.path}" for door in DOORS.values()]
@@ -174,7 +174,7 @@ def test_a_browser_gets_nothing_for_a_page_of_another_site(
 def test_a_browser_gets_nothing_when_a_name_is_bound_to_this_machine(
     stack: Stack, chromium: str, tmp_path: Path, name: str
 ) -> None:
-    """DNS rebinding: a page was loaded from its own site, then its name means 127.0.0.1."""
+    """DNS rebinding: a page was loaded from its own site, then its name resolves to 127.0.0.1."""
     door, before = DOORS[name], asked_by_pages(stack)
     port = stack.ports[door.variable]
     attempts: list[dict[str, object]] = [
@@ -188,6 +188,6 @@ def test_a_browser_gets_nothing_when_a_name_is_bound_to_this_machine(
     assert [one["status"] for one in control] == [200, 200, 200], "the page itself works"
     found = browser.look(chromium, url, hosts=f"MAP {EVIL} 127.0.0.1", profile=tmp_path)
     assert len(found) == len(attempts), "the page came from the browser's cache"
-    # 501: ingest's page knows no such method.
+    # 501: ingest's HTTP server does not implement this method.
     assert [one for one in found if one["status"] not in (0, 403, 421, 501)] == []
     assert asked_by_pages(stack) == before

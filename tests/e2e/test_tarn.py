@@ -11,12 +11,12 @@ import pytest
 from tests.support.stack import LONG_RUNNING, Stack, eventually
 
 STATUS_S_MAX = 6.0
-"""Twice what it takes on a quiet machine, containers' start included in neither."""
+"""Seconds: twice the time on an idle machine; the container's start is excluded from both."""
 HALF_STATUS_S_MAX = 30.0
 WELL_S = 120
 PAUSED = ("trino", "kafka")
 
-# Every statement in one container: starting one for each would take most of the time.
+# All statements in one container: starting one for each would take most of the time.
 STATEMENTS = """
 import contextlib, io, json, os, sys
 from tarn.cli.main import main
@@ -46,7 +46,7 @@ SQL = {
 
 
 def status(stack: Stack) -> tuple[int, dict[str, Any], float]:
-    """The exit code, what was told, and the seconds that the command took."""
+    """The exit code, the JSON output, and the duration of the command in seconds."""
     begun_s = time.monotonic()
     answer = stack.script("tarn", "status", "--json", timeout_s=60)
     took_s = time.monotonic() - begun_s

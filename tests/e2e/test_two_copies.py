@@ -1,4 +1,4 @@
-"""Two copies of Tarn side by side, from clones of one folder name: nothing is shared, nothing mixed up."""
+"""Two copies of Tarn side by side, from clones of one folder name: nothing is shared or mixed up."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Copy:
-    """A clone of its own with a small stack."""
+    """A second clone with a small stack."""
 
     root: Path
     up: Answer
 
     def script(self, name: str, *words: str, timeout_s: float = 300) -> Answer:
-        """Run one of its scripts without anything of this session's environment."""
+        """Run one of its scripts without the environment of this session."""
         return script(self.root, name, *words, timeout_s=timeout_s)
 
     @property
     def settings(self) -> dict[str, str]:
-        """What its .env says."""
+        """The settings in its .env."""
         return project.parse_env((self.root / ".env").read_text(encoding="utf-8"))
 
     @property
@@ -79,7 +79,7 @@ def second(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 def of(name: str) -> dict[str, set[str]]:
-    """What the engine holds of a project, by kind."""
+    """The engine's objects of a project, by kind."""
     mine = f"label=com.docker.compose.project={name}"
     return {
         kind: set(run(["docker", *words, "--filter", mine], timeout_s=30).text.split())
@@ -103,7 +103,7 @@ def started(stack: Stack) -> dict[str, tuple[str, str]]:
 
 
 def notes(answer: Answer) -> set[str]:
-    """The words in an answer of `sql --csv`."""
+    """The words in an output of `sql --csv`."""
     assert answer.code == 0, answer.text
     return set(answer.text.split())
 

@@ -1,4 +1,4 @@
-"""scripts/up and scripts/down as a user meets them: again, after a stop, offline, and refused."""
+"""scripts/up and scripts/down as a user runs them: repeated, after a stop, offline, and refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def canary_rows(stack: Stack) -> int:
 
 
 def leftovers(project_name: str) -> list[str]:
-    """Everything the engine holds of a project."""
+    """All of the engine's objects of a project."""
     found = []
     for kind, listing in (
         ("container", ["ps", "-a"]),
@@ -64,7 +64,7 @@ def test_up_again_is_harmless_and_builds_nothing(stack: Stack) -> None:
 
 @pytest.mark.may_skip("network namespaces are Linux's")
 def test_up_works_offline(stack: Stack) -> None:
-    """A network namespace of its own has no route and no name server; the engine's socket is a file."""
+    """A new network namespace has no route and no name server; the engine's socket is a file."""
     if not sys.platform.startswith("linux"):
         pytest.skip("network namespaces are Linux's")
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
@@ -83,7 +83,7 @@ def bronze_rows(stack: Stack) -> int:
 
 
 def replayed(stack: Stack) -> int:
-    """How many messages of the year the replay had handed over when it first told."""
+    """Number of messages of the year that the replay had sent at its first progress line."""
     told = eventually(
         lambda: re.findall(r"([\d,]+) of [\d,]+ messages", stack.compose("logs", "replay").text) or None,
         timeout_s=60,
@@ -127,7 +127,7 @@ def test_down_keeps_the_data_and_up_finds_it_and_goes_on_with_the_demo(
 
 @pytest.fixture
 def other(stack: Stack) -> Stack:
-    """A second project of this clone that was never started: what a refused `up` must not begin to make."""
+    """A second project of this clone that was never started: a refused `up` must create nothing of it."""
     del stack
     from tests.support.stack import free_ports
 
@@ -137,7 +137,7 @@ def other(stack: Stack) -> Stack:
 
 
 def refused(stack: Stack, env: dict[str, str], *words: str) -> str:
-    """The words of an `up` that must refuse, quickly, and leave nothing."""
+    """The output of an `up` that must be refused quickly and leave nothing behind."""
     begin = time.monotonic()
     answer = stack.script("up", *words, env=env, timeout_s=120)
     assert answer.code not in (0, 124), answer.text
@@ -184,7 +184,7 @@ def test_an_unknown_flag_is_refused(other: Stack) -> None:
 
 
 def test_the_stated_needs_are_not_larger_than_this_machine_had(stack: Stack) -> None:
-    """The stack ran here: what it holds now fits in what scripts/up asks for."""
+    """The stack ran here: its current memory is within what scripts/up requires."""
     used = 0
     for service in stack.health():
         stats = run(

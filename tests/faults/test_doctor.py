@@ -1,4 +1,4 @@
-"""scripts/doctor on a stack that is really broken: the cause is named, nothing changed, the fix works."""
+"""scripts/doctor on a really broken stack: the cause is named, nothing is changed, the fix works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADD_TO_VOLUME = ["docker", "run", "--rm", "--interactive", "--network", "none", 
 
 
 def doctor(stack: Stack, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """The findings of the doctor on a stack by their code; its exit code says whether there are any."""
+    """The doctor's findings on a stack, by code; its exit code must match whether there are any."""
     done = subprocess.run(
         [str(project.ROOT / "scripts/doctor"), "--json"],
         capture_output=True,
@@ -44,7 +44,7 @@ def doctor(stack: Stack, env: dict[str, str] | None = None) -> dict[str, dict[st
 
 @pytest.fixture
 def broken(stack: Stack) -> Iterator[Stack]:
-    """The stack, healthy before and after; what a test provokes in between is expected."""
+    """The stack, healthy before and after; faults provoked by a test in between are expected."""
     stack.await_healthy()
     with stack.fault():
         yield stack
@@ -59,7 +59,7 @@ def other() -> Stack:
 
 
 def in_volume(stack: Stack, consumer: str, shell: str, stdin: str = "") -> str:
-    """Run shell commands as root in a secret volume, at /s, in our own image; what they printed."""
+    """Run shell commands as root in a secret volume, mounted at /s, in Tarn's own image; their output."""
     image = f"tarn/services:{stack.name}"
     command = [*ADD_TO_VOLUME, "--volume", f"{stack.name}_secrets-{consumer}:/s", "--entrypoint", "sh", image]
     done = subprocess.run(
@@ -157,7 +157,7 @@ def test_a_name_that_cannot_be_resolved_inside_a_container(broken: Stack) -> Non
 
 
 def test_a_host_clock_two_hours_wrong(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All looks are real; only this process's clock is put forward."""
+    """All checks are real; only this process's clock is moved forward."""
     stack.await_healthy()
     right = time.time
     monkeypatch.setattr(look.time, "time", lambda: right() + 7200)
@@ -207,7 +207,7 @@ def test_a_volume_of_another_copy(other: Stack) -> None:
 
 
 def all_secrets(stack: Stack) -> set[str]:
-    """Every value in every secret volume, read as only root can."""
+    """Every value in every secret volume, read as root."""
     listed = run(["docker", "volume", "ls", "-q", "--filter", f"name={stack.name}_secrets-"], timeout_s=30)
     found: set[str] = set()
     for volume in listed.text.split():

@@ -1,4 +1,4 @@
-"""What hangs, is killed or runs out of memory inside its container comes back by itself; no row is lost."""
+"""Recovery of services that hang, are killed or run out of memory, without intervention or lost rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_S_MIN = 120
 ROWS = 200
 ROWS_WITHIN_S = 120
 PAUSED_S = 100
-# Larger than every limit of memory in docker-compose.yml: what is asked for never fits.
+# Larger than every memory limit in docker-compose.yml: an allocation of this size never fits.
 FILL_MIB = 4096
 KILLED_EXIT_CODE = 137
 
@@ -36,7 +36,7 @@ SIGNAL = f"""{MAIN}
 os.kill(main_process(), signal.Signals[sys.argv[1]])
 """
 
-# Takes memory until the container has none left and the kernel ends a process of it: the one named here.
+# Allocates memory until the container has none left and the OOM killer ends a process: the one named here.
 FILL = f"""{MAIN}
 victim, mib_max = sys.argv[1] or main_process(), int(sys.argv[2])
 with open(f'/proc/{{victim}}/oom_score_adj', 'w') as file:
@@ -68,13 +68,13 @@ for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
 
 
 def starts(stack: Stack) -> dict[str, tuple[int, str]]:
-    """For each service how often the engine started its container again, and when it started it last."""
+    """Service -> number of restarts of its container by the engine, and the time of the last start."""
     found = stack.inspect_all()
     return {name: (found[name]["RestartCount"], found[name]["State"]["StartedAt"]) for name in LONG_RUNNING}
 
 
 def await_age(stack: Stack, services: tuple[str, ...]) -> None:
-    """The watch ends nothing in a container's first two minutes."""
+    """Wait until the containers are two minutes old: before that the watch ends nothing."""
 
     def old_enough() -> bool:
         now, found = datetime.now(UTC), starts(stack)
@@ -85,21 +85,21 @@ def await_age(stack: Stack, services: tuple[str, ...]) -> None:
 
 
 def signal_main(container: str, name: str) -> None:
-    """Signals the service's own process; with SIGKILL the container ends before the answer comes."""
+    """Signal the service's own process; on SIGKILL the container ends before the reply arrives."""
     answer = run(["docker", "exec", container, "python3", "-I", "-c", SIGNAL, name], timeout_s=60)
     assert answer.code in (0, KILLED_EXIT_CODE), answer.text
 
 
 def use_up_memory(container: str, process: str = "") -> None:
-    """Fills a container up to its limit, until the kernel ends this process of it, or else the service's."""
+    """Fill a container to its memory limit, until the OOM killer ends `process`, or else the service's."""
     words = ["docker", "exec", container, "python3", "-I", "-c", FILL, process, str(FILL_MIB)]
     answer = run(words, timeout_s=120)
-    # With the service's own process the container ends as well, at times before the answer comes.
+    # If it is the service's own process, the container ends as well, at times before the reply arrives.
     assert answer.code == KILLED_EXIT_CODE or answer.text.strip() == "gone", answer.text
 
 
 def ends_told(container: str) -> list[dict[str, object]]:
-    """The lines in which the watch says that it ended the process."""
+    """Log lines in which the watch reports that it ended the process."""
     lines = run(["docker", "logs", container], timeout_s=60).text.splitlines()
     return [json.loads(line) for line in lines if "the process is ended" in line]
 
@@ -109,7 +109,7 @@ def ends_told(container: str) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def kafka(stack: Stack) -> dict[str, str]:
-    """How people on the host reach the broker."""
+    """Settings by which users on the host reach the broker."""
     answer = stack.script("tarn", "env", "--json", timeout_s=120)
     assert answer.code == 0, answer.text
     found: dict[str, str] = json.loads(answer.text.splitlines()[-1])
@@ -117,7 +117,7 @@ def kafka(stack: Stack) -> dict[str, str]:
 
 
 def send_rows(kafka: dict[str, str]) -> list[str]:
-    """Send rows whose receipt the broker has acknowledged; their ids."""
+    """Send rows and wait for the broker's acknowledgements; returns their ids."""
     producer = KafkaProducer(
         bootstrap_servers=kafka["TARN_KAFKA_BOOTSTRAP"],
         security_protocol=kafka["TARN_KAFKA_SECURITY_PROTOCOL"],
@@ -141,7 +141,7 @@ def send_rows(kafka: dict[str, str]) -> list[str]:
 
 
 def assert_whole(stack: Stack, ids: list[str]) -> None:
-    """Every row that was acknowledged is in the table once, and `fsck` finds no damage."""
+    """Require every acknowledged row exactly once in the table, and no damage found by `fsck`."""
 
     def missing() -> set[str]:
         found = Counter(str(row) for (row,) in stack.query(f"SELECT id FROM {TABLE}"))
@@ -158,14 +158,14 @@ def assert_whole(stack: Stack, ids: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is done to a service, and how one sees that it really happened.
+    """A fault, and how to verify that it really happened.
 
     Attributes:
         name: the property of the report that holds the seconds.
-        provoke: does it to the main process of a service, given the container.
-        back_within_s: so long may it take until the service is healthy again.
-        ended_by_kernel: whether the kernel ends the process for want of memory.
-        ended_by_watch: whether the watch ends the process, and says so in the log.
+        provoke: applies it to the main process of a service, given the container.
+        back_within_s: maximum time in seconds until the service is healthy again.
+        ended_by_kernel: whether the kernel's OOM killer ends the process.
+        ended_by_watch: whether the watch ends the process, and logs it.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Fault:
     ended_by_watch: bool = False
 
 
-# The watch needs 100 s at most to end a process that hangs; the rest is its start, on a busy machine.
+# The watch needs 100 s at most to end a hanging process; the rest is its start, on a busy machine.
 FROZEN = Fault(
     name="back_after_freeze_s",
     provoke=lambda container: signal_main(container, "SIGSTOP"),
@@ -194,8 +194,8 @@ KILLED = Fault(
     back_within_s=180,
 )
 
-# Together, so that starts overlap and one pass shows a service also while what it needs is away as well.
-# Whatever is not in a group runs on without it: over all groups every service sees each that it needs go.
+# Together, so that starts overlap and one pass also shows services whose dependencies are down too.
+# Services not in a group keep running: over all groups every service loses each of its dependencies once.
 GROUPS = (
     (OUT_OF_MEMORY, ("minio", "spark", "ingest", "jupyter")),
     (OUT_OF_MEMORY, ("kafka", "catalog", "trino", "pipeline", "reaper")),
@@ -209,16 +209,16 @@ FROZEN_TOGETHER = tuple(name for name in LONG_RUNNING if name not in FROZEN_WHIL
 def strike(
     stack: Stack, fault: Fault, services: tuple[str, ...], during: Callable[[], None]
 ) -> dict[str, float]:
-    """Provoke a fault in these services, and see each of them come back by itself, started again once.
+    """Provoke a fault in these services, and require that each recovers with exactly one restart.
 
     Args:
         stack: the stack, healthy.
-        fault: what is done.
-        services: to whom.
-        during: runs after the fault was provoked, before anybody waits.
+        fault: the fault.
+        services: the affected services.
+        during: runs after the fault was provoked, before waiting for recovery.
 
     Returns:
-        Seconds from the end of the process (or, where it froze, from then) until the service was healthy.
+        Seconds until the service was healthy, from the end of the process or the moment it was frozen.
     """
     before = starts(stack)
     container = {name: str(found["Id"]) for name, found in stack.inspect_all().items()}
@@ -257,7 +257,7 @@ def strike(
 def seconds_until_healthy(
     events: list[Happened], begun: dict[str, float], *, by_end: bool
 ) -> dict[str, float]:
-    """For each service that ended and was healthy after that: how long that took, by the engine's clock."""
+    """Seconds until each service that ended was healthy again, by the engine's clock."""
     took = {}
     for service, begun_s in begun.items():
         mine = [event for event in events if event.service == service]
@@ -269,15 +269,15 @@ def seconds_until_healthy(
 
 
 def nothing() -> None:
-    """Nothing else is done meanwhile."""
+    """Do nothing else meanwhile."""
 
 
 def test_a_dependency_that_hangs_ends_nobody_else(
     stack: Stack, kafka: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
-    """The store is paused for longer than any watch waits: its users are unhealthy, and go on running.
+    """The store is paused for longer than any watch waits: its users become unhealthy but keep running.
 
-    Broker and notebooks, which do without the store, freeze meanwhile and come back.
+    Broker and notebooks, which do not depend on the store, are frozen meanwhile and recover.
     """
     stack.await_healthy()
     await_age(stack, LONG_RUNNING)
@@ -298,7 +298,7 @@ def test_a_dependency_that_hangs_ends_nobody_else(
     try:
         took = strike(stack, FROZEN, FROZEN_WHILE_THE_STORE_IS_AWAY, await_unhealthy)
     finally:
-        # Already done where all went well; then the engine refuses it.
+        # Already unpaused if all went well; then the engine refuses it.
         run(["docker", "unpause", minio], timeout_s=30)
     assert_whole(stack, ids)
     record_property(FROZEN.name, took)
@@ -316,7 +316,7 @@ def test_what_hangs_is_ended_and_comes_back(
 
 
 def test_a_kernel_of_a_notebook_that_uses_up_all_memory_ends_alone(stack: Stack) -> None:
-    """JupyterLab goes on, and starts the kernel again."""
+    """JupyterLab goes on and restarts the kernel."""
     stack.await_healthy()
     before, container = starts(stack), stack.container("jupyter")
     token = stack.inside("jupyter", "cat", "/run/tarn/secrets/jupyter_token").text.strip()
@@ -358,7 +358,7 @@ def test_a_kernel_of_a_notebook_that_uses_up_all_memory_ends_alone(stack: Stack)
 
 
 def test_a_watch_that_the_kernel_ends_for_memory_ends_no_service(stack: Stack) -> None:
-    """The check that was ended counts as failed; the next, two seconds later, finds the service usable."""
+    """The interrupted check counts as failed; the next, two seconds later, finds the service usable."""
     service = "catalog"
     stack.await_healthy()
     before, container = starts(stack), stack.container(service)
@@ -377,7 +377,7 @@ def test_a_watch_that_the_kernel_ends_for_memory_ends_no_service(stack: Stack) -
 
 
 def processes(stack: Stack, service: str, word: str) -> list[str]:
-    """The processes in a service's container with this in their command, the oldest first."""
+    """The processes in a service's container with this in their command line, oldest first."""
     answer = stack.inside(service, "python3", "-I", "-c", FIND, word)
     assert answer.code == 0, answer.text
     return sorted(answer.text.split(), key=int)

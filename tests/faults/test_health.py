@@ -1,4 +1,4 @@
-"""Health is true: what is unusable is unhealthy within 60 s, with its port open, and heals with the undo."""
+"""Health checks are accurate: an unusable service is unhealthy within 60 s, port open, and recovers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for name in {names!r}:
 
 @contextlib.contextmanager
 def frozen_process(stack: Stack, *services: str) -> Iterator[None]:
-    """The applications stop running; the kernel still accepts connections on their ports."""
+    """Freeze the applications; the kernel still accepts connections on their ports."""
     for service in services:
         stack.signal_application(service, "SIGSTOP")
     try:
@@ -53,7 +53,7 @@ def frozen_process(stack: Stack, *services: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frozen_container(stack: Stack, service: str) -> Iterator[None]:
-    """A whole container stands still, its health check too."""
+    """Pause a whole container, including its health check."""
     identity = stack.container(service)
     assert run(["docker", "pause", identity], timeout_s=30).code == 0
     try:
@@ -64,7 +64,7 @@ def frozen_container(stack: Stack, service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def revoked_keys(stack: Stack, *names: str) -> Iterator[None]:
-    """The store refuses the keys of these services."""
+    """Make the store reject the keys of these services."""
     switch_users(stack, "user_disable", names)
     try:
         yield
@@ -104,7 +104,7 @@ def is_open(port: str) -> bool:
 
 
 def wait_for(stack: Stack, services: tuple[str, ...], health: str, timeout_s: float) -> dict[str, float]:
-    """How many seconds it took each service to get this health."""
+    """Seconds until each service got this health status."""
     begin = time.monotonic()
     took: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""The session's stack with a few thousand events of flights, played and brought to gold."""
+"""The session's stack with a few thousand flight events, replayed and processed to gold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOLD_WITHIN_S = 180
 
 
 def layers(stack: Stack) -> dict[str, Any]:
-    """What `tarn pipeline status` says: `topic`, and rows and offsets behind per layer."""
+    """Output of `tarn pipeline status`: `topic`, and rows and offsets behind per layer."""
     answer = stack.script("tarn", "pipeline", "status", "--json", timeout_s=120)
     assert answer.code == 0, answer.text
     found: dict[str, Any] = json.loads(answer.text.splitlines()[-1])
@@ -23,7 +23,7 @@ def layers(stack: Stack) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def flights(stack: Stack) -> Stack:
-    """The stack once gold holds flights: of an earlier tier, of the replay that `up` began, or played now."""
+    """The stack once gold holds flights: from an earlier tier, from the replay of `up`, or replayed now."""
     if layers(stack)["topic"] == 0:
         answer = stack.script(
             *("tarn", "demo", "replay", "--rate", "1000", "--messages", str(MESSAGES)), timeout_s=180

@@ -1,4 +1,4 @@
-"""JupyterLab is opened by its token and by nothing else, and keeps what its users write."""
+"""JupyterLab opens only with its token, and keeps what its users write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTENTS = "/api/contents/tarn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the server answered."""
+    """A response of the server."""
 
     status: int
     headers: dict[str, str]
@@ -27,7 +27,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def token(stack: Stack) -> str:
-    """The token as people get it: from the address that `scripts/tarn env` prints."""
+    """The token as users get it: from the address that `scripts/tarn env` prints."""
     answer = stack.script("tarn", "env", "--json", timeout_s=120)
     assert answer.code == 0, answer.text
     url = urlsplit(json.loads(answer.text.splitlines()[-1])["TARN_JUPYTER_URL"])
@@ -89,7 +89,7 @@ def test_pages_lead_to_the_login(stack: Stack, token: str) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8888", "10.0.0.7:8888", "jupyter:8888"])
 def test_a_foreign_host_header_is_refused_even_with_the_token(stack: Stack, token: str, host: str) -> None:
-    """A page of another site that points its name at 127.0.0.1 gets nothing."""
+    """A page of another site whose name resolves to 127.0.0.1 gets nothing."""
     assert ask(stack, CONTENTS, headers={**bearer(token), "Host": host}).status == 403
     assert ask(stack, f"/lab?token={token}", headers={"Host": host}).status == 403
     for own in ("localhost", "127.0.0.1:1", "[::1]:8888"):
@@ -97,7 +97,7 @@ def test_a_foreign_host_header_is_refused_even_with_the_token(stack: Stack, toke
 
 
 def test_another_sites_page_can_neither_read_nor_write(stack: Stack, token: str) -> None:
-    """With the browser's cookies alone: no answer for other origins (no CORS), and nothing changes (XSRF)."""
+    """With the browser's cookies alone: no response for other origins (CORS), and no changes (XSRF)."""
     login = ask(stack, f"/lab?token={token}")
     cookies = "; ".join(login.cookies)
     assert "username-" in cookies

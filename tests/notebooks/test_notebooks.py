@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in the image it is made for, and checks its facts on a real lake."""
+"""Every notebook runs from top to bottom in its own image, and checks its facts on a real lake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(name: str) -> Notebook:
 
 
 def executed(stack: Stack, book: Notebook) -> Notebook:
-    """The notebook with what its cells gave, up to the first that failed."""
+    """The notebook with the outputs of its cells, up to the first that failed."""
     done = subprocess.run(
         ["docker", "exec", "--interactive", stack.container("jupyter"), "python", "-c", EXECUTE],
         input=json.dumps(book).encode(),
@@ -85,7 +85,7 @@ def test_every_notebook_is_in_the_image_as_it_is_in_the_repository(stack: Stack)
 
 @pytest.fixture
 def odd_table(flights: Stack) -> Iterator[str]:
-    """A table with a type that pyiceberg does not know, in a schema whose name SQL must quote."""
+    """A table with a type that pyiceberg does not know, in a schema whose name must be quoted in SQL."""
     name = "`odd names`.`variant`"
     for text in (
         "CREATE NAMESPACE IF NOT EXISTS `odd names`",
@@ -121,7 +121,7 @@ def test_a_notebook_runs_to_its_end_and_its_facts_hold(flights: Stack, odd_table
 
 
 def test_a_broken_copy_fails_at_its_fact(flights: Stack) -> None:
-    """The control: a fact that does not hold stops the notebook and is named."""
+    """Control: a fact that does not hold stops the notebook and is named."""
     book = copy.deepcopy(read("00_tour.ipynb"))
     wrong = "len(rows) + len(dead) == read + 1"
     changed = 0

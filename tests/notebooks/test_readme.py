@@ -1,8 +1,9 @@
-"""What the README and the docs tell people to type is typed here, in order, and must work.
+"""Commands of the README and the docs, run in order; each must work.
 
-`sh` blocks run in bash as they stand, `python` blocks with the variables that the blocks before them exported
-(`eval "$(scripts/tarn env)"`), `sql` blocks by `scripts/tarn sql`. A block that cannot run in a test carries
-`<!-- test: skip <reason> -->` in the Markdown; tests/support/documents.py counts both kinds, by hand.
+`sh` blocks run in bash unchanged, `python` blocks with the variables exported by the blocks before them
+(`eval "$(scripts/tarn env)"`), `sql` blocks through `scripts/tarn sql`. A block that cannot run in a test has
+`<!-- test: skip <reason> -->` in the Markdown; tests/support/documents.py holds the expected count of both
+kinds.
 
 This module is the last of its tier: the README ends by stopping the stack.
 """
@@ -25,7 +26,7 @@ BLOCK_S = 600
 
 
 class Reader:
-    """Somebody at a shell who types one block after the other; what is exported stays."""
+    """A user at a shell who types one block after the other; exported variables persist."""
 
     def __init__(self, stack: Stack, folder: Path) -> None:
         self.stack = stack
@@ -37,7 +38,7 @@ class Reader:
         """Run one block.
 
         Raises:
-            AssertionError: it ended with another code than 0; its output is in the message.
+            AssertionError: its exit code is not 0; its output is in the message.
         """
         if block.language == "sh":
             script = f'set -euo pipefail\n{block.text}\nenv -0 > "$TARN_DOCUMENT_STATE"\n'
@@ -88,7 +89,7 @@ def test_the_readme_works_from_its_first_block_to_its_last(
 
 
 def test_a_block_that_fails_is_a_failure(stack: Stack, tmp_path: Path) -> None:
-    """The control: a command in the middle that fails, and a variable that was never exported."""
+    """Control: a command in the middle that fails, and a variable that was never exported."""
     for text in ("true\nfalse\ntrue\n", 'echo "$NEVER_EXPORTED"\n', "false | true\n"):
         block = Block(language="sh", text=text, line=1, kept_back=None)
         with pytest.raises(AssertionError, match="control:1: exit code 1"):

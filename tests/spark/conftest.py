@@ -1,10 +1,10 @@
-"""One Spark for the tier: our image by Spark Connect; where classic PySpark is installed, that.
+"""One Spark for the tier: Tarn's image over Spark Connect, or classic PySpark if it is installed.
 
-By hand with classic PySpark (its sockets are left open, which pytest would take for a fault of ours):
+By hand with classic PySpark (it leaves sockets open, which pytest would report as a fault of Tarn):
 `PYTHONPATH=services:spark TARN_TEST_JARS=iceberg.jar pytest -W ignore::ResourceWarning
 -W ignore::pytest.PytestUnraisableExceptionWarning tests/spark`.
 
-Each test gets a lake of its own: an Iceberg catalog in a folder that nothing else uses.
+Each test gets its own lake: an Iceberg catalog in a folder that nothing else uses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that every test of the tier shares."""
+    """A session shared by every test of the tier."""
     if importlib.util.find_spec("py4j") is not None:
         yield from _classic()
         return
@@ -67,7 +67,7 @@ def lake(spark: SparkSession) -> Lake:
 
 
 def _classic() -> Iterator[SparkSession]:
-    """PySpark with its own JVM; TARN_TEST_JARS names Iceberg's runtime where Spark does not have it."""
+    """PySpark with its own JVM; TARN_TEST_JARS names the Iceberg runtime if Spark does not include it."""
     with tempfile.TemporaryDirectory() as folder:
         builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.jars.ivy", folder)

@@ -1,7 +1,7 @@
 """Three days of real flights for the tests of this tier, and the comparison with the oracle.
 
-The days hold what is rare: a storm with half of the flights cancelled, diverted flights, the one flight from
-EWR to LGA (cancelled, so that its groups have no mean), destinations and planes that the reference lacks.
+The days contain rare cases: a storm with half of the flights cancelled, diverted flights, the one flight from
+EWR to LGA (cancelled, so that its groups have no mean), destinations and planes missing from the reference.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stream(noise: NoiseRates = NOISE, seed: int = 1) -> Stream:
 
 
 def messages(of: Stream, parts: int = 1) -> Iterator[list[Message]]:
-    """The stream cut into parts."""
+    """The stream split into parts."""
     size = -(-len(of) // parts)
     for start in range(0, len(of), size):
         yield list(of.messages(start, min(len(of), start + size), now=NOW))
@@ -50,12 +50,12 @@ def load_reference(lake: Lake) -> None:
 
 
 def fill(lake: Lake, log: bronze.Log, of: Stream, parts: int = 1) -> int:
-    """All of the stream in bronze, in so many commits; gives the rows."""
+    """Commit the whole stream to bronze, one commit per part; returns the number of rows."""
     return sum(bronze.append(lake, log, part) for part in messages(of, parts))
 
 
 def wrong(lake: Lake) -> list[str]:
-    """Everything in silver and gold that is not as the oracle says."""
+    """Every difference of silver and gold from the oracle."""
     expected = oracle.on_days(DAYS)
     silver = lake.table("silver.flights").toPandas()
     silver["time_hour"] = pd.to_datetime(silver["time_hour"], utc=True)
@@ -67,6 +67,6 @@ def wrong(lake: Lake) -> list[str]:
 
 
 def contents(lake: Lake) -> dict[str, list[str]]:
-    """All rows of silver and gold, as text, in an order of their own."""
+    """All rows of silver and gold as text, sorted."""
     names = ("silver.flights", *(f"gold.{n}" for n in oracle.GOLD_KEYS))
     return {name: sorted(str(row) for row in lake.table(name).collect()) for name in names}

@@ -1,4 +1,4 @@
-"""From bronze to gold on Spark equals the oracle: in pieces, doubled, late, broken, after crashes (I13)."""
+"""Bronze to gold on Spark equals the oracle: in parts, duplicated, late, broken, after crashes (I13)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_whole_stream_a_second_time_changes_nothing(lake: Lake) -> None:
 
 
 class CrashError(Exception):
-    """Stands for a process that ends between two steps."""
+    """Simulates a process that ends between two steps."""
 
 
 POINTS = [
@@ -145,7 +145,7 @@ def test_dead_letters_alone_move_the_position(lake: Lake) -> None:
 
 
 def test_an_unknown_event_in_bronze_is_counted_and_passed_over(lake: Lake) -> None:
-    """Ingest's spec refuses it; a row of a time before that, or written by hand, does no harm either."""
+    """Ingest's spec rejects it; a row from before that, or written by hand, does no harm either."""
     flights.load_reference(lake)
     log, steps = bronze.Log(kinds=None), list[Step]()
     good = next(flights.messages(flights.stream(NoiseRates())))
@@ -226,7 +226,7 @@ def test_another_bronze_stops_the_pipeline(lake: Lake) -> None:
 
 
 def test_foreign_commits_and_an_expiry_hide_no_offsets(lake: Lake) -> None:
-    """The history of bronze is cut before ingest's last commit; its tag still leads there."""
+    """The history of bronze is cut before ingest's last commit; its tag still leads to it."""
     flights.load_reference(lake)
     log = bronze.Log()
     flights.fill(lake, log, flights.stream(seed=9), parts=2)
@@ -286,7 +286,7 @@ def test_a_bronze_with_other_columns_is_told(lake: Lake, change: str, told: str)
 
 
 def test_columns_renamed_anywhere_stop_the_pipeline_until_they_are_back(lake: Lake) -> None:
-    """A fresh session looks at all tables; the one that was running fails and is followed by a fresh one."""
+    """A new session checks all tables; the running one fails and is replaced by a new one."""
     flights.load_reference(lake)
     log, parts = bronze.Log(), list(flights.messages(flights.stream(), parts=2))
     bronze.append(lake, log, parts[0])
@@ -334,7 +334,7 @@ def test_the_head_is_the_current_snapshot_of_bronze(lake: Lake) -> None:
 
 
 def _compact(lake: Lake, table: str) -> None:
-    """A commit of maintenance: other files, the same rows, and nothing of ours in its summary."""
+    """Commit of a maintenance job: other files, the same rows, and no property of Tarn in its summary."""
     name = lake.name(table)
     call = f"{lake.catalog}.system.rewrite_data_files"
     done = lake.spark.sql(f"CALL {call}(table => '{name}', options => map('rewrite-all', 'true'))").collect()

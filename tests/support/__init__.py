@@ -1,1 +1,1 @@
-"""Helpers that tests of several tiers share."""
+"""Helpers shared by tests of several tiers."""

@@ -1,4 +1,4 @@
-"""A bronze table as ingest leaves it, made without ingest: rows with their trace, the map in the summary."""
+"""A bronze table as ingest leaves it, without ingest: rows with their trace, offset map in the summary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRACE = pa.struct(
 
 
 class Record(Protocol):
-    """A message: what a producer hands to Kafka."""
+    """A Kafka message as produced."""
 
     @property
     def key(self) -> bytes: ...
@@ -57,9 +57,9 @@ class Record(Protocol):
 
 @dataclass
 class Log:
-    """Stands in for topic and ingest: gives offsets, parts good from bad, keeps the map.
+    """Fake of topic and ingest: assigns offsets, separates good from bad messages, keeps the offset map.
 
-    An event of another kind than `kinds` is bad, as the spec says; None takes all, as an older spec did.
+    An event of a kind not in `kinds` is bad, as the spec says; None accepts all, as an older spec did.
     """
 
     partitions: int = 4
@@ -69,7 +69,7 @@ class Log:
     dead: int = 0
 
     def take(self, messages: Iterable[Record]) -> pa.Table:
-        """The rows that bronze gets for these messages; offsets go forward for bad ones too."""
+        """The rows that bronze gets for these messages; bad ones advance the offsets too."""
         lines: list[bytes] = []
         trace: list[tuple[int, int]] = []
         for message in messages:
@@ -94,15 +94,15 @@ class Log:
         return _parse(lines).append_column("_tarn", struct)
 
     def map_json(self) -> str:
-        """The map in the form of ingest."""
+        """The offset map in the form that ingest writes."""
         return json.dumps({"v": 1, **self.source, "next": {str(p): o for p, o in sorted(self.next.items())}})
 
 
 def append(lake: Any, log: Log, messages: Iterable[Record], *, create: bool = True) -> int:
-    """Commits messages to bronze in one snapshot, rows and map together; gives how many rows."""
+    """Commit messages to bronze in one snapshot, rows and offset map together; returns the number of rows."""
     rows = log.take(messages)
     lake.ensure_namespaces(("bronze",))
-    # Spark Connect makes no frame of an empty Arrow table; the table itself knows its columns.
+    # Spark Connect cannot create a DataFrame from an empty Arrow table; the Iceberg table knows its columns.
     empty = rows.num_rows == 0
     frame = lake.spark.table(lake.name(TABLE)).limit(0) if empty else lake.spark.createDataFrame(rows)
     conf = f"spark.sql.iceberg.snapshot-property.tarn.offsets.{STREAM}"
@@ -122,7 +122,7 @@ def _parse(lines: list[bytes]) -> pa.Table:
     if not lines:
         return SCHEMA.empty_table()
     day = SCHEMA.get_field_index("date")
-    as_text = SCHEMA.set(day, pa.field("date", pa.string()))  # Arrow's JSON reader knows no dates
+    as_text = SCHEMA.set(day, pa.field("date", pa.string()))  # Arrow's JSON reader has no dates
     rows = arrow_json.read_json(
         pa.py_buffer(b"\n".join(lines)),
         parse_options=arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="ignore"),

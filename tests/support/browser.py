@@ -1,4 +1,4 @@
-"""A real browser that looks at a page and says what the page wrote: Debian's Chromium, without a window."""
+"""A real browser that opens a page and returns what the page wrote: Debian's Chromium, headless."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 INSTALL_S = 600
 LOOK_S = 90
 RESULT = re.compile(r'<pre id="result">(.*?)</pre>', re.DOTALL)
-# The browser's own guards against pages that reach into a machine, and its turn to https: off, so that what
-# holds is what the services do themselves. Older browsers have none of them.
+# The browser's own protections against requests into private networks, and its upgrade to HTTPS: disabled, so
+# that the services' own protections are tested. Older browsers have none of these.
 GUARDS_OFF = (
     "LocalNetworkAccessChecks,PrivateNetworkAccessSendPreflights,BlockInsecurePrivateNetworkRequests,"
     "HttpsUpgrades,HttpsFirstBalancedMode,HttpsFirstBalancedModeAutoEnable"
@@ -33,7 +33,7 @@ GUARDS_OFF = (
 
 
 def program() -> str | None:
-    """A browser of this machine, installed on Debian as root if its sources have one; else None."""
+    """A browser of this machine, installed on Debian as root if its apt sources have one; else None."""
     found = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if found is None and sys.platform.startswith("linux") and os.geteuid() == 0 and apt.is_debian():
         with contextlib.suppress(StopError):
@@ -43,13 +43,13 @@ def program() -> str | None:
 
 
 def look(browser: str, url: str, *, hosts: str, profile: Path) -> Any:
-    """What the page at an address wrote into `<pre id="result">`, read as JSON.
+    """The JSON that a page wrote into `<pre id="result">`.
 
     Args:
         browser: the program.
         url: the page.
-        hosts: the browser's `--host-resolver-rules`: what names mean.
-        profile: its folder; two looks with the same one share its cache.
+        hosts: the browser's `--host-resolver-rules`, which map names to addresses.
+        profile: its profile folder; calls with the same folder share a cache.
     """
     command = [
         *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
@@ -70,7 +70,7 @@ def look(browser: str, url: str, *, hosts: str, profile: Path) -> Any:
 
 @contextlib.contextmanager
 def site(page: str) -> Iterator[int]:
-    """The port of a site on 127.0.0.1 that always answers with this page, to be kept for an hour."""
+    """The port of a site on 127.0.0.1 that serves this page for every request, cacheable for an hour."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -87,7 +87,7 @@ def site(page: str) -> Iterator[int]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

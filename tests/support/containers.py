@@ -1,4 +1,4 @@
-"""What testcontainers starts: its logs are kept and read for errors, and nothing of it stays."""
+"""Containers of testcontainers: their logs are saved and checked for errors, and all are removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.logs import Finding, load_allowed, unexpected
 
 
 def artifacts() -> Path:
-    """Where this run's files go: TARN_ARTIFACTS, set by scripts/test, or artifacts/ when run by hand."""
+    """Folder for this run's files: TARN_ARTIFACTS, set by scripts/test, or artifacts/ when run by hand."""
     default = Path(__file__).resolve().parents[2] / "artifacts" / "by-hand"
     folder = Path(os.environ.get("TARN_ARTIFACTS") or default)
     folder.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def artifacts() -> Path:
 
 
 class LogKeeper:
-    """Saves the logs of containers as they go, and remembers their unexpected ERROR lines."""
+    """Saves container logs as the containers end, and collects their unexpected ERROR lines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,11 +30,11 @@ class LogKeeper:
         self._allowed = load_allowed()
 
     def expect_errors(self, name: str) -> None:
-        """Judge no log of this container: a test breaks it on purpose, and reads for itself what it says."""
+        """Exempt a container's log from the error check, for a test that breaks it on purpose."""
         self._broken.add(name)
 
     def keep(self, service: str, name: str, text: str) -> None:
-        """Save one container's log and read it for errors."""
+        """Save one container's log and check it for errors."""
         self.kept += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{self.kept:03}-{service}-{name}")
@@ -47,14 +47,14 @@ KEEPER = pytest.StashKey[LogKeeper]()
 
 
 def service_of(image: str) -> str:
-    """The service that an image is for: `minio` for tarn/minio:dev."""
+    """The service that an image belongs to: `minio` for tarn/minio:dev."""
     return image.rpartition("/")[2].partition(":")[0]
 
 
 def keep_logs_of_testcontainers(keeper: LogKeeper) -> None:
-    """Make every container of testcontainers hand over its log before it is removed.
+    """Patch testcontainers so that every container's log is saved before it is removed.
 
-    The other way is a subclass that every test must remember to use; one place is worth a patch.
+    The alternative is a subclass that every test must remember to use; one place is worth a patch.
     """
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.labels import SESSION_ID
@@ -73,7 +73,7 @@ def keep_logs_of_testcontainers(keeper: LogKeeper) -> None:
 
 
 def remove_leftovers() -> int:
-    """Remove containers and networks of this session that nobody stopped; give how many containers."""
+    """Remove containers and networks left over from this session; returns the number of containers."""
     import docker
     from testcontainers.core.labels import LABEL_SESSION_ID, SESSION_ID
 

@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown file, and which of them its author keeps from being run."""
+"""Code blocks of a Markdown file, and which of them are marked as not to be run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 README_RUN, README_KEPT_BACK = 12, 1
-"""How many blocks of the README tests/notebooks/test_readme.py runs, and how many it does not."""
+"""Number of README blocks that tests/notebooks/test_readme.py runs, and number that it skips."""
 DOCS = {"docs/catalog.md": 1, "docs/clients.md": 2, "docs/ingestion.md": 1}
-"""How many blocks to run every other document has; one that has none is not named."""
+"""Number of runnable blocks of every other document; one without any is not listed."""
 TRIED = ("sh", "python", "sql")
 
 FENCE = re.compile(r"^```(\w*)\s*$")
@@ -23,10 +23,10 @@ class Block:
     """One fenced block.
 
     Attributes:
-        language: what stands behind the fence; empty for none.
-        text: what is inside, with a newline at its end.
-        line: where the fence stands, from 1.
-        kept_back: why it is not run; None: it is.
+        language: the info string of the fence; empty for none.
+        text: its content, with a trailing newline.
+        line: line number of the fence, from 1.
+        kept_back: why it is skipped; None if it is run.
     """
 
     language: str
@@ -36,10 +36,10 @@ class Block:
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """All fenced blocks in order; `<!-- test: skip <reason> -->` on the line above keeps one from being run.
+    """All fenced blocks in order; `<!-- test: skip <reason> -->` on the line above skips one.
 
     Raises:
-        ValueError: a fence without an end, or a marker that is none, has no reason, or stands above no block.
+        ValueError: a fence is not closed, or a marker is malformed, has no reason, or is not above a block.
     """
     lines = markdown.splitlines()
     at = 0
@@ -77,5 +77,5 @@ def _reason(line: str, number: int) -> str | None:
 
 
 def to_try(path: Path) -> list[Block]:
-    """The blocks of a file that somebody could type, also those that are kept back."""
+    """The blocks of a file that a user could run, including skipped ones."""
     return [block for block in blocks(path.read_text(encoding="utf-8")) if block.language in TRIED]

@@ -1,4 +1,4 @@
-"""What the lake must hold after a year of flights, and ways to ask it."""
+"""Expected contents of the lake after a year of flights, and ways to query it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SHARES = ("--duplicates", "0.02", "--late", "0.05", "--broken", "0.001")
 
 
 def messages_of_a_year() -> int:
-    """How many messages a year with SHARES is: every event, those sent twice, and those that are none."""
+    """Number of messages in a year with SHARES: every event, the duplicates, and the broken messages."""
     events = oracle.Expected().events
     return events + round(events * 0.02) + round(events * 0.001)
 
 
 def host_env(stack: Stack) -> dict[str, str]:
-    """What `scripts/tarn env` prints, as a shell would understand it."""
+    """Variables that `scripts/tarn env` prints, parsed as a shell would."""
     answer = stack.script("tarn", "env", timeout_s=60)
     assert answer.code == 0, answer.text
     found = (EXPORT.match(row) for row in answer.text.splitlines())
@@ -36,7 +36,7 @@ def host_env(stack: Stack) -> dict[str, str]:
 
 @contextmanager
 def spark_of(stack: Stack) -> Iterator[SparkSession]:
-    """A session of the stack's Spark Connect server, from the host."""
+    """A session on the stack's Spark Connect server, from the host."""
     session = SparkSession.builder.remote(host_env(stack)["TARN_SPARK_REMOTE"]).create()
     try:
         session.conf.set("spark.sql.session.timeZone", "UTC")
@@ -46,7 +46,7 @@ def spark_of(stack: Stack) -> Iterator[SparkSession]:
 
 
 def end_offsets(stack: Stack) -> dict[int, int]:
-    """The end of each partition of the topic, as a client on the host sees it; none for no topic."""
+    """End offset of each partition of the topic, read by a client on the host; empty without a topic."""
     env = host_env(stack)
     login = {}
     if env.get("TARN_KAFKA_SASL_MECHANISM"):
@@ -68,7 +68,7 @@ def end_offsets(stack: Stack) -> dict[int, int]:
 
 
 def wrong(stack: Stack) -> list[str]:
-    """Everything in the lake that is not as the oracle and the topic say."""
+    """Every difference between the lake and what the oracle and the topic say."""
     told = []
     ends = sum(end_offsets(stack).values())
     with spark_of(stack) as spark:
@@ -92,14 +92,14 @@ def wrong(stack: Stack) -> list[str]:
 
 
 def checksums(stack: Stack, tables: tuple[str, ...] = KEPT) -> dict[str, tuple[int, int]]:
-    """Rows, and a checksum over all columns but `_tarn`, of each table."""
+    """Row count of each table, and a checksum over all its columns but `_tarn`."""
     with spark_of(stack) as spark:
         return {table: _checksum(spark, table) for table in tables}
 
 
 def _checksum(spark: SparkSession, table: str) -> tuple[int, int]:
     columns = ", ".join(f"`{c}`" for c in spark.table(f"tarn.{table}").columns if c != "_tarn")
-    # A sum, not an exclusive or: rows that come in pairs must not cancel each other.
+    # A sum instead of XOR: pairs of equal rows must not cancel out.
     found = spark.sql(
         f"SELECT count(*), CAST(sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0))) AS STRING) FROM tarn.{table}"
     ).first()
@@ -108,7 +108,7 @@ def _checksum(spark: SparkSession, table: str) -> tuple[int, int]:
 
 
 def load(stack: Stack, *words: str, timeout_s: float) -> str:
-    """Run `scripts/tarn demo load` until it ends well; gives what it said."""
+    """Run `scripts/tarn demo load` until it succeeds; returns its output."""
     answer = stack.script("tarn", "demo", "load", *words, timeout_s=timeout_s)
     assert answer.code == 0, answer.text[-4_000:]
     return answer.text

@@ -1,4 +1,4 @@
-"""What the engine saw happen to a stack's containers: its own events, kept from one moment on."""
+"""Events of a stack's containers: the engine's own, recorded from one moment on."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Happened:
 
     Attributes:
         service: the Compose service.
-        what: `oom` (the kernel ended a process of it for want of memory), `die`, `kill` (somebody asked the
-            engine to signal it) or `health_status: …`.
-        at_s: when, seconds since 1970 by the engine's clock.
-        exit_code: with `die`, how its first process ended.
+        what: `oom` (the kernel's OOM killer ended a process of it), `die`, `kill` (a signal was requested
+            through the engine) or `health_status: …`.
+        at_s: Unix time by the engine's clock, in seconds.
+        exit_code: with `die`, the exit code of its first process.
     """
 
     service: str
@@ -38,9 +38,9 @@ class Happened:
 
 @contextlib.contextmanager
 def listening(stack: Stack) -> Iterator[Callable[[], list[Happened]]]:
-    """All events of the stack's containers from now on; each call gives those so far, oldest first.
+    """All events of the stack's containers from now on; each call returns those so far, oldest first.
 
-    The engine repeats its last 256 events only, of all containers, so they are taken as they come.
+    The engine repeats only its last 256 events, of all containers, so they are recorded as they arrive.
     """
     command = ["docker", "events", "--since", f"{time.time():.3f}", "--format", "{{json .}}"]
     command += ["--filter", f"label=com.docker.compose.project={stack.name}", "--filter", "type=container"]
@@ -51,9 +51,9 @@ def listening(stack: Stack) -> Iterator[Callable[[], list[Happened]]]:
 
         def so_far() -> list[Happened]:
             assert process.poll() is None, f"docker events ended with {process.returncode}"
-            # Without a seek, for the place in the file is the process's too.
+            # pread instead of seek, because the writing process shares the file position.
             text = os.pread(kept.fileno(), os.fstat(kept.fileno()).st_size, 0)
-            # A line that is still being written comes with the next call.
+            # A line that is still being written is returned by the next call.
             whole, _, _ = text.rpartition(b"\n")
             return [_event(line) for line in whole.splitlines()]
 

@@ -1,4 +1,4 @@
-"""ERROR lines in container logs: each is a failure unless tests/log_allow.toml says why not."""
+"""ERROR lines in container logs: each is a failure unless tests/log_allow.toml gives a reason to allow it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """One kind of line that is expected, of one service, and why."""
+    """One kind of expected line of one service, and the reason."""
 
     service: str
     regex: re.Pattern[str]
@@ -26,7 +26,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line that nobody expected."""
+    """One unexpected line."""
 
     service: str
     line: str
@@ -36,7 +36,7 @@ def load_allowed(path: Path = ALLOW_FILE) -> tuple[Allowed, ...]:
     """The expected lines.
 
     Raises:
-        ValueError: an entry lacks a field or has one too many, or its reason says nothing.
+        ValueError: an entry lacks a field or has an unknown one, or its reason has fewer than three words.
     """
     entries = tomllib.loads(path.read_text(encoding="utf-8")).get("allow", [])
     found = []
@@ -49,7 +49,7 @@ def load_allowed(path: Path = ALLOW_FILE) -> tuple[Allowed, ...]:
 
 
 def is_error(line: str) -> bool:
-    """Whether a log line reports an error: JSON with such a level, a level word at its head, a traceback."""
+    """Whether a log line reports an error: an error level in JSON or at its start, or a traceback."""
     return any(pattern.search(line) for pattern in (_JSON_LEVEL, _TEXT_LEVEL, _TRACEBACK))
 
 

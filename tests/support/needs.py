@@ -1,4 +1,4 @@
-"""Which service uses which other, as docs/reference.md says: what tests of the networks go by."""
+"""Which service uses which, per docs/reference.md: the basis of the network tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Needs:
     """A row of the table `Who uses whom`.
 
     Attributes:
-        uses: `service:port` of what it asks.
-        network: the network that it is reached in, or empty where nobody reaches it.
-        ports: where it listens in that network.
+        uses: `service:port` of the services that it calls.
+        network: the network that it is reached in, or empty if nothing reaches it.
+        ports: the ports that it listens on in that network.
     """
 
     uses: frozenset[str]
@@ -26,7 +26,7 @@ class Needs:
 
     @property
     def servers(self) -> frozenset[str]:
-        """The services that it asks."""
+        """The services that it calls."""
         return frozenset(address.partition(":")[0] for address in self.uses)
 
 

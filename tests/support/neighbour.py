@@ -1,4 +1,4 @@
-"""Another machine in the same network, as the kernel sees it: a network namespace with a route to us."""
+"""Another machine on the same network: a network namespace with a route to this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tarn_host.stack import apt
 
 from tests.support.stack import Answer, run
 
-# Documentation's own addresses (RFC 5737): nobody has them.
+# Addresses reserved for documentation (RFC 5737), used by no real host.
 OURS, THEIRS = "198.51.100.1", "198.51.100.2"
 INSTALL_S = 300
 PROBE = """
@@ -41,16 +41,16 @@ with socket.create_server((sys.argv[1], 0)) as server:
 
 
 def can_be_made() -> bool:
-    """Whether this machine and user can make one."""
+    """Whether this machine and user can create one."""
     return sys.platform.startswith("linux") and os.geteuid() == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One that is connected to this machine.
+    """A neighbour connected to this machine.
 
     Attributes:
-        name: of its namespace.
+        name: name of its namespace.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Neighbour:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[int]:
-        """A port at which it takes connections, as any server outside would."""
+        """A port on which it accepts connections, as any server outside would."""
         command = ["ip", "netns", "exec", self.name, sys.executable, "-I", "-c", LISTEN, THEIRS]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
@@ -76,10 +76,10 @@ class Neighbour:
 
 @contextlib.contextmanager
 def neighbour(subnets: Sequence[str]) -> Iterator[Neighbour]:
-    """A neighbour that sends packets for these subnets to this machine; gone at the end.
+    """A neighbour that routes packets for these subnets to this machine; removed at the end.
 
     Raises:
-        AssertionError: it cannot be made.
+        AssertionError: it cannot be created.
     """
     if shutil.which("ip") is None:
         apt.install(["iproute2"], Path(os.devnull), timeout_s=INSTALL_S)
@@ -103,6 +103,6 @@ def neighbour(subnets: Sequence[str]) -> Iterator[Neighbour]:
             ip("-netns", name, *words)
         yield Neighbour(name)
     finally:
-        # The pair of devices goes with the namespace.
+        # The veth pair is deleted with the namespace.
         run(["ip", "link", "delete", device], timeout_s=30)
         run(["ip", "netns", "delete", name], timeout_s=30)

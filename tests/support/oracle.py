@@ -1,8 +1,7 @@
-"""What the demo's tables must hold, worked out from the CSV files with pandas alone.
+"""Expected contents of the demo's tables, computed from the CSV files with pandas alone.
 
-Imports nothing of ours, so that a mistake in the pipeline cannot be repeated here. `flights()` is silver
-without its times and trace, `gold()` the four tables of answers; `differences()` compares a table with what
-was found.
+It imports no code of Tarn, so that it cannot repeat a mistake of the pipeline. `flights()` is silver without
+its times and trace, `gold()` the four result tables; `differences()` compares a table with what was found.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def _read(name: str, **options: Any) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Expected:
-    """The numbers of the whole data set that issue and environment name."""
+    """The figures of the whole data set that issue and environment name."""
 
     flights: int = 336_776
     departed: int = 328_521
@@ -63,7 +62,7 @@ class Expected:
 
 @cache
 def flights() -> pd.DataFrame:
-    """One row per flight with everything silver tells about it, sorted by key."""
+    """One row per flight with every fact in silver, sorted by key."""
     whole = _read("flights.csv.zip", dtype={"tailnum": "object"}, low_memory=False)
     rows = whole.drop(columns=["year", "month", "day", "hour", "minute"])
     rows["time_hour"] = pd.to_datetime(whole["time_hour"], utc=True)
@@ -89,19 +88,19 @@ def flights() -> pd.DataFrame:
 
 
 def on_days(days: Collection[str]) -> pd.DataFrame:
-    """The flights of some days (ISO dates, New York time), as `flights` has them."""
+    """The flights of some days (ISO dates, New York time), in the form of `flights`."""
     rows = flights()
     return rows[[d.isoformat() in days for d in rows["date"]]].reset_index(drop=True)
 
 
 @cache
 def gold() -> dict[str, pd.DataFrame]:
-    """The four tables of answers over all flights, by name."""
+    """The four result tables over all flights, by name."""
     return answers_of(flights())
 
 
 def answers_of(silver: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The four tables of answers over some flights, by name."""
+    """The four result tables over some flights, by name."""
     rows = silver.copy()
     rows["name"] = rows["airline"]
     rows["hour"] = rows["sched_dep_hour"]
@@ -150,9 +149,15 @@ def _precipitation(inches: float) -> str | None:
 
 
 def differences(expected: pd.DataFrame, found: pd.DataFrame, keys: list[str], limit: int = 10) -> list[str]:
-    """What is not as expected, at most `limit` lines: rows missing, rows too many, values that differ.
+    """Differences from the expected rows, at most `limit` lines: rows missing, rows too many, other values.
 
-    Null is equal to null only; numbers may differ by 1e-9. Only the columns of `expected` are compared.
+    Null equals only null; numbers may differ by 1e-9. Only the columns of `expected` are compared.
+
+    Args:
+        expected: the expected rows.
+        found: the actual rows.
+        keys: the key columns.
+        limit: maximum number of lines.
     """
     lacking = [c for c in expected.columns if c not in found.columns]
     if lacking:

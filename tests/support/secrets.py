@@ -1,4 +1,4 @@
-"""Where a secret stands in a service of a running stack."""
+"""Where a secret appears in a service of a running stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stack import Stack, run
 
 
 def mounted_files(stack: Stack, service: str) -> dict[str, bytes]:
-    """Every file in the mounts of a service, as the engine can read them."""
+    """Every file in a service's mounts, read through the engine."""
     found: dict[str, bytes] = {}
     for mount in stack.inspect(service)["Mounts"]:
         if mount["Destination"] == "/data":
@@ -32,7 +32,7 @@ def mounted_files(stack: Stack, service: str) -> dict[str, bytes]:
 
 
 def holders(stack: Stack, service: str, secret: str) -> list[str]:
-    """Where in a service the secret stands: mounts, inspect output, environment, command lines, log."""
+    """Where a secret appears in a service: mounts, inspect output, environment, command lines, log."""
     needle = secret.encode()
     found = [name for name, body in mounted_files(stack, service).items() if needle in body]
     if secret in json.dumps(stack.inspect(service)):
@@ -48,7 +48,7 @@ def holders(stack: Stack, service: str, secret: str) -> list[str]:
 
 
 def secret_values(text: str) -> set[str]:
-    """The parts of a secret file that are secret: long texts; of a credential, the part after the colon."""
+    """The secret parts of a secret file: long texts; of a credential, the part after the colon."""
     try:
         content = json.loads(text)
     except ValueError:

@@ -33,14 +33,14 @@ TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How a program ended, and everything it printed."""
+    """Exit code and complete output of a program."""
 
     code: int
     text: str
 
 
 def run(command: list[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a program without input in the clone; both of its outputs together."""
+    """Run a program without input in the clone; stdout and stderr are combined."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -55,10 +55,16 @@ def run(command: list[str], *, timeout_s: float, env: Mapping[str, str] | None =
 
 
 def eventually(look: Callable[[], T | None], *, timeout_s: float, what: str, pause_s: float = 0.5) -> T:
-    """The first answer that is neither None nor False.
+    """The first result that is neither None nor False.
+
+    Args:
+        look: called until it returns such a result.
+        timeout_s: the timeout, in seconds.
+        what: name of the condition, for the error message.
+        pause_s: seconds between two calls.
 
     Raises:
-        AssertionError: there was none within the time.
+        AssertionError: there was none before the timeout.
     """
     until = time.monotonic() + timeout_s
     while True:
@@ -83,13 +89,13 @@ def free_ports(names: list[str]) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Stack:
-    """A running stack of our own.
+    """A running stack of the tests.
 
     Attributes:
         name: the Compose project.
         ports: the value of each TARN_PORT_* variable.
-        first_up: what the first scripts/up of this session said, or None where the stack ran already.
-        windows: times in which errors were provoked, so that log lines of then are no findings.
+        first_up: output of the first scripts/up of this session, or None if the stack was running already.
+        windows: periods in which errors were provoked; log lines of those periods are not findings.
     """
 
     name: str
@@ -100,13 +106,13 @@ class Stack:
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes the users' scripts and plain Compose work on this stack; no demo unless asked for."""
+        """Variables that point users' scripts and plain Compose to this stack; no demo unless requested."""
         return {"COMPOSE_PROJECT_NAME": self.name, "TARN_DEMO": "off", "TARN_PROFILE": "full", **self.ports}
 
     def script(
         self, name: str, *words: str, timeout_s: float = UP_TIMEOUT_S, env: Mapping[str, str] | None = None
     ) -> Answer:
-        """Run one of scripts/ on this stack."""
+        """Run a script of scripts/ on this stack."""
         return run([str(SCRIPTS / name), *words], timeout_s=timeout_s, env={**self.env, **(env or {})})
 
     def compose(self, *words: str, timeout_s: float = 180) -> Answer:
@@ -114,7 +120,7 @@ class Stack:
         return run(["docker", "compose", *words], timeout_s=timeout_s, env=self.env)
 
     def config(self) -> dict[str, Any]:
-        """The compose file as Compose understands it, all profiles included."""
+        """The compose file as resolved by Compose, all profiles included."""
         done = subprocess.run(
             ["docker", "compose", *PROFILES, "config", "--format", "json"],
             capture_output=True,
@@ -135,14 +141,14 @@ class Stack:
         return names[0]
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """What the engine knows of a service's container."""
+        """`docker inspect` of a service's container."""
         answer = run(["docker", "inspect", self.container(service)], timeout_s=30)
         assert answer.code == 0, answer.text
         found: dict[str, Any] = json.loads(answer.text)[0]
         return found
 
     def inspect_all(self) -> dict[str, dict[str, Any]]:
-        """What the engine knows of every service's container, in two calls; one-shots of `run` left out."""
+        """`docker inspect` of every service's container, in two calls; one-off containers are omitted."""
         mine = f"label=com.docker.compose.project={self.name}"
         listed = run(["docker", "ps", "--all", "--quiet", "--filter", mine], timeout_s=30)
         answer = run(["docker", "inspect", *listed.text.split()], timeout_s=30)
@@ -163,7 +169,7 @@ class Stack:
         """Wait until every long-running service is healthy.
 
         Raises:
-            AssertionError: they were not within the time.
+            AssertionError: they were not before the timeout.
         """
 
         def others() -> dict[str, str]:
@@ -180,7 +186,7 @@ class Stack:
         return run(["docker", "exec", self.container(service), *words], timeout_s=timeout_s)
 
     def query(self, sql: str) -> list[list[Any]]:
-        """The rows that Trino answers with; none while a table does not exist."""
+        """The rows that Trino returns; none while a table does not exist."""
         import trino
         from trino.exceptions import TrinoUserError
 
@@ -202,7 +208,7 @@ class Stack:
             connection.close()
 
     def one_shot(self, service: str, code: str, timeout_s: float = 120) -> Answer:
-        """Run Python in a fresh container of a service, with that service's secrets."""
+        """Run Python in a new container of a service, with that service's secrets."""
         return self.compose(
             *("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", service, "-c", code),
             timeout_s=timeout_s,
@@ -223,7 +229,7 @@ class Stack:
 
     @contextlib.contextmanager
     def fault(self) -> Iterator[None]:
-        """A time in which errors are provoked, and a little after: ERROR lines of then are expected."""
+        """A period in which errors are provoked; ERROR lines in it and shortly after are expected."""
         begin = datetime.now(UTC)
         try:
             yield
@@ -231,7 +237,7 @@ class Stack:
             self.windows.append((begin, datetime.now(UTC) + timedelta(seconds=FAULT_ECHO_S)))
 
     def keep_logs(self, keeper: LogKeeper) -> None:
-        """Save the log of every container; what faults provoked is left out of the error check."""
+        """Save the log of every container; lines of provoked faults are left out of the error check."""
         listed = self.compose(*PROFILES, "ps", "--all", "--format", "{{.Service}} {{.ID}}")
         for row in listed.text.splitlines():
             service, _, identity = row.partition(" ")
@@ -254,7 +260,7 @@ class Stack:
 
 
 def ports_of(name: str) -> dict[str, str]:
-    """The ports of a stack of this name that runs already, or free ones, remembered for the next tier."""
+    """The ports of a running stack of this name, or free ones, stored for the next tier."""
     wanted = list(project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8")))
     listed = run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={name}"], timeout_s=30)
     if listed.text.split() and PORTS_FILE.is_file():
@@ -269,7 +275,7 @@ def ports_of(name: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_stack(keeper: LogKeeper) -> Iterator[Stack]:
-    """Start the stack with scripts/up; stop and purge it at the end unless TARN_KEEP says to keep it."""
+    """Start the stack with scripts/up; stop and purge it at the end unless TARN_KEEP is set."""
     name = os.environ.get("TARN_TEST_PROJECT") or f"{project.default_name(project.ROOT)}-test"
     mine = Stack(name=name, ports=ports_of(name))
     timings = artifacts() / "up.json"
@@ -286,5 +292,5 @@ def running_stack(keeper: LogKeeper) -> Iterator[Stack]:
 
 
 def read_timings(path: Path) -> dict[str, float]:
-    """The seconds of each phase in a file of `scripts/up --timings`."""
+    """Duration of each phase, in seconds, from a file of `scripts/up --timings`."""
     return {phase["name"]: phase["seconds"] for phase in json.loads(path.read_text())["phases"]}

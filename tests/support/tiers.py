@@ -1,4 +1,4 @@
-"""The tiers of tests: one folder each under tests/, named like the marker it gives."""
+"""Test tiers: one folder each under tests/, named like the marker that its tests get."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TIMEOUT_S_BY_TIER = {
     "notebooks": 900,
     "rck": 1200,
 }
-"""The tiers in the order in which they run, and how long one test of each may take (seconds)."""
+"""The tiers in execution order -> timeout of one test, in seconds."""
 
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
 
 
 def tier_of(path: Path) -> str | None:
-    """The tier that the folder of a test file gives, or None outside every tier."""
+    """The tier of a test file, from its folder; None outside every tier."""
     try:
         first = path.resolve().relative_to(TESTS_DIR).parts[0]
     except (ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""The command lines of the scripts: an option is taken as it is written out, or not at all."""
+"""Command-line parsing of the scripts: options must be spelled out in full; abbreviations are rejected."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 LIKE = 0.6
-"""How alike two words must be for the one to be proposed, from 0 to 1."""
+"""Minimum similarity, 0 to 1, at which a known option is proposed for an unknown word."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without its guesses: `--smal` is refused and `--small` proposed. Subcommands inherit it."""
+    """argparse without abbreviations: `--smal` is rejected and `--small` proposed. Subcommands inherit it."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "allow_abbrev": False})
@@ -20,14 +20,14 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """The options; what is none of them ends the program with 2."""
+        """Parse the options; an unknown argument ends the program with exit code 2."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}{meant(rest, self._known())}")
         return found
 
     def _known(self) -> list[str]:
-        """Every option of this command line, those of subcommands included."""
+        """Every option of this command line, including those of subcommands."""
         found: list[str] = []
         for action in self._actions:
             found += action.option_strings
@@ -36,13 +36,13 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is; nothing was done yet, the exit code is 2."""
+        """Print what is wrong and where to find help, and exit with 2; nothing has been done yet."""
         self.print_usage()
         self.exit(2, f"error: {message}\n  -> {self.prog} --help lists the options; nothing was done\n")
 
 
 def meant(rest: Iterable[str], known: Sequence[str]) -> str:
-    """` (did you mean --small?)` for words that are nearly an option, else nothing. Pure."""
+    """` (did you mean --small?)` for words close to a known option, else an empty string. Pure."""
     near = []
     for word in rest:
         name = word.partition("=")[0]

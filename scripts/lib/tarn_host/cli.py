@@ -1,8 +1,8 @@
-"""scripts/tarn: run a command in the `cli` container; its exit code is this script's.
+"""scripts/tarn: run a command in the `cli` container and exit with its exit code.
 
-A play of one's own (`demo load`, `demo replay`) first ends the one that scripts/up started: two at a time
-would send the same events. Its options are looked at before that. `status` is given what the engine says of
-the containers.
+A replay started by the user (`demo load`, `demo replay`) first stops the one that scripts/up started, because
+two at once would send the same events; its options are validated before that. `status` also receives the
+state of the containers as the engine reports it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; gives its exit code."""
+    """Run the command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         here = project.load()
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if work is not None:
             return work(here, words)
         if is_play(words) and lifecycle.replay_runs(here):
-            # Wrong options must not cost the running replay.
+            # Invalid options must not stop the running replay.
             refused = run_once.run(here, "cli", [*words, "--check"], stdin=subprocess.DEVNULL)
             if refused:
                 return refused
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
-    """`check-spec FILE` as it reads a file of the host: the words for the container, and its stdin.
+    """The container's arguments and stdin for a command; `check-spec FILE` reads a file of the host.
 
-    The container sees no folder of the host; what it cannot have is left as it is.
+    The container has no access to folders of the host. Any other command is returned as it is, without stdin.
 
     Raises:
-        OSError: the file is there no more, or may not be read.
+        OSError: the file does not exist or cannot be read.
     """
     found = [at for at, word in enumerate(words) if at and not word.startswith("-")]
     if "check-spec" not in words[:2] or not found or words[-1] == "--help":
@@ -83,18 +83,18 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
 
 
 def is_play(words: Sequence[str]) -> bool:
-    """Whether the command sends the events of the flights. Pure."""
+    """Whether the command sends the flight events. Pure."""
     plain = [word for word in words if word != "--debug"]
     return plain[:2] in PLAYS and "--help" not in plain
 
 
 def is_status(words: Sequence[str]) -> bool:
-    """Whether the command shows the state of the lake. Pure."""
+    """Whether the command is `status`, which shows the state of the lake. Pure."""
     return [word for word in words if word != "--debug"][:1] == ["status"]
 
 
 def containers(services: Iterable[lifecycle.Service]) -> str:
-    """The state of each service's container, in the form that the command reads. Pure."""
+    """The state of each service's container, as JSON in the form that `status` reads. Pure."""
     return json.dumps(
         {
             service.name: {

@@ -1,4 +1,4 @@
-"""What a person sees: phases with their time, progress lines, and refusals that name the fix."""
+"""Console output: phases with their duration, progress lines, and errors that name the fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class StopError(Exception):
-    """The script cannot go on.
+    """Raised when the script cannot continue.
 
     Args:
         what: what happened, with the values.
@@ -31,7 +31,7 @@ class StopError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that stands in the way: what it is, with its values, and what to do."""
+    """One obstacle: what it is, with its values, and how to fix it."""
 
     what: str
     fix: str
@@ -39,7 +39,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """How long one phase took, and whether it was done, skipped or failed."""
+    """Duration of one phase in seconds, and its outcome: done, skipped or failed."""
 
     name: str
     seconds: float
@@ -48,12 +48,12 @@ class PhaseTime:
 
 
 def line(text: str) -> None:
-    """Print one line at once, also where the output is a pipe."""
+    """Print one line and flush, even if the output is a pipe."""
     print(text, flush=True)
 
 
 def no_room(error: OSError) -> StopError:
-    """A full disk of this clone as a refusal; any other error goes on."""
+    """A StopError for a full disk of this clone; any other error is raised again."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         raise error
     where = f" ({error.filename})" if error.filename else ""
@@ -64,12 +64,12 @@ def no_room(error: OSError) -> StopError:
 
 
 def problem(item: Problem) -> None:
-    """Print one problem with its fix on stderr."""
+    """Print one problem with its fix to stderr."""
     print(f"  x {item.what}\n    -> {item.fix}", file=sys.stderr, flush=True)
 
 
 def stopped(error: StopError) -> int:
-    """Print why the script stops and give its exit code."""
+    """Print why the script stops and return its exit code."""
     print(f"\nerror: {error.what}", file=sys.stderr, flush=True)
     if error.fix:
         print(f"  -> {error.fix}", file=sys.stderr, flush=True)
@@ -78,14 +78,14 @@ def stopped(error: StopError) -> int:
 
 @dataclass
 class Phases:
-    """The phases of one run, each printed with its time as it ends."""
+    """The phases of one run; each is printed with its duration when it ends."""
 
     started: float = field(default_factory=time.monotonic)
     times: list[PhaseTime] = field(default_factory=list)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[list[str]]:
-        """Time a block; what it appends to the list is shown beside its time."""
+        """Time a block; what the block appends to the list is printed beside its duration."""
         line(f"[{self.elapsed_s():6.1f} s] {name} ...")
         begin = time.monotonic()
         notes: list[str] = []
@@ -104,13 +104,13 @@ class Phases:
         return time.monotonic() - self.started
 
     def table(self) -> list[str]:
-        """The phases as lines of a table."""
+        """The phases and their total as table rows."""
         width = max([len(t.name) for t in self.times] + [5])
         rows = [f"  {t.name:<{width}}  {t.seconds:8.1f} s" for t in self.times]
         return [*rows, f"  {'total':<{width}}  {self.elapsed_s():8.1f} s"]
 
     def write(self, path: Path, **facts: Any) -> None:
-        """Write the times as JSON: the facts given, `phases` and `total_s`."""
+        """Write the durations as JSON: the given facts, `phases` and `total_s`."""
         phases = [t.__dict__ for t in self.times]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
@@ -119,12 +119,12 @@ class Phases:
 
 
 def is_terminal() -> bool:
-    """Whether a person can be asked: input and output are a terminal."""
+    """Whether a user can be asked: stdin and stdout are a terminal."""
     return bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def agree(question: str, assume_yes: bool) -> bool:
-    """Ask on a terminal; without one, or with --yes, go on. Never for what removes data."""
+    """Ask for consent on a terminal; without one, or with --yes, continue. Not sufficient to remove data."""
     if assume_yes or not is_terminal():
         return True
     try:

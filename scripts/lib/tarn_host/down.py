@@ -1,4 +1,4 @@
-"""scripts/down: stop the services; only when asked, remove their data or stop the engine."""
+"""scripts/down: stop the services; remove their data or stop the engine only on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "Stop Tarn. Data, images and the engine stay unless asked otherwise. Safe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts/down and give its exit code."""
+    """Run scripts/down and return its exit code."""
     found = Parser(prog="scripts/down", description=HELP)
     found.add_argument(
         "--purge", action="store_true", help="also remove this clone's data: tables, log, secrets (asks)"
@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def consent(name: str, assume_yes: bool) -> None:
-    """Ask before data is removed; a pipe cannot answer, so it has to say --yes.
+    """Ask before removing data; without a terminal, --yes is required.
 
     Raises:
-        StopError: nobody agreed.
+        StopError: consent was not given.
     """
     if not assume_yes and not is_terminal():
         raise StopError(
@@ -52,10 +52,15 @@ def consent(name: str, assume_yes: bool) -> None:
 
 
 def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
-    """Do what scripts/down was asked for.
+    """Stop the services and, if requested, remove their data and stop the engine.
+
+    Args:
+        purge: also remove this clone's data.
+        stop_engine: also stop the engine, if this clone's scripts started it.
+        assume_yes: do not ask before removing data.
 
     Raises:
-        StopError: it was refused or failed.
+        StopError: the request was refused or a step failed.
     """
     here = project.load()
     project.LOG_DIR.mkdir(parents=True, exist_ok=True)

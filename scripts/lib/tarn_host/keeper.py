@@ -1,6 +1,6 @@
-"""scripts/tarn fsck, backup and restore: files of the host become streams of a one-shot container.
+"""scripts/tarn fsck, backup and restore: stream files of the host through a one-shot container.
 
-No folder of the host is mounted: the container's user has no rights there, and needs none.
+No folder of the host is mounted: the container's user has no rights on the host, and needs none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def service_of(words: Sequence[str]) -> str:
 
 
 def on_host(words: Sequence[str]) -> Callable[[Project, Sequence[str]], int] | None:
-    """What runs a command here on the host, where a service alone does not do it. Pure."""
+    """The host-side function of a command that a container alone cannot run; None for all others. Pure."""
     if "--help" in words:
         return None
     return {"backup": backup, "restore": restore}.get("".join(_plain(words)[:1]))
@@ -50,10 +50,10 @@ def _plain(words: Sequence[str]) -> list[str]:
 
 
 def backup(here: Project, words: Sequence[str]) -> int:
-    """Take a backup into a file; the file shows under its name when it is whole.
+    """Write a backup to a file; the file appears under its name only once it is complete.
 
     Raises:
-        StopError: it could not be taken; nothing is left behind.
+        StopError: the backup failed; no partial file is left behind.
     """
     target = _file(words, "backup")
     if target is None:
@@ -82,7 +82,7 @@ def backup(here: Project, words: Sequence[str]) -> int:
 
 
 def _take(here: Project, part: Path) -> tuple[int, int]:
-    """Stream a backup into a file; the container's exit code and the bytes written."""
+    """Stream a backup into a file; the container's exit code and the number of bytes written."""
     written = 0
     taking = run_once.started(here, "keeper", ["backup"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     with taking as process:
@@ -110,10 +110,10 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
 
 
 def restore(here: Project, words: Sequence[str]) -> int:
-    """Start the store alone, put a backup into it, and look at the result; no scripts/up meanwhile.
+    """Start only the store, restore a backup into it and run fsck on the result; holds the project's lock.
 
     Raises:
-        StopError: it was refused or failed.
+        StopError: the restore was refused or failed.
     """
     with only_one(here):
         return _restore(here, words)
@@ -173,7 +173,7 @@ def _prepare(here: Project, command: list[str], what: str, timeout_s: float) -> 
 
 
 def _file(words: Sequence[str], command: str) -> Path | None:
-    """The file that is named; None for `-`, the standard streams."""
+    """The file named on the command line; None for `-`, the standard streams."""
     plain = _plain(words)[1:]
     if len(plain) != 1 or (plain[0].startswith("-") and plain[0] != "-"):
         raise StopError(
@@ -190,7 +190,7 @@ def _file(words: Sequence[str], command: str) -> Path | None:
 
 
 def closing_record(path: Path) -> dict[str, Any] | None:
-    """The closing record at the very end of a backup; None where there is none, so that it is cut short."""
+    """The closing record at the very end of a backup; None if there is none, so the backup is truncated."""
     size = path.stat().st_size
     length = 64 << 10
     with path.open("rb") as file:

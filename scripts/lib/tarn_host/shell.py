@@ -1,4 +1,4 @@
-"""Running other programs: always bounded in time, never through a shell."""
+"""Run other programs: always with a timeout, never through a shell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMINATE_GRACE_S = 20
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended, and what it printed."""
+    """Exit code and output of a program."""
 
     code: int
     out: str
@@ -29,17 +29,17 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended with 0."""
+        """Whether the exit code is 0."""
         return self.code == 0
 
     def words(self) -> str:
-        """The last thing it said, for messages."""
+        """The last line of its output, for error messages."""
         text = (self.err.strip() or self.out.strip()).splitlines()
         return text[-1] if text else f"exit code {self.code}"
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with the system folders on PATH, and more where given."""
+    """This process's environment with the system folders on PATH, plus `extra`."""
     env = dict(os.environ)
     folders = env.get("PATH", "").split(os.pathsep)
     env["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
@@ -48,10 +48,10 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def hear_interrupts() -> None:
-    """Makes SIGINT end this process and those it starts.
+    """Restore Python's default SIGINT handler, for this process and the programs that it starts.
 
-    A shell starts its background jobs with SIGINT ignored; a program hands that on to all that it starts,
-    which then could not be interrupted.
+    A shell starts background jobs with SIGINT ignored; child processes inherit that and could not be
+    interrupted.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,14 +65,14 @@ def capture(
     cwd: Path | None = None,
     told: str = "",
 ) -> Result:
-    """Run a program and give what it printed; a missing program is 127, a late one 124.
+    """Run a program and capture its output; the exit code is 127 if it is missing and 124 on timeout.
 
     Args:
-        command: the program and its words.
-        timeout_s: how long it may take, seconds.
-        env: variables on top of this process's.
-        cwd: the folder it runs in.
-        told: its standard input.
+        command: the program and its arguments.
+        timeout_s: the timeout, in seconds.
+        env: variables added to this process's environment.
+        cwd: the working directory.
+        told: the standard input.
     """
     try:
         done = subprocess.run(
@@ -99,10 +99,17 @@ def must(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """Run a program that has to succeed and give its output.
+    """Run a program that must succeed and return its output.
+
+    Args:
+        command: the program and its arguments.
+        timeout_s: the timeout, in seconds.
+        fix: what to do if it fails.
+        env: variables added to this process's environment.
+        cwd: the working directory.
 
     Raises:
-        StopError: it failed or was late.
+        StopError: it failed or timed out.
     """
     result = capture(command, timeout_s=timeout_s, env=env, cwd=cwd)
     if not result.ok:
@@ -111,7 +118,7 @@ def must(
 
 
 class Running:
-    """A program whose output goes line by line to a function and whose last lines are kept."""
+    """A running program: each line of output is passed to a function, and the last lines are kept."""
 
     def __init__(
         self,
@@ -144,7 +151,7 @@ class Running:
             for raw in lines:
                 text = raw.decode(errors="replace").rstrip("\n")
                 self.tail.append(text)
-                with contextlib.suppress(OSError):  # a full disk: read on, or the program waits for ever
+                with contextlib.suppress(OSError):  # full disk: keep reading, or the pipe fills up
                     self._on_line(text)
 
     def poll(self) -> int | None:
@@ -155,12 +162,12 @@ class Running:
         return code
 
     def pause(self, seconds: float) -> None:
-        """Wait until it ends, at most so long."""
+        """Wait until it ends, for at most `seconds`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=seconds)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the end; a late one is stopped and gives 124."""
+        """Wait for the exit code; after the timeout it is stopped and the code is 124."""
         try:
             self.process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -170,7 +177,7 @@ class Running:
         return self.process.returncode
 
     def stop(self) -> None:
-        """End it: first asked, then made to."""
+        """Stop it: SIGTERM first, SIGKILL after the grace period."""
         if self.process.poll() is not None:
             return
         self.process.terminate()
@@ -191,10 +198,19 @@ def logged(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> None:
-    """Run a program whose output goes to a log file.
+    """Run a program with its output appended to a log file.
+
+    Args:
+        command: the program and its arguments.
+        log: the log file.
+        timeout_s: the timeout, in seconds.
+        what: name of the step, for the error message.
+        fix: what to do if it fails.
+        env: variables added to this process's environment.
+        cwd: the working directory.
 
     Raises:
-        StopError: it failed or was late; the message carries its last lines.
+        StopError: it failed or timed out; the message carries the last lines of the output.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as sink:

@@ -1,4 +1,4 @@
-"""scripts/up: from a fresh clone to a row read back by every engine, and flights that become answers."""
+"""scripts/up: from a fresh clone to a canary row read back by every engine, and the flights demo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ flights is played into the lake. Safe to run again at any time."""
 
 
 def parser() -> Parser:
-    """The command line of scripts/up."""
+    """The command-line parser of scripts/up."""
     found = Parser(prog="scripts/up", description=HELP)
     found.add_argument(
         "--yes", action="store_true", help="do not ask before installing or starting an engine"
@@ -75,7 +75,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts/up and give its exit code."""
+    """Run scripts/up and return its exit code."""
     options = parser().parse_args(arguments)
     phases = Phases()
     outcome = "failed"
@@ -146,10 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def choices(profile: str | None, ports: str | None) -> dict[str, str]:
-    """What the command line asks to remember; an empty value forgets.
+    """Settings from the command line to store in .env; an empty value removes one.
 
     Raises:
-        StopError: the first port is none.
+        StopError: `--ports` names an invalid first port.
     """
     told: dict[str, str] = {}
     if profile is not None:
@@ -175,10 +175,18 @@ def prepare(
     told: Mapping[str, str] | None = None,
     refresh: bool = False,
 ) -> Project:
-    """Everything before the services start: checks, engine, base image, .env, our images.
+    """Prepare everything before the services start: checks, engine, base image, .env, Tarn's images.
+
+    Args:
+        phases: the phases of this run.
+        assume_yes: do not ask before installing or starting an engine.
+        offline: do not use the network.
+        ports: also check the published ports.
+        told: settings from the command line.
+        refresh: rebuild the base image, and with it every image.
 
     Raises:
-        StopError: something is missing or a step failed.
+        StopError: a requirement is missing or a step failed.
     """
     project.LOG_DIR.mkdir(parents=True, exist_ok=True)
     here = project.load(choices=told)
@@ -215,10 +223,13 @@ def prepare(
 
 
 def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, engine.Machine, dict[str, str]]:
-    """Look at everything that can hinder, and list all of it at once; with the ports to take instead.
+    """Check all requirements and list everything missing at once.
+
+    Returns:
+        The plan for the engine, this machine, and the ports to use instead of those that another copy holds.
 
     Raises:
-        StopError: something hinders; each item was printed with its fix.
+        StopError: a requirement is missing; each problem was printed with its fix.
     """
     found, machine = engine.look(), engine.machine()
     wanted, problems = engine.plan(found, machine, offline)
@@ -245,7 +256,7 @@ def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, en
 
 
 def _make_way(here: Project, wanted: Mapping[str, str], published: checks.Published) -> dict[str, str]:
-    """Other ports for this copy where another copy of Tarn has them and the user named none himself."""
+    """Free ports for this copy if another copy of Tarn holds the defaults and the user set none."""
     free = {name: text for name, text in wanted.items() if name not in here.fixed}
     hit = sorted(int(text) for text in free.values() if text.isdigit() and int(text) in published.tarns)
     if not hit:
@@ -273,10 +284,10 @@ def _refuse(problems: list[Problem]) -> None:
 
 
 def is_demo_on(settings: Mapping[str, str]) -> bool:
-    """What TARN_DEMO says, `on` or `off`; nothing means on. Pure.
+    """Whether TARN_DEMO is `on` or `off`; unset means on. Pure.
 
     Raises:
-        StopError: it says something else.
+        StopError: it has another value.
     """
     word = settings.get("TARN_DEMO", "").lower() or "on"
     if word not in ("on", "off"):
@@ -285,10 +296,10 @@ def is_demo_on(settings: Mapping[str, str]) -> bool:
 
 
 def demo(here: Project) -> None:
-    """Wait for the first answers of the flights, and show what is there.
+    """Wait for the first results of the flights demo and show them.
 
     Raises:
-        StopError: no answers came; the exit code is the command's own.
+        StopError: no results in time, or the command failed; the exit code is the command's own.
     """
     words = ["demo", "show", "--wait", str(DEMO_WAIT_S)]
     fix = "Tarn itself is up, and the lines above say what is missing; `scripts/up --no-demo` goes without"
@@ -296,10 +307,17 @@ def demo(here: Project) -> None:
 
 
 def in_cli(here: Project, words: Sequence[str], *, what: str, timeout_s: float, fix: str) -> None:
-    """Run a command of the cli; its own output is shown as it comes.
+    """Run a command in the cli container; its output is shown as it arrives.
+
+    Args:
+        here: the project.
+        words: the command and its arguments.
+        what: name of the step, for the error message.
+        timeout_s: the timeout, in seconds.
+        fix: what to do if it fails.
 
     Raises:
-        StopError: it failed, with its own exit code, or was late.
+        StopError: it failed, with its own exit code, or timed out.
     """
     command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "cli", *words]
     try:

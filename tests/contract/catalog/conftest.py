@@ -1,4 +1,4 @@
-"""One behaviour suite over every way to open the catalog, and every store that needs no container."""
+"""One behaviour suite for every way to open the catalog and every store that needs no container."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tarn_catalog.testing.server import Running, serving
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """A lake of one test.
+    """The lake of one test.
 
     Attributes:
         kind: how it is opened.
-        store: where it is.
-        roots: its locations.
+        store: its object store.
+        roots: its warehouse layout.
         core: the catalog without transport.
-        open: gives another client of the same lake.
+        open: returns another client of the same lake.
         running: the server, if there is one.
     """
 
@@ -49,7 +49,7 @@ def stores(kind: str, folder: Path) -> ObjectStore:
 
 def open_lake(kind: str, folder: Path, stack: ExitStack) -> Lake:
     store = stores(kind, folder)
-    # Data files are written by pyiceberg itself, into the same folder even if the metadata is in memory.
+    # Data files are written by pyiceberg itself, to the same folder even if the metadata is in memory.
     roots = WarehouseLayout(base=f"file://{folder.resolve()}")
     core = Catalog(store, roots)
     running: Running | None = None

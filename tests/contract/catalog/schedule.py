@@ -1,4 +1,4 @@
-"""Actors on one store, one store operation at a time, in an order that a seed decides."""
+"""Deterministic interleaving of actors on one store: one store operation at a time, in a seeded order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ STUCK_S = 30.0
 
 
 class Schedule:
-    """Threads take turns at every store operation and every wait; whose turn it is, chance decides.
+    """Threads that take turns at every store operation and every wait; the seed decides whose turn it is.
 
     Args:
-        seed: of all chance.
-        fault_share: which share of the operations fails somehow.
+        seed: seed of the RNG, the only source of randomness.
+        fault_share: fraction of operations that fail.
     """
 
     def __init__(self, seed: int, *, fault_share: float) -> None:
@@ -35,7 +35,7 @@ class Schedule:
         self._taken: dict[str, int] = {}
 
     def run(self, actors: dict[str, Callable[[], None]], *, crash_at: dict[str, tuple[int, Fault]]) -> None:
-        """Run all to their end, or to their death. Raises what one of them raised, but a death."""
+        """Run all actors to their end or crash. Raises any other exception that one of them raised."""
         self._ready = {name: threading.Semaphore(0) for name in actors}
         self._crash_at, self._taken = crash_at, dict.fromkeys(actors, 0)
         threads = [threading.Thread(target=self._live, args=pair, daemon=True) for pair in actors.items()]
@@ -70,7 +70,7 @@ class Schedule:
         assert mine.acquire(timeout=STUCK_S), "its turn never came"
 
     def _next(self) -> None:
-        """Let one go on, once all wait."""
+        """Let one actor continue once all are waiting."""
         if not self._ready or len(self._waiting) < len(self._ready):
             return
         self.steps += 1
@@ -79,7 +79,7 @@ class Schedule:
         self._ready[name].release()
 
     def plan(self, op: Op) -> Fault | None:
-        """For a `FaultyStore`: waits for the turn, then says what goes wrong."""
+        """Fault plan of a `FaultyStore`: waits for the actor's turn, then returns the fault."""
         name = getattr(self._who, "name", None)
         if name is None:
             return None
@@ -94,11 +94,11 @@ class Schedule:
         return None
 
     def clock(self) -> float:
-        """Seconds that pass only while somebody waits."""
+        """Simulated seconds, which pass only while an actor waits."""
         return self._seconds
 
     def sleep(self, wait_s: float) -> None:
-        """Let others go on meanwhile."""
+        """Wait while the others run."""
         self._seconds += wait_s
         if getattr(self._who, "name", None) is not None:
             self._turn()

@@ -51,7 +51,7 @@ class Time:
 
 
 def key_of(number: int, at_ms: int = NOW_MS) -> str:
-    """A UUID version 7 minted at a time."""
+    """A UUID version 7 minted at `at_ms`."""
     text = f"{at_ms:012x}7{number:03x}8{number:015x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
@@ -61,7 +61,7 @@ def repeat(number: int, what: str = "commit:1", at_ms: int = NOW_MS) -> Idempote
 
 
 def patience() -> RetryPolicy:
-    """Waits pass at once, by a clock of their own."""
+    """Retry policy whose waits pass immediately, on a clock of its own."""
     seconds = [0.0]
 
     def sleep(wait_s: float) -> None:
@@ -108,7 +108,7 @@ class World:
         return Catalog(self.store, ROOTS, patience=patience(), now_ms=self.time)
 
     def healthy(self) -> Catalog:
-        """A replica that sees the store as it is."""
+        """A replica whose store has no faults."""
         return Catalog(self.memory, ROOTS, patience=patience(), now_ms=self.time)
 
     def table(self) -> None:
@@ -116,7 +116,7 @@ class World:
         self.versions_of_create = self.pointer().version
 
     def commits(self) -> int:
-        """How often the pointer was swapped since the table was made."""
+        """Number of pointer swaps since the table was created."""
         return self.pointer().version - self.versions_of_create
 
     def snapshots(self) -> list[int]:
@@ -268,7 +268,7 @@ def together(catalog: Catalog, number: int, parent: int, sequence: int) -> None:
 
 
 def test_a_repeat_of_what_was_thinned_since_is_done(world: World) -> None:
-    """Without a key, long after the answer was lost: a client that hears "refused" deletes its files."""
+    """Without a key, long after the response was lost: a client that gets "refused" deletes its files."""
     grown(world, 200)
     assert 20 not in world.snapshots()
     assert len(world.snapshots()) == 80
@@ -283,7 +283,7 @@ def test_a_repeat_of_what_was_thinned_since_is_done(world: World) -> None:
 
 
 def test_a_writer_whose_base_was_thinned_hears_a_conflict(world: World) -> None:
-    """What was added at its turn is another snapshot, as a metadata file from that time says."""
+    """Another snapshot was added at that sequence number, as a metadata file from that time shows."""
     grown(world, 200)
     for catalog in (world.catalog, world.another()):
         for base in (19, 100, 159, 198):
@@ -365,7 +365,7 @@ def on_top(world: World, change: Callable[[Catalog], object]) -> Callable[[Op], 
 
 
 def test_a_commit_that_others_built_on_is_never_a_base_unread(world: World) -> None:
-    """Its own value with the later value's entity tag would overwrite what came between."""
+    """Writing its own value with the later value's ETag would overwrite the commits in between."""
     world.table()
     world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "0"}}])
     theirs = [{"action": "set-properties", "updates": {"theirs": "1"}}]
@@ -388,7 +388,7 @@ def test_nothing_to_do_is_judged_on_the_stored_table(world: World) -> None:
 
 
 def test_a_drop_of_a_namespace_that_was_made_live_again_looks_anew(world: World) -> None:
-    """Its swap to dropping lost the reply and was undone by a create: it must not go on with that etag."""
+    """Its swap to dropping lost the reply and was undone by a create: it must not go on with that ETag."""
     key = namespace_key(("ns",))
     other = world.healthy()
     puts = itertools.count(1)
@@ -499,11 +499,11 @@ def test_a_table_stays_where_it_is(world: World) -> None:
         world.catalog.tables.commit(SLOT, [], move)
 
 
-# -- a namespace that is dropped while something is made in it
+# -- a namespace that is dropped while something is created in it
 
 
 def test_every_interleaving_of_drop_namespace_and_create_table_is_whole() -> None:
-    """After both: either a namespace with its table, or neither."""
+    """Final state: either a namespace with its table, or neither."""
     results = {"table": 0, "dropped": 0}
     for stop_at in range(1, 12):
         for first in ("create", "drop"):
@@ -548,7 +548,7 @@ def test_every_interleaving_of_drop_namespace_and_create_table_is_whole() -> Non
 
 
 class Turns:
-    """Lets two threads do their store operations in a given order; what is beyond it runs freely."""
+    """Interleaves the store operations of two threads in a given order; those beyond it run freely."""
 
     def __init__(self, order: tuple[int, ...]) -> None:
         self._order = list(order)
@@ -585,7 +585,7 @@ class Turns:
 
 
 def test_all_orders_of_the_steps_of_a_drop_and_a_create_are_whole(record_property) -> None:
-    """After every order: a table is never live in a namespace that is gone, and who was told so is right."""
+    """In every order: no table is live in a dropped namespace, and every client got the right answer."""
     results: dict[tuple[str, str], int] = {}
     steps_of_create, steps_of_drop = 7, 6
     everything = range(steps_of_create + steps_of_drop)
@@ -717,7 +717,7 @@ def test_listing_pages_skip_the_dropped(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_chaos_of_writers_under_faults_tells_the_truth(seed: int) -> None:
-    """Eight writers on two replicas; a fifth of the pointer requests fail somehow; every answer is true."""
+    """Eight writers on two replicas; a fifth of the pointer requests fail; every answer is correct."""
     chance = random.Random(seed)
     world = World()
     world.table()

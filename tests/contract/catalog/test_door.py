@@ -1,4 +1,4 @@
-"""The catalog's door: answers leave at once; silent, slow and foreign clients do not get in others' way."""
+"""Connections of the catalog: responses leave at once; silent, slow and unknown clients block nobody else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_answers_do_not_wait_for_an_acknowledgement(accepted: list[Any], running
         (server_side,) = accepted
         option = server_side.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert option != 0
-        # A kernel acknowledges the first 16 segments at once; the wait shows in three quarters at the latest.
+        # A kernel acknowledges the first 16 segments at once; a delayed ACK would slow most of them.
         assert sorted(times_ms)[ASKED // 4] < DELAYED_ACK_MS_MIN, sorted(times_ms)
         connection.close()
         accepted.clear()
@@ -84,7 +84,7 @@ def head(method: str, path: str, **headers: object) -> bytes:
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """The next answer on a connection, which stays open."""
+    """The next response on a connection, which stays open."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     return response.status, {n.lower(): v for n, v in response.getheaders()}, response.read()
@@ -101,7 +101,7 @@ def token(running: Running) -> str:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Waits for the other side's end of the connection."""
+    """Wait for the other side to close the connection."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -256,7 +256,7 @@ Serve = Callable[..., Running]
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Starts a catalog with small limits."""
+    """Start a catalog with small limits."""
     with ExitStack() as stack:
 
         def start(connections_max: int = 512, **waits: float) -> Running:
@@ -277,7 +277,7 @@ def test_silent_connections_make_room_for_others(serve: Serve) -> None:
         guest.sendall(list_all)
         assert answer(guest)[0] == 200
         silent = [stack.enter_context(connect(running.published)) for _ in range(30)]
-        # A client that comes is served, by either listener, and who has shown a token is not sent away.
+        # New clients are served by either listener, and one that has sent a valid token is not disconnected.
         for uri in (running.inside, running.published):
             with connect(uri) as connection:
                 connection.sendall(list_all)
@@ -382,7 +382,7 @@ def test_an_answer_must_be_read_in_time(serve: Serve) -> None:
     asked = head("GET", "/v1/config", host="localhost", authorization=token(running)) * 20
 
     def fill(connection: socket.socket) -> None:
-        """The kernels' buffers, until the other side gives up."""
+        """Fill the kernels' socket buffers until the other side gives up."""
         for _ in range(10_000):
             connection.sendall(asked)
 

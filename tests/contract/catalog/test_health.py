@@ -1,4 +1,4 @@
-"""The deep check commits for real, shows nothing to users and leaves two objects, however often it runs."""
+"""The deep check makes a real commit, is invisible to users and keeps two objects, however often it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP side: what is told to whom, what is refused and how it is worded."""
+"""The HTTP layer: responses per client, rejected requests and their messages."""
 
 from __future__ import annotations
 
@@ -516,7 +516,7 @@ def test_secrets_stay_out_of_answers_and_logs(world: World, capfd: pytest.Captur
     [("a b", "a+b"), ("a b", "a%20b"), ("a+b", "a%2Bb"), ("ä ö", "%C3%A4+%C3%B6"), ("a-b_c.d", "a-b_c.d")],
 )
 def test_names_arrive_as_every_client_writes_them(world: World, name: str, written: str) -> None:
-    """Java's client up to Iceberg 1.11 writes a space in a path as `+`, others as `%20`."""
+    """The Java client up to Iceberg 1.11 encodes a space in a path as `+`, others as `%20`."""
     assert world.post("/v1/namespaces", {"namespace": [name]}).status_code == 200
     answer = world.post(f"/v1/namespaces/{written}/tables", {"name": name, "schema": SCHEMA})
     assert answer.status_code == 200, answer.text

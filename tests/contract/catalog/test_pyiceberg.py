@@ -1,4 +1,4 @@
-"""What pyiceberg does with a catalog, whichever way it is opened."""
+"""pyiceberg's operations on a catalog, opened in every way."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_namespaces_come_and_go(lake: Lake) -> None:
         client.load_namespace_properties("a")
     with pytest.raises(NoSuchNamespaceError, match="Namespace does not exist: a"):
         client.drop_namespace("a")
-    # pyiceberg has no error of its own for a 404 here.
+    # pyiceberg has no error class of its own for a 404 here.
     with pytest.raises((NoSuchNamespaceError, RESTError), match="Namespace does not exist: nope"):
         client.create_namespace(("nope", "child"))
     client.create_namespace("a", {"life": "2"})
@@ -157,10 +157,10 @@ def test_a_table_is_renamed_and_stays_the_same_table(lake: Lake) -> None:
         client.rename_table("ns.t", "ns.u")
     with pytest.raises(TableAlreadyExistsError, match=re.escape("Table already exists: other.taken")):
         client.rename_table("other.u", "other.taken")
-    # pyiceberg asks for the namespace first and words that itself.
+    # pyiceberg asks for the namespace first and raises its own error.
     with pytest.raises(NoSuchNamespaceError, match=r"amespace does not exist: .*nope"):
         client.rename_table("other.u", "nope.u")
-    # The old name is free, the new one may be given back, and a name in between keeps its own table.
+    # The old name is free, the new one may be renamed back, and a name in between keeps its own table.
     second = client.create_table("ns.t", ROWS.schema)
     client.rename_table("ns.t", "ns.s")
     client.rename_table("other.u", "ns.t")

@@ -1,4 +1,4 @@
-"""What the store adapter makes of a server's answers: each status is one error of ours, told in words."""
+"""The store adapter's view of a server's responses: each status is one of Tarn's errors with a message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FULL = (
 
 
 class Answers(ThreadingHTTPServer):
-    """Gives the same answer to everything and counts the questions."""
+    """Sends the same response to every request and counts the requests."""
 
     status, body, asked = 200, "", 0
 
@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_DELETE = answer  # noqa: N815 - the names that the library looks for
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every store keeps the same promises; the start-up check accepts those that do and names the broken one."""
+"""Every store keeps the same guarantees; the start-up check accepts those that do and names a broken one."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_store_that_breaks_a_promise_is_refused_by_name(ignores, named: str) -
 
 
 class Stale(MemoryStore):
-    """Says of every value that it has not changed."""
+    """Reports every value as unchanged."""
 
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         return known or super().get(key)
@@ -137,7 +137,7 @@ def test_the_check_names_a_store_that_hides_changes() -> None:
 
 
 class Racy(MemoryStore):
-    """Looks and writes without a lock between: several racers win."""
+    """Checks and writes without a lock in between: several racers win."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Changes of several objects are whole at every moment, whatever fails, dies or comes late (I2, I3, I7)."""
+"""Changes of several objects are atomic at every moment, whatever fails, crashes or is late (I2, I3, I7)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ INTENT_WAIT_MS = 60
 
 
 def seen(store: MemoryStore) -> dict[str, str]:
-    """What a reader sees at this moment, name -> table uuid; told apart from the code under test."""
+    """What a reader sees now, name -> table UUID; resolved without the code under test."""
     names: dict[str, str] = {}
     for listed in store.list(POINTERS_PREFIX):
         value = orjson.loads(store.get(listed.key).data)
@@ -77,7 +77,7 @@ def namespaces(store: MemoryStore) -> set[str]:
 
 
 def check(store: MemoryStore) -> dict[str, str]:
-    """What holds at every moment of every run; the names."""
+    """Check the invariants that hold at every moment of every run; returns the names."""
     names = seen(store)
     doubles = [uuid for uuid, count in Counter(names.values()).items() if count > 1]
     assert not doubles, f"a table has two names: {names}"
@@ -89,7 +89,7 @@ def check(store: MemoryStore) -> dict[str, str]:
     return names
 
 
-# -- a kill at every step
+# -- a crash at every step
 
 
 def small_world() -> World:
@@ -219,7 +219,7 @@ def test_a_commit_to_two_tables_killed_at_any_step_is_in_both_or_in_none(how: Fa
 
 
 def test_an_intent_whose_record_is_gone_never_happened() -> None:
-    """A record goes only when nothing needs it any more; one that is lost must not turn into a commit."""
+    """A record is deleted only once nothing needs it; a lost one must not turn into a commit."""
     for at in itertools.count(1):
         world = small_world()
         uuids = {slot: world.catalog.tables.create(slot, NEW).parsed["table-uuid"] for slot in (A, B)}
@@ -292,7 +292,7 @@ def test_a_staged_create_and_a_commit_elsewhere_are_one() -> None:
 
 
 def test_a_register_behind_the_back_of_a_create_ends_the_create() -> None:
-    """The first metadata file lies there before the create has its name."""
+    """The first metadata file exists before the create has its name."""
     world = small_world()
     requirements, updates = staged(world)
     table_uuid = updates[0]["uuid"]
@@ -313,7 +313,7 @@ def test_a_register_behind_the_back_of_a_create_ends_the_create() -> None:
 
 
 def test_a_repeat_of_a_commit_that_came_before_a_rename_is_done_not_refused() -> None:
-    """A client whose answer was lost would else hear "no such table", and delete files in use."""
+    """A client whose response was lost would otherwise get "no such table" and delete files in use."""
     world = small_world()
     catalog = world.catalog
     catalog.tables.create(A, NEW)
@@ -369,7 +369,7 @@ def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader(
 
 
 class Watched(MemoryStore):
-    """Calls somebody after every change."""
+    """Calls a function after every change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -386,14 +386,14 @@ class Watched(MemoryStore):
 
 
 class Told:
-    """How often something was answered as done, and how often it stayed open."""
+    """Number of operations confirmed as done, and number with an unknown outcome."""
 
     def __init__(self) -> None:
         self.sure: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
 
     def run(self, what: str, operation: Callable[[], object]) -> None:
-        """Note what comes of an operation. What is refused, conflicted or unavailable did not happen."""
+        """Record the outcome of an operation. Rejected, conflicting or unavailable means: not done."""
         self.open[what] += 1
         try:
             operation()
@@ -412,7 +412,7 @@ class Told:
 
 
 class Alone:
-    """For an executor whose threads would escape the schedule: does all in the thread that asks."""
+    """Executor that runs everything in the calling thread, as other threads would escape the schedule."""
 
     def __init__(self, **_: object) -> None:
         pass
@@ -427,7 +427,7 @@ class Alone:
 
 
 NAMES = ("ns.a", "ns.c", "two.b", "two.d")
-# Each play is of one kind: all actions; a namespace that comes and goes; one table that many want to name.
+# Kinds of play: all actions; a namespace created and dropped; one table with many contenders for its name.
 KINDS = (
     {
         **{"rename": 6, "commit": 4, "both": 4, "read": 4, "create": 3},
@@ -473,7 +473,7 @@ class Play:
         )
 
     def look(self) -> None:
-        """After every change of the store: what holds always, and what a reader would say has happened."""
+        """After every change of the store: check the invariants and record what a reader sees as done."""
         before, after = self.history[-1], check(self.store)
         if after == before:
             return
@@ -589,7 +589,7 @@ class Play:
         self.told.fits(self.seen)
 
     def end(self) -> None:
-        """Nobody is left behind: every table takes commits, every answered commit is in it."""
+        """Require that nothing is stuck: every table accepts commits and contains every confirmed commit."""
         healthy = self.healthy()
         found_of: dict[str, set[str]] = {}
         for name, uuid in self.history[-1].items():
@@ -618,7 +618,7 @@ class Play:
 def test_actors_under_faults_and_kills_leave_everything_whole(
     record_property, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each seed is a play of its own; TARN_TEST_SEEDS asks for more of them."""
+    """Each seed is a separate play; TARN_TEST_SEEDS asks for more of them."""
     for module in ("rename_register_purge", "namespaces"):
         monkeypatch.setattr(f"tarn_catalog.operations.{module}.ThreadPoolExecutor", Alone)
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Tables of a real catalog, read by DuckDB and told by status; catalog and store in this process."""
+"""Tables of a real catalog, read by DuckDB and reported by status; catalog and store in this process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", None]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A catalog that is served, a client that writes, and the command line's own client."""
+    """A catalog with its HTTP server, a client that writes, and the command line's own client."""
 
     client: Catalog
     lake: LakeScans

@@ -1,4 +1,4 @@
-"""What the service logs is kept out of the test's output, and an ERROR that no test took note of fails it."""
+"""Logs of the service are captured; an ERROR that the test did not expect fails it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[Any]]:
-    """The lines logged so far; a test that expects an ERROR looks at it and clears the list."""
+    """The lines logged so far; a test that expects an ERROR checks it and clears the list."""
     with capture_logs() as lines:
         yield lines
     errors = [line for line in lines if line["log_level"] == "error"]

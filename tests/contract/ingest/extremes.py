@@ -1,6 +1,6 @@
-"""Values at the ends of every type, as JSON, and what a table must hold of them; counted in plain Python.
+"""Extreme values of every type, as JSON, and what a table must hold for them; computed in plain Python.
 
-An oracle: it shares no code with the decoder, the writer or the library that makes partition values.
+An oracle: it shares no code with the decoder, the writer or the library that computes partition values.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ MICROS = (DAYS[0] * DAY, (DAYS[1] + 1) * DAY - 1)
 
 @dataclass(frozen=True)
 class Kind:
-    """One type of a column.
+    """One column type.
 
     Attributes:
-        type: Iceberg's name.
-        extremes: JSON values at and beyond the ends.
-        any: more of them, by chance.
-        stored: JSON value to what is stored (days, microseconds, unscaled numbers, bytes); None if it is bad.
-        order: what sorts as Iceberg sorts.
-        bound: what is stored to the bytes of a bound.
-        encoding: of the spec.
+        type: Iceberg's name of the type.
+        extremes: JSON values at and beyond the limits.
+        any: strategy for random ones.
+        stored: JSON value -> stored value (days, microseconds, unscaled numbers, bytes); None if it is bad.
+        order: sort key with Iceberg's order.
+        bound: stored value -> the bytes of a bound.
+        encoding: encoding in the spec.
     """
 
     type: str
@@ -160,7 +160,7 @@ def date_kind() -> Kind:
 
 
 def epoch(name: str, encoding: str, unit: int) -> Kind:
-    """Numbers since 1970: milliseconds written as microseconds, .NET's first day, and the ends of 64 bits."""
+    """Numbers since 1970: milliseconds written as microseconds, .NET's minimum, and the limits of 64 bits."""
 
     def stored(value: int) -> int | None:
         return value * unit if MICROS[0] <= value * unit <= MICROS[1] else None
@@ -177,7 +177,7 @@ def epoch(name: str, encoding: str, unit: int) -> Kind:
 
 
 def clock(name: str) -> Kind:
-    """Text: a time stamp with or without an offset."""
+    """Text: a timestamp with or without an offset."""
     zone = "Z" if name == "timestamptz" else ""
 
     def stored(value: str) -> int | None:
@@ -241,7 +241,7 @@ KINDS: dict[str, Kind] = {
 
 
 def _numbers(kind: str) -> tuple[int, int] | None:
-    """The ends of a number's type, unscaled."""
+    """Minimum and maximum of a numeric type, unscaled; None for others."""
     if kind in ("int", "long"):
         bits = 32 if kind == "int" else 64
         return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
@@ -252,7 +252,7 @@ def _numbers(kind: str) -> tuple[int, int] | None:
 
 
 def partition_value(rule: str, kind: str, stored: Any) -> tuple[bool, Any]:
-    """Whether the stored value has a partition, and its value: the specification's own words in Python."""
+    """Whether the stored value has a partition value, and that value: the specification as Python."""
     if stored is None:
         return True, None
     name, _, width = rule.partition("[")

@@ -1,6 +1,6 @@
-"""What people get wrong: a topic that is not there, columns that do not fit, a table changed under the job.
+"""User errors: a missing topic, columns that do not match, a table changed under the running ingestor.
 
-Each time: a dead letter or a clear error, counts that say so, nothing half-made, and the rest goes on.
+Each time: a dead letter or a clear error, matching counts, nothing left half-done, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def changed(**kafka: Any) -> IngestorSpec:
 
 
 def alter(lake: Lake, change: Callable[[list[Json]], list[Json]]) -> None:
-    """Changes the columns as a notebook would: a new schema, and no snapshot."""
+    """Change the columns as a notebook would: a new schema, and no snapshot."""
     metadata = lake.table().metadata
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     fields = change([dict(f) for f in current["fields"]])
@@ -64,7 +64,7 @@ def with_again(lake: Lake, name: str, kind: str) -> Callable[[list[Json]], list[
 
 
 class Story:
-    """An ingestor that runs for good, and what happens at certain polls and rests of it."""
+    """A running ingestor, with hooks at some of its polls and pauses."""
 
     def __init__(self, lake: Lake, made: IngestorSpec | None = None, *, turns: int = 400) -> None:
         self.lake = lake
@@ -99,7 +99,7 @@ class Story:
 
 
 def stops(logged: Logged) -> list[tuple[str, str]]:
-    """The reasons and messages of ERROR lines, taken note of."""
+    """Reasons and messages of the logged ERROR lines, which are then cleared."""
     found = [(line["reason"], line["message"]) for line in logged if line["log_level"] == "error"]
     logged.clear()
     return found

@@ -1,4 +1,4 @@
-"""The REST client: however a commit ends, it is one of three outcomes; nothing is sent twice by itself."""
+"""The REST client: every commit ends in one of three outcomes; the client never resends on its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUEST = CommitRequest(requirements=[{"type": "x"}], updates=[{"action": "y"}],
 
 
 class Script:
-    """What the server answers to table requests: (status, body), or a way to misbehave."""
+    """The server's scripted responses to table requests: (status, body), or a kind of misbehaviour."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -54,7 +54,7 @@ def catalog(script: Script) -> Iterator[RestCatalog]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *arguments: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

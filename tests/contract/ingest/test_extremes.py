@@ -45,7 +45,7 @@ CASES = [
 
 
 class Writer:
-    """A table of one column, and the way of a batch into its files, without an ingestor."""
+    """A table of one column, and the path of a batch into its files, without an ingestor."""
 
     def __init__(self, kind: Kind, rule: str) -> None:
         self.kind = kind
@@ -71,7 +71,7 @@ class Writer:
         return encode(decode(self.decoder, batch), self.layout, "s3://tarn/t", new_name=self.new_id)
 
     def entries(self, made: Made) -> dict[str, Any]:
-        """The files as a reader of the manifest sees them, by path."""
+        """Manifest entries of the files as a reader sees them, by path."""
         manifests = Manifests(self.lake.objects, new_name=self.new_id)
         files = put_files(self.lake.objects, made.files)
         manifest = manifests.write_manifest(self.layout, "s3://tarn/t", files, snapshot_id=1)
@@ -107,7 +107,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def check(writer: Writer, rule: str, values: list[Any]) -> None:
-    """Every record is a row with the right value, bounds and partition, or bad because its value is."""
+    """Require that every record is a row with the right value, bounds and partition, or bad by its value."""
     kind = writer.kind
     transform = ""
     if rule:
@@ -186,7 +186,7 @@ def test_a_value_of_any_size_is_a_right_row_or_a_bad_record(name: str, rule: str
 
 
 class MemoryIO(FileIO):
-    """pyiceberg's way into a store in memory."""
+    """pyiceberg's FileIO on a store in memory."""
 
     lake: Lake
 
@@ -269,11 +269,11 @@ def test_a_record_time_that_no_engine_can_read_is_left_out_and_the_row_is_kept(
     assert read_by_pyiceberg(lake, "bronze.orders", monkeypatch).scan().to_arrow().num_rows == len(times)
 
 
-# -- what nobody foresaw -----------------------------------------------------------------------------------
+# -- unforeseen errors -------------------------------------------------------------------------------------
 
 
 def breaking_encoder(monkeypatch: pytest.MonkeyPatch, breaks: Any) -> list[int]:
-    """An encoder that fails on some rows as a library would; the sizes it was asked for."""
+    """An encoder that fails on some rows as a library would; returns the batch sizes it was called with."""
     asked: list[int] = []
     plain = files_adapter._encode
 
@@ -352,7 +352,7 @@ def test_a_defect_that_no_record_is_to_blame_for_stops_the_stream_and_moves_noth
 
 
 def test_manifests_whose_partition_values_would_not_come_back_are_not_merged() -> None:
-    """Ingest refuses such a partitioning; a table made by others may have one."""
+    """Ingest rejects such a partition spec; a table created by others may have one."""
     for name, merged in (("double", False), ("date", True)):
         layout = Writer(KINDS[name], "identity(v)").layout
         assert _readable(layout.spec, layout.schema) is merged

@@ -1,4 +1,4 @@
-"""Commits that are lost, late, doubled, denied or raced: no row is lost or doubled (I3, I4, I5, I12)."""
+"""Commits that are lost, late, duplicated, denied or raced: no row is lost or doubled (I3, I4, I5, I12)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
     faults = Faults(random.Random(seed), rate)
 
     def foreign(table: TableName) -> None:
-        """Somebody else's commit: a property, and an empty snapshot of no stream."""
+        """A foreign commit: a property, and an empty snapshot of no stream."""
         state = lake.local.load(table)
         if state.head is None:
             return
@@ -47,7 +47,7 @@ def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
         }
         if state.format_version >= 3:
             snapshot |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
-        # A twin may be first: then this somebody else gives up.
+        # A twin may commit first: then this foreign commit gives up.
         with contextlib.suppress(ConflictError):
             lake.local.catalog.tables.commit(
                 lake.local._slot(table),
@@ -68,7 +68,7 @@ def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
 
 
 def feed(topic: Topic, chance: random.Random, number: int) -> dict[int, list[int]]:
-    """Sends orders and junk; what must come out, per partition: offsets of rows, and of dead letters."""
+    """Send orders and junk; returns the expected offsets per partition, of rows and of dead letters."""
     rows: list[int] = []
     bad: list[int] = []
     for n in range(number):
@@ -99,7 +99,7 @@ def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
     chance = random.Random(seed)
     expected = feed(topic, chance, 150)
     for _ in range(12):
-        # A new process each time: it knows nothing but what the table says.
+        # A new process each time: it knows only what the table says.
         lake.work(lake.ingestor(), turns=40)
         faults.land_some()
     faults.land_all()
@@ -112,7 +112,7 @@ def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_twins_of_one_stream_race_and_lose_and_double_nothing(seed: int) -> None:
-    """Three processes believe that the stream is theirs, with faults on top: slower, never wrong."""
+    """Three processes consider themselves owners of the stream, with faults on top: slower, never wrong."""
     topic = Topic("orders", 2)
     lake, faults = faulty_lake(topic, seed, rate=0.3)
     expected = feed(topic, random.Random(seed), 200)
@@ -147,7 +147,7 @@ def test_twins_of_one_stream_race_and_lose_and_double_nothing(seed: int) -> None
 
 
 class Pieces:
-    """A committer of the table, with a batch for it, each step by hand."""
+    """A committer of the table, with a batch for it, each step called separately."""
 
     def __init__(self, lake: Lake, catalog: Any = None) -> None:
         self.lake = lake
@@ -200,7 +200,7 @@ def lake() -> Lake:
 
 
 class Scripted:
-    """A catalog that answers one commit by a script, and counts what it is sent."""
+    """A catalog that answers one commit by a script and counts the requests."""
 
     def __init__(self, inner: LocalCatalog, *script: str) -> None:
         self.inner = inner
@@ -230,7 +230,7 @@ def test_a_lost_reply_is_found_by_the_commit_id_and_sent_no_second_time(lake: La
 
 
 def test_a_lost_reply_with_another_commit_on_top_is_still_ours(lake: Lake) -> None:
-    """Not the head any more, but an ancestor."""
+    """It is no longer the head, but an ancestor."""
     pieces = Pieces(lake)
 
     class OnTop(Scripted):
@@ -282,7 +282,7 @@ def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> Non
     zombie = Pieces(lake)
     zombie.committer.load()
     batch = zombie.batch(0, 0, 5)
-    # While it sleeps, its successor goes on, with other cuts.
+    # While it sleeps, its successor goes on, with other batch boundaries.
     successor = Pieces(lake)
     assert isinstance(successor.committer.commit(successor.batch(0, 0, 3), successor.layout), Done)
     assert isinstance(successor.committer.commit(successor.batch(0, 3, 9), successor.layout), Done)
@@ -301,7 +301,7 @@ def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> Non
 def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: the same zombie, with a check that lets every batch pass."""
+    """Control: the same zombie, with an offset check that accepts every batch."""
 
     def gullible(
         table: OffsetMap | None,
@@ -336,7 +336,7 @@ def test_nothing_is_deleted_whatever_happens(lake: Lake) -> None:
 
 
 def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_ones(lake: Lake) -> None:
-    """Somebody else's engine keeps one snapshot: the tag keeps ours, and the stream goes on from it."""
+    """A foreign engine keeps one snapshot: the tag preserves ingest's, and the stream continues from it."""
     pieces = Pieces(lake)
     pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
     _, faults = faulty_lake(Topic("x", 1), 1, 0.0)
@@ -373,7 +373,7 @@ def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_on
 
 
 def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: Lake) -> None:
-    """Its first rows must be the log's first, not the middle that happened to be in hand."""
+    """Its first rows must be the log's first, not those of the batch that was in flight."""
     pieces = Pieces(lake)
     assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout), Done)
     batch = pieces.batch(0, 5, 7)

@@ -103,7 +103,7 @@ def test_positions_without_records_are_committed_at_the_stated_interval_only():
     lake.work(ingestor, turns=20)
     assert lake.local.commits == commits, "an empty commit was made at once"
     lake.clock.now_s += 6
-    # The plan starts the interval anew; within one cycle it passes.
+    # The plan restarts the interval; it expires within one cycle.
     left = [400]
 
     def until() -> bool:
@@ -143,7 +143,7 @@ def test_bad_records_become_dead_letters_and_their_neighbours_rows():
 
 
 def test_dead_letters_named_by_a_commit_are_registered_by_the_next_process():
-    """Killed between the commit and the registering: the file is in the summary, and nowhere else."""
+    """Killed between commit and registration: the file is in the summary, and nowhere else."""
     topic = Topic("orders", 1)
     topic.send(0, order(0), b"junk")
     lake = Lake(topic)
@@ -198,7 +198,7 @@ def test_a_topic_made_anew_stops_the_ingestor():
 
 
 def test_a_topic_made_anew_while_it_is_read_stops_before_the_commit():
-    """The new topic reaches beyond the old position: only the id can tell."""
+    """The new topic extends beyond the old position: only the topic id reveals the change."""
     lake, _ = lake_with(5)
     ingestor = lake.ingestor()
     lake.work(ingestor, turns=30)
@@ -312,7 +312,7 @@ def test_a_rollback_takes_the_offsets_back_with_the_rows():
 
 @pytest.mark.parametrize("how", ["drop", "empty branch"])
 def test_a_table_that_lost_its_map_under_a_running_ingestor_is_filled_from_the_start(how):
-    """Between a plan and its commit: a batch from the middle of the log must not be the table's first one."""
+    """Between plan and commit: a batch from the middle of the log must not be the table's first one."""
     lake, topic = lake_with(4)
     ingestor = lake.ingestor()
     name = TableName(("bronze",), "orders")
@@ -364,7 +364,7 @@ def test_a_table_that_lost_its_map_under_a_running_ingestor_is_filled_from_the_s
     if how == "drop":
         assert lake.offsets() == expected(topic)
     else:
-        # The rows of the snapshot without a map are somebody else's business; none of ours may be missing.
+        # The snapshot without a map is foreign, and so are its rows; none of ingest's may be missing.
         assert set(expected(topic)) == set(lake.offsets())
 
 

@@ -1,4 +1,4 @@
-"""A table takes a topic's records once, whatever the ingestor is called; and a lag is true or not there."""
+"""A table takes a topic's records once, whatever the ingestor's name; a lag is correct or absent."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_it_is_stopped_with_a_reason_and_shows_what_it_does_not_read(logged: lis
 
 
 def test_two_streams_that_begin_at_once_never_both_go_in() -> None:
-    """Each saw an empty table when it planned; the commit looks again."""
+    """Each saw an empty table when it planned; the commit checks again."""
     topic = Topic("orders", 1)
     topic.send(0, order(1), order(2))
     lake = Lake(topic)
@@ -134,7 +134,7 @@ def test_what_is_gone_from_the_log_is_accepted_by_a_new_name_and_nothing_comes_t
 
 
 def test_a_log_that_ends_before_the_table_is_no_reason_for_a_new_name() -> None:
-    """The offsets between would be used again for other records."""
+    """The offsets in between would be reused for other records."""
     lake, topic = filled()
     topic.logs[0] = topic.logs[0][:10]
     with pytest.raises(OffsetGapError, match=r"ends at 10, before it: .* write to a new table"):
@@ -145,13 +145,13 @@ def test_a_log_that_ends_before_the_table_is_no_reason_for_a_new_name() -> None:
 
 
 def test_a_stream_that_was_rolled_back_does_not_count() -> None:
-    """Also where expiry cut the history before it began."""
+    """Also if expiry cut the history before the stream began."""
     lake, topic = filled(retention=Retention(newest=3, steps=(), total_min=0))
     for n in range(15, 25):
         topic.send(0, order(n))
         lake.work(lake.ingestor(), turns=12)
     good = lake.table().head_id
-    # A doubled table, as a release before this check left it.
+    # A table with duplicates, as a release before this check left it.
     state = lake.table()
     doubled = lake.ingestor(named("second"))
     import tarn.ingest.ingestor as ingestor_module
@@ -208,7 +208,7 @@ def test_a_stream_whose_snapshots_are_all_gone_but_the_tagged_one_still_counts()
 
 
 class Resting:
-    """What the registry shows at each rest of an ingestor that cannot work."""
+    """The registry's content at each pause of an ingestor that cannot work."""
 
     def __init__(self, lake: Lake, made: IngestorSpec | None = None, *, rests: int = 3) -> None:
         self.lake = lake

@@ -1,4 +1,4 @@
-"""A world for ingestion in one process: a topic and a store in memory, the real catalog, and faults."""
+"""Ingestion in one process: a topic and a store in memory, the real catalog, and faults."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class LocalCatalog:
 
 @dataclass
 class Faults:
-    """What goes wrong with commits, by chance; `late` requests land before a later request of anybody."""
+    """Random faults of commits; `late` requests are applied before a later request of any client."""
 
     chance: random.Random
     rate: float
@@ -142,7 +142,7 @@ class Faults:
 
 
 class FaultyCatalog:
-    """Stands before a catalog and loses, delays, doubles and denies what it is sent."""
+    """Proxy for a catalog that loses, delays, duplicates and denies requests."""
 
     def __init__(self, inner: LocalCatalog, faults: Faults, *, foreign: Callable[[TableName], None]) -> None:
         self._inner = inner
@@ -175,7 +175,7 @@ class FaultyCatalog:
             faults.late += [send, send]
             return CommitUnknown(reason="the request is under way, twice")
         if kind == "lie":
-            # A proxy sent it again: it landed, and the second one was refused.
+            # A proxy resent it: it was applied, and the second one was rejected.
             send()
             return CommitConflict(reason="409 after a resend")
         if kind == "away":
@@ -186,7 +186,7 @@ class FaultyCatalog:
 
 
 class Topic:
-    """A topic in memory: per partition what was sent, with holes for aborted records."""
+    """A topic in memory: the records per partition, with holes for aborted ones."""
 
     def __init__(self, name: str, partitions: int, *, topic_id: str = "id-1", cluster: str = "c-1") -> None:
         self.name = name
@@ -195,7 +195,7 @@ class Topic:
         self.logs: dict[int, list[bytes | Hole | None]] = {p: [] for p in range(partitions)}
         self.starts: dict[int, int] = dict.fromkeys(range(partitions), 0)
         self.times_ms: dict[int, int] = {}
-        """By offset, where a test wants another one than the usual."""
+        """Timestamp by offset, if a test needs another than the usual."""
 
     def send(self, partition: int, *values: bytes | Hole | None) -> None:
         self.logs[partition] += values
@@ -280,11 +280,11 @@ class MemorySource:
         self._sources.acknowledged.update(positions)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release nothing, as nothing is held."""
 
 
 class Clock:
-    """Monotonic seconds that pass only when asked or slept."""
+    """Monotonic seconds that pass only by reading the clock or sleeping."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -295,7 +295,7 @@ class Clock:
 
 
 class Lake:
-    """Everything together, and the auditor."""
+    """Topic, store, catalog and ingestors of one test, and the auditor."""
 
     def __init__(
         self, *topics: Topic, catalog: TableCatalog | None = None, retention: Retention | None = None
@@ -343,7 +343,7 @@ class Lake:
         return Ingestor(made or spec(), self.world(**options))
 
     def work(self, ingestor: Ingestor, *, turns: int = 200) -> None:
-        """Lets an ingestor work for so many turns of its loop, whatever it runs into on the way."""
+        """Run `turns` turns of an ingestor's loop, whatever it encounters."""
         left = [turns]
 
         def until() -> bool:
@@ -364,7 +364,7 @@ class Lake:
         return self.local.load(TableName(tuple(namespace.split(".")), table))
 
     def files(self, name: str = "bronze.orders") -> list[Any]:
-        """Every live data file's entry, in the order of the manifest list."""
+        """The manifest entry of every live data file, in the order of the manifest list."""
         state = self.table(name)
         head = state.head
         if head is None:

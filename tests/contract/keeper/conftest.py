@@ -38,7 +38,7 @@ class World:
         return fsck(self.bulk, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
 
     def kinds(self) -> dict[str, list[str]]:
-        """Where what is damaged."""
+        """Kind of damage -> where fsck finds it."""
         found: dict[str, list[str]] = {}
         for finding in self.fsck().damage:
             found.setdefault(finding.kind.name, []).append(finding.where)
@@ -85,7 +85,7 @@ def plain(name: str) -> CreateTableRequest:
 
 
 def made(format_version: int) -> dict[str, tuple[bytes, int]]:
-    """Everything that a store holds after ingest and some other commits."""
+    """Every object in a store after ingest and some other commits."""
     topic = Topic("orders", 2)
     lake = Lake(topic)
     for number in range(BATCHES):

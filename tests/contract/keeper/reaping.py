@@ -1,4 +1,4 @@
-"""A lake with a clock of its own, a writer that does what engines do, and an auditor."""
+"""A lake with a simulated clock, a writer that does what engines do, and an auditor."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Held:
 
 @dataclass
 class Clocked:
-    """The lake. Time passes only when it is told to."""
+    """The lake. Time passes only on request."""
 
     now_ms: int = START_MS
     mono_ms: int = 5_000
@@ -71,7 +71,7 @@ class Clocked:
         self.mono_ms += ms
 
     def fork(self) -> Clocked:
-        """The same objects at the same time; neither lake sees what is done to the other."""
+        """A copy with the same objects at the same time; changes to either lake do not affect the other."""
         assert isinstance(self.store, MemoryStore)
         other = Clocked(now_ms=self.now_ms, mono_ms=self.mono_ms)
         assert isinstance(other.store, MemoryStore)
@@ -99,7 +99,7 @@ class Clocked:
     # -- the auditor
 
     def missing(self) -> list[str]:
-        """What a live table names, in any kept snapshot or in its log, and the store does not have."""
+        """Objects that a live table references, in any kept snapshot or its log, but the store lacks."""
         return [key for key in self.reachable() if self.store.get(key) is None]
 
     def reachable(self) -> Iterator[str]:
@@ -125,7 +125,7 @@ class Clocked:
                     yield from (_key(e.path) for e in entries)
 
     def left(self) -> list[str]:
-        """What lies below the warehouse and nothing reaches."""
+        """Unreachable objects below the warehouse."""
         reached = set(self.reachable())
         return [entry.key for entry in self.store.list("warehouse/") if entry.key not in reached]
 
@@ -143,7 +143,7 @@ class Clocked:
 
 
 class Writer:
-    """What engines do to a table: append, delete, rewrite, merge manifests, deletion vectors, roll back."""
+    """Table changes as engines make them: append, delete, rewrite, merge, deletion vectors, roll back."""
 
     def __init__(self, lake: Clocked, slot: TableIdentifier) -> None:
         self.lake = lake
@@ -174,7 +174,7 @@ class Writer:
         return self._commit("delete", [held for held in left if held is not None])
 
     def compact(self, count: int = 3) -> int:
-        """Replace some files by one that has the oldest sequence number of them."""
+        """Replace some files by one that has their lowest sequence number."""
         chosen = {p: s for held in self.manifests[self.head] for p, s in held.live.items()}
         some = dict(self.lake.numbers.sample(sorted(chosen.items()), min(count, len(chosen))))
         left = [self._without(held, set(some)) for held in self.manifests[self.head]]
@@ -182,7 +182,7 @@ class Writer:
         return self._commit("replace", [*(held for held in left if held is not None), fresh])
 
     def vectors(self, count: int = 2) -> int:
-        """Deletion vectors of some files, all in one Puffin file."""
+        """Write deletion vectors for some files, all in one Puffin file."""
         puffin = self._put(f"{self.root}/data/{self._name()}.puffin")
         held = [*self.manifests[self.head], self._new({puffin: 0}, deletes=True)]
         return self._commit("overwrite", held)

@@ -1,4 +1,4 @@
-"""Backup and restore over whole lakes: what comes back is the same; what is odd is refused by name."""
+"""Backup and restore over whole lakes: the restored lake is equal; inconsistencies are rejected by name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_comes_back_is_the_same_and_clean(world: World):
     }
     assert restored.end.objects == len(contents(fresh)) == done.end.objects
     assert restored.end.streams[0]["next"] == {"0": 54, "1": 18}
-    # It is a lake: the next commit goes on from it.
+    # It is a working lake: the next commit continues from it.
     catalog = Catalog(fresh, WarehouseLayout(base=f"s3://{BUCKET}"))
     updates = [{"action": "set-properties", "updates": {"a": "b"}}]
     catalog.tables.commit(TableIdentifier.of(("bronze",), "orders"), [], updates)
@@ -157,7 +157,7 @@ def test_a_backup_that_is_cut_short_is_named_and_shows_no_table(world: World, sh
         put(cut, fresh)
     assert "No table shows in this lake" in caught.value.message
     assert [key for key in contents(fresh, "catalog/") if key != "catalog/v1/restore.json"] == []
-    # The next restore goes on, with the whole file of this backup or with another one.
+    # The next restore resumes, with the whole file of this backup or with another one.
     other, _ = take(world.bulk, Begin(**{**vars_of(BEGIN), "id": "b-2"}))
     put(other if share == 0.8 else data, fresh)
     assert check(fresh).findings == []
@@ -230,7 +230,7 @@ def test_what_a_fresh_stack_writes_by_itself_does_not_count(world: World):
 
 
 class Full(PlainBulk):
-    """Takes so many objects and then answers every write with an error, as a full disk does."""
+    """Accepts some objects and then answers every write with an error, as a full disk does."""
 
     def __init__(self, store: MemoryStore, room: int) -> None:
         super().__init__(store)
@@ -287,7 +287,7 @@ def test_somebody_who_writes_meanwhile_is_noticed(world: World):
 
 
 class FullFile(io.RawIOBase):
-    """A file on a disk that is full after so many bytes."""
+    """A file on a disk that is full after `room` bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -352,7 +352,7 @@ def test_a_store_that_takes_no_hold_is_backed_up_all_the_same(world: World):
 
 
 def reaper_of(world: World) -> Reaper:
-    """One for which every grace has passed already."""
+    """A reaper for which every grace period has passed."""
     return Reaper(world.store, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0))
 
 
@@ -370,7 +370,7 @@ def test_the_manifest_names_every_object_with_size_and_checksum(world: World):
 
 @pytest.mark.parametrize("at", ["bronze/orders.json", "gold.eu/kept.json"])
 def test_a_commit_to_two_tables_is_in_a_backup_whole_or_not_at_all(world: World, at: str):
-    """It happens after one of the two pointers was read, and before the other was."""
+    """The commit happens after one of the two pointers was read, and before the other."""
     slots = [TableIdentifier.of(("bronze",), "orders"), TableIdentifier.of(("gold", "eu"), "kept")]
 
     class Between(PlainBulk):

@@ -1,4 +1,4 @@
-"""fsck over a lake that ingest and catalog made themselves, then damaged in one place at a time."""
+"""fsck over a lake created by ingest and catalog, then damaged in one place at a time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def judged(lake: Lake) -> list[tuple[Kind, str]]:
 
 
 def test_a_topic_that_is_in_a_table_twice_is_named_with_the_rows(monkeypatch: pytest.MonkeyPatch):
-    """As a release before the refusal left it: an ingestor was renamed, and began from the start."""
+    """As a release before the check left it: an ingestor was renamed and restarted from the beginning."""
     topic = Topic("orders", 1)
     topic.send(0, *[order(n) for n in range(15)])
     lake = Lake(topic)
@@ -76,7 +76,7 @@ def test_a_topic_that_is_in_a_table_twice_is_named_with_the_rows(monkeypatch: py
 
 
 def test_two_streams_whose_offsets_lie_apart_are_no_damage(monkeypatch: pytest.MonkeyPatch):
-    """A loss that was accepted under a new name, as the documents said before."""
+    """A loss that was accepted under a new name, as the documentation used to advise."""
     topic = Topic("orders", 1)
     topic.send(0, *[order(n) for n in range(15)])
     lake = Lake(topic)
@@ -192,7 +192,7 @@ def test_a_ref_that_points_at_nothing(world: World):
 
 
 def moved(world: World, by: int | None, *, at: int = -4) -> None:
-    """Change the map of one snapshot in the middle."""
+    """Change the offset map of one snapshot in the middle."""
     key, metadata = world.metadata()
     snapshot = metadata["snapshots"][at]
     offsets = json.loads(snapshot["summary"]["tarn.offsets.orders"])
@@ -229,7 +229,7 @@ def test_a_map_of_another_topic_and_one_that_is_unreadable(world: World):
 
 
 def test_rows_that_are_missing_for_their_offsets_are_a_note(world: World):
-    """As with a topic whose offsets are used up by aborted transactions: a person must judge."""
+    """As with a topic whose offsets are used up by aborted transactions: a person must decide."""
     key, metadata = world.metadata()
     for snapshot in metadata["snapshots"][-3:]:
         offsets = json.loads(snapshot["summary"]["tarn.offsets.orders"])
@@ -251,7 +251,7 @@ def test_a_lost_dead_letter_file_and_one_that_is_registered_nowhere(world: World
 
 def test_dead_letters_that_the_marker_covers_and_no_table_has(world: World):
     key, metadata = world.metadata("ops.dead_letters")
-    # The newest snapshot takes back the files of all before it and keeps the marker.
+    # The newest snapshot drops the files of all before it and keeps the watermark.
     first = metadata["snapshots"][0]
     metadata["snapshots"][-1]["manifest-list"] = first["manifest-list"]
     world.put_json(key, metadata)
@@ -347,7 +347,7 @@ def test_everything_damaged_at_once_is_told_and_nothing_crashes(world: World):
 
 
 class Vanishing(MemoryStore):
-    """Lists nothing of the warehouse, as a listing that is behind would; objects are there."""
+    """Omits the warehouse from listings, as a stale listing would; the objects exist."""
 
     def list(self, prefix, *, after=None):
         if not prefix.startswith("warehouse/"):
@@ -377,7 +377,7 @@ def test_a_store_that_does_not_answer_is_no_damage(world: World):
 
 
 def test_a_rename_in_the_middle_is_not_seen_as_damage(world: World):
-    """Between two reads of the register a table gets another name: neither lost nor doubled."""
+    """A table is renamed between two reads of the register: it is neither lost nor listed twice."""
     catalog = world.catalog
 
     class Renaming(PlainBulk):

@@ -1,4 +1,4 @@
-"""What becomes of ingestion after a restore: with the log that is still there, and with a new one."""
+"""Ingestion after a restore: with the log still there, and with a new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORDERS, KEPT = TableIdentifier.of(("bronze",), "orders"), TableIdentifier.of(("b
 
 
 def another(topic: Topic) -> Lake:
-    """A lake whose ingest makes other names than the one that was backed up: names are never used twice."""
+    """A lake whose ingest generates other file names than the backed-up one: names are never reused."""
     lake = Lake(topic)
     lake.numbers = random.Random(8)
     return lake

@@ -1,4 +1,4 @@
-"""The reaper deletes what nothing reaches, all of it in the end, and never anything else (I7, I8)."""
+"""The reaper eventually deletes everything unreachable, and never anything else (I7, I8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINUTE_MS = 60_000
 
 
 def settled(lake: Clocked, reaper: Reaper | None = None) -> None:
-    """Passes, with time in between, until every grace has passed."""
+    """Run passes, with time in between, until every grace period has passed."""
     reaper = reaper or lake.reaper()
     for _ in range(3):
         reaper.run_once()
@@ -27,7 +27,7 @@ def settled(lake: Clocked, reaper: Reaper | None = None) -> None:
 
 
 def test_an_hour_of_commits_a_second_stays_flat_in_bytes() -> None:
-    """Scaled by ten: graces of 12 s and a minute, an hour of commits in six minutes of them."""
+    """Scaled by ten: grace periods of 12 s and a minute, an hour of commits in six minutes of them."""
     lake = Clocked()
     table = lake.table(**{"tarn.history": "40, 3s for 90s, 360s for 8640s"})
     reaper = lake.reaper(graces=Graces(metadata_ms=12_000, files_ms=60_000))
@@ -264,7 +264,7 @@ def test_a_store_whose_clock_is_not_this_machines_is_observed_first() -> None:
 
 
 def full() -> Clocked:
-    """A lake in which a reaper that was here before left lists, and all of them are past their grace."""
+    """A lake in which an earlier reaper left lists, all of them past their grace period."""
     lake = Clocked()
     table = lake.table(**{"tarn.history": "2", "write.metadata.previous-versions-max": "1"})
     for _ in range(3):
@@ -281,7 +281,7 @@ def full() -> Clocked:
 
 
 def two_passes(lake: Clocked, fault: Fault | None = None, *, at: int = 0) -> int:
-    """What a reaper does in two passes, with this fault in its call `at` of the store; the calls it made."""
+    """Run two passes of a reaper with this fault in store call `at`; returns the number of calls."""
     calls = 0
 
     def plan(_: Op) -> Fault | None:
@@ -298,9 +298,9 @@ def two_passes(lake: Clocked, fault: Fault | None = None, *, at: int = 0) -> int
 
 @pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_DONE], ids=["before", "after"])
 def test_killed_at_any_call_nothing_reachable_is_lost_and_the_next_one_finishes(fault: Fault) -> None:
-    """In every call of the store, before it or after it took effect."""
+    """At every store call, before it or after it took effect."""
     begin = full()
-    # Nobody commits any more, so what is reachable stays the same.
+    # There are no more commits, so what is reachable stays the same.
     reached = set(begin.reachable())
     calls = two_passes(begin.fork())
     for at in range(1, calls + 1):

@@ -1,4 +1,4 @@
-"""A stack whose lake holds nothing yet: the session's own, emptied by the users' scripts."""
+"""A stack with an empty lake: the session's own, purged by the users' scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOWN_S = 300
 
 @pytest.fixture
 def emptied(stack: Stack, log_keeper: LogKeeper) -> Callable[[], Stack]:
-    """Stops the stack, removes all that it holds, starts it again, unless no flight was played."""
+    """Stop, purge and restart the stack, unless no flight was replayed yet."""
 
     def empty() -> Stack:
         if not sum(flights.end_offsets(stack).values()):

@@ -1,7 +1,7 @@
-"""A year of real flights through the whole stack, three times by three seeds: the lake equals the oracle.
+"""A year of real flights through the whole stack, three runs with three seeds: the lake equals the oracle.
 
-Once with a stop and a start after it, once while everything is killed in turn, once followed by the same year
-again. What each run took is in artifacts/e2e/year-*.json.
+One run with a stop and a start after it, one with every service killed in turn, one followed by the same year
+again. The durations are in artifacts/e2e/year-*.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPLETE = "The lake holds the whole year already"
 
 
 def note(name: str, **facts: object) -> None:
-    """Keeps what a run came to."""
+    """Store the figures of a run."""
     (artifacts() / f"year-{name}.json").write_text(json.dumps(facts, indent=1, default=str))
 
 
@@ -103,7 +103,7 @@ def test_a_year_equals_the_oracle_whatever_is_killed_meanwhile(emptied: Callable
 
 
 def restarts(stack: Stack) -> dict[str, int]:
-    """How often the engine has restarted each of what is killed."""
+    """Number of restarts by the engine of each service that is killed."""
     return {service: int(stack.inspect(service)["RestartCount"]) for service in KILLED}
 
 
@@ -114,7 +114,7 @@ def runs(stack: Stack, service: str) -> bool:
 
 @pytest.mark.timeout(2 * LOAD_S + 600)
 def test_a_year_sent_twice_doubles_bronze_alone(emptied: Callable[[], Stack]) -> None:
-    """The second sending is stopped on its way; the next load goes on where it was."""
+    """The second load is interrupted; the next one resumes where it stopped."""
     stack = emptied()
     flights.load(stack, *shares(3), timeout_s=LOAD_S)
     assert flights.wrong(stack) == []
@@ -133,7 +133,7 @@ def test_a_year_sent_twice_doubles_bronze_alone(emptied: Callable[[], Stack]) ->
 
 
 def stop_a_load(stack: Stack, when: Callable[[], bool]) -> None:
-    """Begin to send the year again and stop it, as Ctrl-C does, as soon as the condition holds."""
+    """Begin to send the year again and interrupt it, as Ctrl-C does, as soon as the condition holds."""
     shell.hear_interrupts()
     command = [str(SCRIPTS / "tarn"), "demo", "load", *shares(3), "--again"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A MinIO of ours with the stack's own bucket and policies, and catalogs of our image on it."""
+"""MinIO from Tarn's image with the stack's own bucket and policies, and catalogs from Tarn's image on it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class StoreServer:
 
     Attributes:
         container: the container.
-        endpoint: as the test reaches it.
+        endpoint: its address for the test.
         root: the root user's keys.
-        network: where it is called `minio`.
+        network: network in which its name is `minio`.
     """
 
     container: DockerContainer
@@ -97,16 +97,16 @@ def health(container: DockerContainer) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A catalog of our image.
+    """A catalog from Tarn's image.
 
     Attributes:
         container: the container.
         uri: its published listener.
-        inside: its listener for containers, as the test reaches it.
-        credential: of a principal.
+        inside: its listener for containers, at an address for the test.
+        credential: credential of a principal.
         client_key: store keys of its clients.
         key: store keys of the catalog itself.
-        store: where it is.
+        store: the store that it uses.
     """
 
     container: DockerContainer
@@ -137,7 +137,7 @@ Serve = Callable[[int], list[Server]]
 
 @pytest.fixture
 def serve(minio: StoreServer, tmp_path: Path) -> Iterator[Serve]:
-    """Starts so many replicas with one set of secrets, as in the stack, and waits until they are healthy."""
+    """Start replicas with one set of secrets, as in the stack, and wait until they are healthy."""
     started: list[DockerContainer] = []
 
     def start(replicas: int) -> list[Server]:

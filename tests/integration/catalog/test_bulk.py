@@ -1,4 +1,4 @@
-"""The keeper's way to the store on a real MinIO: parts, listings, and a key that reads and never writes."""
+"""The keeper's store adapter on a real MinIO: multipart objects, listings, and a read-only key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our image on our MinIO: pyiceberg without special flags, two replicas, 32 writers, true health."""
+"""Tarn's catalog image on its MinIO image: pyiceberg without flags, two replicas, 32 writers, health."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_it_does_not_start_without_its_secrets(serve: Serve) -> None:
 
 
 def test_the_image_holds_the_code_of_this_tree(serve: Serve) -> None:
-    """A builder that caches our own package by its version would ship an old one."""
+    """A builder that caches Tarn's own package by version would ship an old one."""
     (server,) = serve(1)
     for folder, package in (
         ("catalog", "tarn_catalog"),

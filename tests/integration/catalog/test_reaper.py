@@ -1,4 +1,4 @@
-"""The reaper on a real MinIO, with its own store user: it does its work, and has no right beyond it."""
+"""The reaper on a real MinIO, as its own store user: it does its work, and has no rights beyond it."""
 
 from __future__ import annotations
 

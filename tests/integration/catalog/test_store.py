@@ -1,4 +1,4 @@
-"""The store adapter on a real MinIO: conditions, errors, races, and each user's limits."""
+"""The store adapter on a real MinIO: conditions, errors, races, and each user's rights."""
 
 from __future__ import annotations
 

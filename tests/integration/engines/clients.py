@@ -1,4 +1,4 @@
-"""Everybody who reads and writes on the lake of this folder, each as its own users do."""
+"""All readers and writers on the lake of this folder, each used as its own users do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READERS = ("pyiceberg", "trino", "spark", "duckdb")
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Everybody who reads and writes."""
+    """All readers and writers."""
 
     catalog: Catalog
     trino: Trino
@@ -44,7 +44,7 @@ class Clients:
 
 
 def open_catalog(lake: Lake) -> Catalog:
-    """The lake for a pyiceberg on the host, with the rights that `scripts/tarn env` hands out."""
+    """The lake for pyiceberg on the host, with the rights that `scripts/tarn env` grants."""
     held = lake.secrets["cli"]
     return load_catalog(
         "tarn",

@@ -1,4 +1,4 @@
-"""Trino and Spark of our images on a lake of our images: store, its users and policies, catalog."""
+"""Trino and Spark from Tarn's images on a lake from Tarn's images: store, its users and policies, catalog."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Lake:
     """Store and catalog, ready for engines.
 
     Attributes:
-        network: where they are called `minio` and `catalog`.
+        network: network in which their names are `minio` and `catalog`.
         folder: one folder of secrets per consumer.
         secrets: consumer -> file name -> content.
         store: the store's container.
-        s3: the store as the test reaches it.
-        catalog: the catalog as the test reaches it.
+        s3: address of the store for the test.
+        catalog: address of the catalog for the test.
     """
 
     network: Network
@@ -47,7 +47,7 @@ class Lake:
     catalog: str
 
     def holds(self, location: str) -> bool:
-        """Whether the store holds an object, as its own disk tells."""
+        """Whether the store holds an object, according to its own disk."""
         code, _ = self.store.exec(["test", "-e", f"/data/{location.removeprefix('s3://')}"])
         return bool(code == 0)
 
@@ -58,7 +58,7 @@ class Lake:
 
 
 def hardened(name: str, folder: Path) -> DockerContainer:
-    """A container of ours with what docker-compose.yml takes away from it."""
+    """A container of Tarn's image with the hardening of docker-compose.yml."""
     service = name.rpartition("/")[2].partition(":")[0]
     container = DockerContainer(name)
     container.with_volume_mapping(str(folder), "/run/tarn/secrets", "ro")
@@ -74,40 +74,40 @@ def hardened(name: str, folder: Path) -> DockerContainer:
 
 
 def published(container: DockerContainer, port: int) -> DockerContainer:
-    """The container, with a port that the test reaches at a free one of 127.0.0.1."""
+    """The container, with a port published at a free port of 127.0.0.1 for the test."""
     container.ports[f"{port}/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
     return container
 
 
 def address(container: DockerContainer, port: int) -> str:
-    """Where the test reaches a published port."""
+    """The address of a published port for the test."""
     return f"http://127.0.0.1:{container.get_exposed_port(port)}"
 
 
 def state(container: DockerContainer) -> dict[str, object]:
-    """What the engine says about a container's state."""
+    """The container's state, as the engine reports it."""
     wrapped = container.get_wrapped_container()
     wrapped.reload()
     return dict(wrapped.attrs["State"])
 
 
 def health(container: DockerContainer) -> str:
-    """What the health check says; the state's own word when there is none."""
+    """The result of the health check; the container's status if there is none."""
     found = state(container)
     return str(found["Health"]["Status"] if "Health" in found else found["Status"])  # type: ignore[index]
 
 
 def await_healthy(container: DockerContainer, name: str) -> None:
-    """Wait for the first passed deep look.
+    """Wait for the first passed health check, which is a deep one.
 
     Raises:
-        AssertionError: it did not come in time.
+        AssertionError: it did not pass before the timeout.
     """
     eventually(f"{name} is healthy", lambda: health(container) == "healthy", timeout_s=HEALTHY_WITHIN_S)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What changes the shared lake for good comes after the other tests of this folder."""
+    """Run tests that change the shared lake permanently after the other tests of this folder."""
     folder = Path(__file__).parent
     own = [item for item in items if item.path.is_relative_to(folder)]
     ordered = iter(sorted(own, key=lambda item: item.get_closest_marker("runs_last") is not None))
@@ -148,7 +148,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def health_is_over(container: DockerContainer) -> bool:
-    """Whether a one-shot has ended."""
+    """Whether a one-shot container has ended."""
     return state(container)["Status"] == "exited"
 
 
@@ -160,7 +160,7 @@ class Trino:
         self.address = f"127.0.0.1:{container.get_exposed_port(8080)}"
 
     def rows(self, sql: str, *, session: Mapping[str, str] | None = None) -> list[list[object]]:
-        """All rows of one query, with these session properties."""
+        """All rows of one query, run with these session properties."""
         host, _, port = self.address.partition(":")
         with trino.dbapi.connect(
             host=host,
@@ -192,7 +192,7 @@ def spark_server(lake: Lake) -> Iterator[DockerContainer]:
 
 @pytest.fixture(scope="session")
 def spark(lake: Lake, spark_server: DockerContainer) -> Iterator[SparkSession]:
-    """A client's session on it."""
+    """A client session on it."""
     remote = (
         f"sc://localhost:{spark_server.get_exposed_port(15002)}/;token={lake.secrets['spark']['spark_token']}"
     )

@@ -1,6 +1,6 @@
-"""One table's history as data: every step that the writers take, and the rows that must be there after it.
+"""One table's history as data: the steps that the writers take, and the expected rows after each.
 
-The expectation is plain Python over the steps' own values: no engine and no library has a part in it.
+The expectation is plain Python over the steps' own values, without any engine or library.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ COLUMNS = {
     "day": "date",
     "ok": "boolean",
 }
-"""Name -> Iceberg type of the columns that a table is made with; it is partitioned by `kind`."""
+"""Name -> Iceberg type of the columns that a table is created with; it is partitioned by `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """New rows, in one commit."""
+    """Append rows in one commit."""
 
     rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """New rows by ingest, whoever the table belongs to."""
+    """Append rows through ingest, whichever writer the table belongs to."""
 
     rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Rows go by their ids: some of a file."""
+    """Delete rows by id: some rows of a file."""
 
     ids: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteKind:
-    """All rows of a kind go: whole files, as the table is partitioned by it."""
+    """Delete all rows of a kind: whole files, as the table is partitioned by it."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Rows get new values by their ids."""
+    """Update rows by id."""
 
     ids: Sequence[int]
     values: Row
@@ -64,7 +64,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Rows are put in or replaced by their ids, others go; one commit where there is a statement for it."""
+    """Upsert rows by id and delete others; one commit if there is a statement for it."""
 
     rows: Sequence[Row]
     gone: Sequence[int]
@@ -72,7 +72,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A column that the rows before it have no value for."""
+    """Add a column that is null in earlier rows."""
 
     name: str
     kind: str
@@ -80,7 +80,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A column gets another name."""
+    """Rename a column."""
 
     old: str
     new: str
@@ -88,12 +88,12 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """By the month of `day` and four buckets of `id` from now on, and no longer by `kind`."""
+    """Partition by month of `day` and four buckets of `id` from now on, and no longer by `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """The same rows in fewer files."""
+    """Rewrite the same rows into fewer files."""
 
 
 Step = Append | Ingest | Delete | DeleteKind | Update | Merge | AddColumn | Rename | Repartition | Compact
@@ -101,11 +101,11 @@ Step = Append | Ingest | Delete | DeleteKind | Update | Merge | AddColumn | Rena
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is in a table.
+    """Content of a table.
 
     Attributes:
         columns: name -> type, in order.
-        rows: id -> row; a value that is not named is null.
+        rows: id -> row; a value that is not listed is null.
     """
 
     columns: Mapping[str, str] = field(default_factory=lambda: dict(COLUMNS))
@@ -138,7 +138,7 @@ class Content:
                 return self
 
     def tuples(self) -> list[tuple[Any, ...]]:
-        """The rows in the order of their ids, each with a value for every column."""
+        """The rows sorted by id, each with a value for every column."""
         return [tuple(self.rows[i].get(name) for name in self.columns) for i in sorted(self.rows)]
 
     def _with(self, rows: Mapping[int, Row]) -> Content:
@@ -146,7 +146,7 @@ class Content:
 
 
 def row(number: int, kind: str, **others: Any) -> Row:
-    """A row whose values all come from its number; every third one has nulls."""
+    """A row whose values are all derived from its number; every third one has nulls."""
     values: dict[str, Any] = {
         "id": number,
         "kind": kind,
@@ -191,11 +191,11 @@ HISTORY: Mapping[str, Sequence[Step]] = {
     "compact": [Compact()],
     "merge at last": [Merge([_labelled(1, "a", 1), _labelled(70, "b", 700)], gone=(52,))],
 }
-"""Name -> steps that are taken together; everybody reads after each of them."""
+"""Name -> steps taken together; every reader reads after each entry."""
 
 
 def contents() -> dict[str, Content]:
-    """The content after each part of the history."""
+    """The content after each entry of the history."""
     found: dict[str, Content] = {}
     now = Content()
     for name, steps in HISTORY.items():

@@ -1,6 +1,6 @@
-"""What an engine or library cannot do, each with the message that shows it; docs/engines.md lists the same.
+"""Limitations of engines and libraries, each with its error message; docs/engines.md lists the same.
 
-A test provokes every one of these and fails as soon as the library has learned it: then the line goes.
+A test provokes each of them and fails as soon as the library supports it: then the entry is removed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ SPARK = "Iceberg 1.12.0 for Spark 4.1.4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One thing that does not work.
+    """One limitation.
 
     Attributes:
         who: the engine or library, with its version.
         cannot: what it cannot do.
-        says: part of its error.
-        instead: what to do.
+        says: part of its error message.
+        instead: the workaround.
     """
 
     who: str
@@ -102,6 +102,6 @@ LIMITS = {
 
 
 def as_table() -> list[str]:
-    """The limits as the lines of a Markdown table, as docs/engines.md holds them."""
+    """The limitations as the lines of a Markdown table, as in docs/engines.md."""
     head = ["| who | cannot | says | instead |", "|---|---|---|---|"]
     return head + [f"| {one.who} | {one.cannot} | `{one.says}` | {one.instead} |" for one in LIMITS.values()]

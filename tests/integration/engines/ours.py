@@ -1,4 +1,4 @@
-"""Our own tools on the lake of this folder, in this process: ingest, DuckDB over the lake, status, fsck."""
+"""Tarn's own tools on the lake of this folder, in this process: ingest, DuckDB on the lake, status, fsck."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INGESTED_WITHIN_S = 30.0
 
 
 def keys(lake: Lake, consumer: str) -> dict[str, str]:
-    """A consumer's own user of the store, as arguments of `S3Store` and `S3Bulk`."""
+    """The store credentials of a consumer, as arguments of `S3Store` and `S3Bulk`."""
     held = lake.secrets[consumer]
     return {
         "bucket": "tarn",
@@ -43,7 +43,7 @@ def keys(lake: Lake, consumer: str) -> dict[str, str]:
 
 
 class OwnTools:
-    """What `scripts/tarn` runs, with the credentials that it has there."""
+    """The functions behind `scripts/tarn`, with the same credentials."""
 
     def __init__(self, lake: Lake) -> None:
         held = lake.secrets["cli"]
@@ -61,11 +61,11 @@ class OwnTools:
         self._bulk = S3Bulk(**keys(lake, "keeper"))
 
     def facts(self, table: str) -> TableFacts:
-        """What `tarn status` knows of a table."""
+        """The facts about a table that `tarn status` shows."""
         return self._facts.facts(table)
 
     def fsck(self) -> Report:
-        """What `tarn fsck` finds."""
+        """The report of `tarn fsck`."""
         return fsck(self._bulk, bucket="tarn", tell=lambda _line: None)
 
 
@@ -80,10 +80,10 @@ class Ingesting:
         self._topics: dict[str, Topic] = {}
 
     def take(self, table: str, step: Ingest, before: Content) -> None:
-        """Append rows to a table, whoever made it.
+        """Append rows to a table, whichever writer created it.
 
         Raises:
-            TarnError: ingest does not take this table.
+            TarnError: ingest rejects this table.
         """
         topic = self._topics.setdefault(table, Topic(table, 1))
         topic.send(0, *(message(row) for row in step.rows))

@@ -1,4 +1,4 @@
-"""The archives of classes that the images hold are used: a JVM that cannot use one starts without a word."""
+"""The class archives in the images are used: a JVM that cannot use one starts without a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAPPED = ["sh", "-c", "cat /proc/[0-9]*/maps | grep -o '[^ ]*classes.jsa' | sort
 
 
 def mapped(container: DockerContainer) -> list[str]:
-    """The archives that the processes of the container have mapped, the JVM's own among them."""
+    """The class archives mapped by the processes of the container, including the JVM's own."""
     return container.exec(MAPPED).output.decode().split()
 
 

@@ -1,7 +1,7 @@
 """Every engine reads what every engine wrote: writer by step by reader, each cell compared row by row.
 
-One fixture lets every writer take its table through one history (`history.py`) and keeps what each reader
-saw after each step; the tests only compare. So a cell that is wrong does not hide the others.
+One fixture lets every writer take its table through one history (`history.py`) and records what each reader
+saw after each step; the tests only compare. So one wrong cell does not hide the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.engines.writers import (
 )
 
 pytestmark = pytest.mark.filterwarnings(
-    # Where a table asks for merge on read, pyiceberg copies on write and says so.
+    # For a table set to merge-on-read, pyiceberg uses copy-on-write and warns.
     "ignore:Merge on read is not yet supported, falling back to copy-on-write:UserWarning"
 )
 
@@ -39,7 +39,7 @@ NAMESPACE = "matrix"
 AT_ONCE = 3
 EXPECTED = contents()
 STOPS = {"pyiceberg_v3": ("append", "write v3")}
-"""Tables whose writer cannot go on: table -> the step that fails, and the limit that it shows."""
+"""Writers that cannot complete the history: table -> the failing step, and the limitation that it shows."""
 
 TABLES = (
     "pyiceberg_v2",
@@ -57,12 +57,13 @@ TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of a step.
+    """Result of a step.
 
     Attributes:
-        failed: why the step could not be taken; nothing was read then.
-        read: reader -> rows, or why there are none.
-        rows, deletes: what `tarn status` shows: rows in data files, and delete files.
+        failed: why the step failed; nothing was read then.
+        read: reader -> rows, or the error.
+        rows: number of rows in data files, as `tarn status` shows it.
+        deletes: number of delete files, as `tarn status` shows it.
     """
 
     failed: Exception | None = None
@@ -73,7 +74,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(clients: Clients) -> Mapping[tuple[str, str], Seen]:
-    """What came of every step on every table."""
+    """Result of every step on every table."""
     clients.catalog.create_namespace(NAMESPACE)
     found: dict[tuple[str, str], Seen] = {}
     with ThreadPoolExecutor(AT_ONCE) as writing, ThreadPoolExecutor(AT_ONCE * len(READERS)) as reading:
@@ -87,7 +88,7 @@ def seen(clients: Clients) -> Mapping[tuple[str, str], Seen]:
 
 
 def writers(clients: Clients) -> Mapping[str, Writer]:
-    """Who takes each table through the history."""
+    """Table -> the writer that takes it through the history."""
 
     def in_spark(sql: str) -> object:
         return clients.spark.sql(sql).collect()
@@ -105,7 +106,7 @@ def writers(clients: Clients) -> Mapping[str, Writer]:
 
 
 def _history(clients: Clients, table: str, writer: Writer, pool: ThreadPoolExecutor) -> dict[str, Seen]:
-    """One table through the whole history, or to the first step that fails."""
+    """Results of one table through the whole history, or up to the first step that fails."""
     writer.create(table)
     found: dict[str, Seen] = {}
     now = Content()
@@ -188,7 +189,7 @@ def test_fsck_finds_no_damage(seen: Mapping[tuple[str, str], Seen], clients: Cli
 
 
 def _taken(seen: Mapping[tuple[str, str], Seen], table: str, step: str) -> Seen:
-    """What came of a step that must have been taken."""
+    """Result of a step that must have succeeded."""
     for name in HISTORY:
         what = seen[table, name]
         if what.failed is not None:

@@ -1,4 +1,4 @@
-"""Rename, register, purge and properties, as each engine says them, on one lake."""
+"""Rename, register, purge and properties in each engine's syntax, on one lake."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_properties_of_tables_and_namespaces(
 
 @pytest.mark.parametrize("name", ["a b", "über uns", "with-dash", "TEST NS"])
 def test_odd_names_mean_the_same_to_both_engines(spark: SparkSession, trino_server: Trino, name: str) -> None:
-    """Trino 483 has Iceberg 1.11, which writes a space in a path as `+`; Spark has 1.12."""
+    """Trino 483 has Iceberg 1.11, which encodes a space in a path as `+`; Spark has 1.12."""
     theirs, mine = name.lower(), f"spark {name.lower()}"
     trino_server.rows(f'CREATE SCHEMA tarn."{theirs}"')
     trino_server.rows(f'CREATE TABLE tarn."{theirs}"."{theirs}" AS SELECT 1 AS id')

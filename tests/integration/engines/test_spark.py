@@ -1,4 +1,4 @@
-"""Spark's image: what a client of Connect does with tables, alone and beside Trino; what stays secret."""
+"""Spark's image: table operations of a Connect client, alone and beside Trino; secrets stay secret."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_way_to_change_a_table(spark: SparkSession, namespace: str, versio
         f"MERGE INTO {table} t USING (SELECT id + 990 AS id, 'm' AS name FROM range(20)) s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
-    # 900 are left, of 990..999 all but 993 are updated, 993 and 1000..1009 are new.
+    # 900 remain, of 990..999 all but 993 are updated, 993 and 1000..1009 are new.
     expected = (911, sum(i for i in range(1000) if i % 10 != 3) + 993 + sum(range(1000, 1010)), 20)
     ask = f"SELECT count(*), sum(id), count_if(name = 'm') FROM {table}"
     assert one(spark, ask) == expected
@@ -100,7 +100,7 @@ def test_the_settings_with_secrets_are_the_servers_alone(spark_server: DockerCon
 def test_without_the_token_nobody_comes_in(
     spark: SparkSession, spark_server: DockerContainer, lake: Lake, parameters: str
 ) -> None:
-    """None, another one, and the right one said in the wrong way; the client's own way is the control."""
+    """No token, a wrong one, and the right one in the wrong form; the client's own form is the control."""
     token = lake.secrets["spark"]["spark_token"]
     address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
     remote = address + parameters.format(token=token, other=token[::-1])

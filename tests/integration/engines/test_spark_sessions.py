@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect come and go, and the server is as it was before."""
+"""Spark Connect sessions come and go without leaving anything in the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def namespace(spark: SparkSession) -> str:
 
 @pytest.fixture
 def address(spark_server: DockerContainer, lake: Lake) -> str:
-    """Of the server, with its token where it has one."""
+    """Address of the server, with its token if it has one."""
     token = lake.secrets["spark"].get("spark_token")
     parameters = f"/;authorization=Bearer%20{token}" if token else ""
     return f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}{parameters}"
@@ -33,7 +33,7 @@ def one(spark: SparkSession, sql: str) -> tuple[Any, ...]:
 
 
 def clients_of_the_catalog(server: DockerContainer) -> int:
-    """How many connections to the catalog the server holds, open or half closed."""
+    """Number of connections to the catalog held by the server, open or half closed."""
     code, output = server.exec(["cat", "/proc/net/tcp", "/proc/net/tcp6"])
     assert code == 0
     rows = [row.split() for row in output.decode().splitlines()]
@@ -43,7 +43,7 @@ def clients_of_the_catalog(server: DockerContainer) -> int:
 def test_sessions_that_ended_leave_nothing_behind(
     spark: SparkSession, spark_server: DockerContainer, address: str, namespace: str
 ) -> None:
-    """Iceberg's own catalog keeps a client, its connection and a thread of each session for good."""
+    """Iceberg's own catalog keeps each session's client, connection and thread permanently."""
     table = f"{namespace}.visited"
     spark.sql(f"CREATE TABLE {table} (id BIGINT) USING iceberg")
     spark.sql(f"INSERT INTO {table} VALUES (1)")
@@ -84,9 +84,9 @@ def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(address: str
 def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
     lake: Lake, address: str, namespace: str
 ) -> None:
-    """As after an hour in which the catalog did not answer when the token was to be renewed.
+    """As after an hour in which the catalog did not answer when the token was due for renewal.
 
-    An engine that renews its token meanwhile is refused until it renews it again.
+    An engine that renews its token meanwhile is refused until its next renewal.
     """
 
     def names() -> str:

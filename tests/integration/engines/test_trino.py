@@ -1,4 +1,4 @@
-"""Trino's image: what a user does with tables, what it says when it cannot start, what it keeps to itself."""
+"""Trino's image: table operations of a user, messages when it cannot start, and secrets that stay secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.images import image
 
 @pytest.fixture(scope="module")
 def orders(trino_server: Trino) -> str:
-    """A table of the 15,000 made-up orders."""
+    """A table of the 15,000 generated orders."""
     trino_server.rows("CREATE SCHEMA tarn.trino_own")
     trino_server.rows("CREATE TABLE tarn.trino_own.orders AS SELECT * FROM tpch.tiny.orders")
     return "tarn.trino_own.orders"

@@ -1,4 +1,4 @@
-"""Tables that some client cannot open: rows or a known error, and our tools go on beside them."""
+"""Tables that some client cannot open: rows or a known error, while Tarn's tools handle the other tables."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TWO_ROWS = "INSERT INTO {t} VALUES (1, 'a'), (2, 'b')"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A table, and what everybody makes of it.
+    """A table, and each reader's result.
 
     Attributes:
-        maker: who runs the statements.
-        statements: make the table, with `{t}` for its name.
+        maker: the engine that runs the statements.
+        statements: create the table, with `{t}` for its name.
         values: column `v` of all rows.
-        limits: reader -> the limit that it runs into; the others see the values.
-        cannot: the limit that the last statement runs into.
+        limits: reader -> the limitation that it hits; the others see the values.
+        cannot: the limitation that the last statement hits.
     """
 
     maker: str
@@ -137,7 +137,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def made(clients: Clients) -> Mapping[str, Exception | None]:
-    """Every case's table, and why its last statement failed, if it did."""
+    """Every case's table, and the error of its last statement, if any."""
     clients.catalog.create_namespace(NAMESPACE)
     return {name: _make(clients, name, case) for name, case in CASES.items()}
 
@@ -153,7 +153,7 @@ def _make(clients: Clients, name: str, case: Case) -> Exception | None:
     try:
         if last is not None:
             run(last)
-    except Exception as error:  # whatever an engine raises is judged by the test
+    except Exception as error:  # the test checks whatever an engine raises
         if case.cannot is None:
             raise
         return error
@@ -189,7 +189,7 @@ def test_a_reader_sees_the_values_or_says_what_is_known(
     error = _error_of(lambda: clients.read(reader, table, columns))
     assert error is not None, f"{LIMITS[limit].who} can read {table} now: take it out of limits.py"
     assert LIMITS[limit].says in str(error)
-    if reader == "duckdb":  # our own tool names the table, the cause and the way out, and blames nobody else
+    if reader == "duckdb":  # Tarn's tool names table, cause and fix, and blames nothing else
         assert isinstance(error, InvalidError)
         assert table in error.message
         assert "minio" not in error.message
@@ -215,7 +215,7 @@ def test_deletes_of_a_trino_that_is_not_set_up_like_ours(clients: Clients) -> No
     clients.catalog.create_namespace_if_not_exists(NAMESPACE)
     table = f"{NAMESPACE}.delta_length"
     clients.trino.rows(f"CREATE TABLE {table} AS SELECT n AS id FROM UNNEST(sequence(1, 9)) AS t(n)")
-    # One row: a path that is there twice goes into a dictionary.
+    # One row: a path that occurs twice would be dictionary-encoded.
     clients.trino.rows(
         f"DELETE FROM {table} WHERE id = 2",
         session={"tarn.parquet_writer_delta_length_byte_array_encoding_enabled": "true"},

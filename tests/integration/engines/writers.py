@@ -1,4 +1,4 @@
-"""Every writer of the matrix: the steps of a history in its own words."""
+"""Every writer of the matrix: the steps of a history in its own syntax."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ ICEBERG: Mapping[str, IcebergType] = {
 
 
 class Writer(Protocol):
-    """Makes a table and takes steps on it."""
+    """Creates a table and applies steps to it."""
 
     def create(self, table: str) -> None:
-        """Make the table with the columns of the history, partitioned by kind."""
+        """Create the table with the columns of the history, partitioned by kind."""
 
     def take(self, table: str, step: Step, before: Content) -> None:
-        """Take a step on a table that holds `before`."""
+        """Apply a step to a table that holds `before`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What differs between SQL engines.
+    """Differences between SQL engines.
 
     Attributes:
         types: Iceberg type -> the engine's own.
-        create: statement for a table; `{table}` and `{columns}` are filled in.
+        create: statement that creates a table; `{table}` and `{columns}` are filled in.
         repartition: statements for `Repartition`.
         compact: statement for `Compact`; None if there is none.
     """
@@ -96,7 +96,7 @@ SPARK_TYPES = {**TRINO_TYPES, "string": "string", "timestamptz": "timestamp"}
 
 
 def trino(version: int) -> Dialect:
-    """Trino's words for a table of a format version."""
+    """Trino's dialect for a table of a format version."""
     return Dialect(
         types=TRINO_TYPES,
         create=f"CREATE TABLE {{table}} ({{columns}}) WITH (format_version = {version}, "
@@ -109,7 +109,7 @@ def trino(version: int) -> Dialect:
 
 
 def spark(version: int, mode: str | None) -> Dialect:
-    """Spark's words for a table of a format version; `mode` says how rows are changed, None leaves it."""
+    """Spark's dialect for a table of a format version; `mode` is the write mode, None keeps the default."""
     properties = {"format-version": str(version)}
     if mode is not None:
         properties |= {f"write.{what}.mode": mode for what in ("delete", "update", "merge")}
@@ -129,11 +129,11 @@ def spark(version: int, mode: str | None) -> Dialect:
 
 
 class SqlWriter:
-    """An engine that takes statements.
+    """An engine that executes SQL statements.
 
     Args:
-        run: runs one to its end.
-        dialect: its words.
+        run: executes one and waits for its end.
+        dialect: its SQL dialect.
     """
 
     def __init__(self, run: Callable[[str], object], dialect: Dialect) -> None:
@@ -200,7 +200,7 @@ class SqlWriter:
         if value is None:
             text = "NULL"
         elif isinstance(value, str):
-            # A quote is doubled for Trino and DuckDB; Spark takes it escaped.
+            # A quote is doubled for Trino and DuckDB; Spark requires it escaped.
             quote = "\\'" if self._dialect.types["string"] == "string" else "''"
             text = "'" + value.replace("'", quote) + "'"
         else:
@@ -213,7 +213,7 @@ class PyIceberg:
 
     Args:
         catalog: the lake.
-        version: format version of the tables that it makes.
+        version: format version of the tables that it creates.
     """
 
     def __init__(self, catalog: Catalog, version: int) -> None:
@@ -268,8 +268,8 @@ class Relay:
     """Several writers, each taking the next step on one table.
 
     Args:
-        writers: in turn; the first makes the table.
-        ahead: who of them takes the first step.
+        writers: they take turns; the table is created by the one that `ahead` names.
+        ahead: index of the writer that creates the table.
     """
 
     def __init__(self, writers: Sequence[Writer], ahead: int) -> None:
@@ -309,5 +309,5 @@ def _listed(ids: Sequence[int]) -> str:
 
 
 def plain_rows(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Rows as tuples in the order of their first value."""
+    """Rows as tuples, sorted by their first value."""
     return sorted((tuple(row) for row in rows), key=lambda row: row[0])

@@ -1,4 +1,4 @@
-"""Kafka, MinIO and the catalog of ours, and ingest beside them as the stack runs it."""
+"""Kafka, MinIO and the catalog from Tarn's images, and ingest beside them as the stack runs it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tarn.core.credentials import UIDS
 from tests.support.images import image
 
 with warnings.catch_warnings():
-    # kafka-python reads its message schemas with a function that Python 3.11 calls old.
+    # kafka-python reads its message schemas with a function that is deprecated in Python 3.11.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka import KafkaProducer
 
@@ -54,7 +54,16 @@ spec:
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Seconds until it held."""
+    """Seconds until the condition held.
+
+    Args:
+        what: name of the condition, for the error message.
+        holds: the condition.
+        timeout_s: the timeout, in seconds.
+
+    Raises:
+        AssertionError: it did not hold before the timeout.
+    """
     start_s = time.monotonic()
     while time.monotonic() - start_s < timeout_s:
         if holds():
@@ -64,7 +73,7 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> flo
 
 
 def hardened(name: str, **limits: Any) -> DockerContainer:
-    """One of our images with what docker-compose.yml takes away from it."""
+    """A container of one of Tarn's images with the hardening of docker-compose.yml."""
     container = DockerContainer(image(name)).with_tmpfs_mount("/tmp", "exec,size=128m")
     return container.with_kwargs(
         init=True,
@@ -77,7 +86,7 @@ def hardened(name: str, **limits: Any) -> DockerContainer:
 
 
 def holder(volume: str) -> DockerContainer:
-    """A container that keeps a volume mounted while its user ends and starts, and can write to it."""
+    """A container that keeps a volume mounted while its user stops and starts, and can write to it."""
     container = DockerContainer(image("services")).with_kwargs(user="0:0", network_mode="none")
     return container.with_volume_mapping(volume, "/data", "rw").with_command(["sleep", "3600"])
 
@@ -89,12 +98,12 @@ class Disk:
     holder: DockerContainer
 
     def fill(self) -> None:
-        """Take all room that is left."""
+        """Fill all remaining space."""
         self._run("dd if=/dev/zero of=/data/filler bs=64k; dd if=/dev/zero of=/data/filler2 bs=1k", 1)
         assert self.free_bytes() == 0
 
     def free(self) -> None:
-        """Give it back."""
+        """Release the space."""
         self._run("rm -f /data/filler /data/filler2", 0)
 
     def free_bytes(self) -> int:
@@ -108,16 +117,16 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A small stack of ours: each service called by its name in the network, each with its own secrets.
+    """A small stack: each service has its own name in the network and its own secrets.
 
     Attributes:
-        network: where they meet.
-        secrets: consumer to the volume that holds its secrets.
-        containers: by service.
-        disks: data volumes of a fixed size, by service.
-        s3: the store as the test reaches it.
-        catalog: the catalog as the test reaches it.
-        kafka: the broker as the test reaches it.
+        network: their common network.
+        secrets: consumer -> the volume that holds its secrets.
+        containers: service -> its container.
+        disks: service -> its data volume of a fixed size.
+        s3: address of the store for the test.
+        catalog: address of the catalog for the test.
+        kafka: address of the broker for the test.
     """
 
     network: Network
@@ -138,7 +147,7 @@ class Stack:
         return KafkaProducer(bootstrap_servers=self.kafka, **self.login().options(), acks="all", linger_ms=5)
 
     def secret(self, consumer: str, name: str) -> str:
-        """One secret, read by a container that may."""
+        """One secret, read by a container that has access to it."""
         command = ["docker", "run", "--rm", "--user=0", "--network=none", "--no-healthcheck"]
         command += [
             "-v",
@@ -150,7 +159,7 @@ class Stack:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
 
     def open(self) -> Catalog:
-        """The catalog, by pyiceberg, as the cli's principal."""
+        """A pyiceberg catalog, as the cli's principal."""
         return load_catalog(
             "lake",
             **{
@@ -174,7 +183,7 @@ def free_port() -> int:
 
 
 def init_of(secrets: dict[str, str], *options: str) -> DockerContainer:
-    """The service init for these volumes."""
+    """The init service for these volumes."""
     init = DockerContainer(image("services")).with_kwargs(user="0:0")
     init.with_command(["python", "-m", "tarn.bootstrap.init", *options])
     for consumer, volume in secrets.items():
@@ -183,7 +192,7 @@ def init_of(secrets: dict[str, str], *options: str) -> DockerContainer:
 
 
 def one_shot(container: DockerContainer) -> None:
-    """Runs a container to its end, which must be a good one."""
+    """Run a container to its end and require exit code 0."""
     with container:
         wrapped = container.get_wrapped_container()
         code = wrapped.wait(timeout=60)["StatusCode"]
@@ -192,13 +201,13 @@ def one_shot(container: DockerContainer) -> None:
 
 @pytest.fixture(scope="module")
 def disk_mib() -> dict[str, int]:
-    """How large the data volume of a service is; those that are not named have all of the machine's disk."""
+    """Size in MiB of a service's data volume; services not listed have all of the machine's disk."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def stack(disk_mib: dict[str, int]) -> Iterator[Stack]:
-    """Store, catalog and Kafka, with credentials made and rights given by our own one-shots."""
+    """Store, catalog and Kafka, with credentials and rights created by Tarn's own one-shot services."""
     client = docker.from_env()
     mark = uuid.uuid4().hex[:8]
     secrets = {consumer: f"tarn-test-{mark}-{consumer}" for consumer in UIDS}
@@ -229,7 +238,7 @@ def stack(disk_mib: dict[str, int]) -> Iterator[Stack]:
             catalog.with_env("TARN_S3_ENDPOINT_PUBLISHED", f"http://127.0.0.1:{s3_port}")
             catalog.ports["8182/tcp"] = ("127.0.0.1", catalog_port)  # type: ignore[assignment]
             running.enter_context(catalog)
-            # As in the compose file: a broker whose disk is full ends, and the engine starts it again.
+            # As in the compose file: a broker whose disk is full exits, and the engine restarts it.
             kafka = service("kafka", alias="kafka", mem_limit="1g", restart_policy={"Name": "unless-stopped"})
             kafka.with_volume_mapping(data["kafka"], "/data", "rw")
             kafka.with_env("TARN_KAFKA_ADVERTISED_PUBLISHED", f"127.0.0.1:{port}")
@@ -265,7 +274,7 @@ def health(container: Container) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
-    """A running ingest service, and what it works with."""
+    """A running ingest service and its environment."""
 
     container: DockerContainer
     stack: Stack
@@ -294,7 +303,7 @@ class Ingest:
         return found
 
     def caught_up(self, ends: dict[int, int]) -> bool:
-        """Whether the table holds everything up to these offsets."""
+        """Whether the table holds everything below these end offsets."""
         committed = self.status().get("committedOffsets", {})
         return {int(p): o for p, o in committed.items()} == ends
 
@@ -306,7 +315,7 @@ class Ingest:
 
 @pytest.fixture
 def ingest(stack: Stack, tmp_path: Path) -> Iterator[Ingest]:
-    """A new ingest service; the tables and topics of earlier ones are there."""
+    """A new ingest service; the tables and topics of earlier ones still exist."""
     (tmp_path / "orders.yaml").write_text(SPEC)
     tmp_path.chmod(0o755)
     container = hardened("services", mem_limit="512m", user=f"{UID}:{UID}")

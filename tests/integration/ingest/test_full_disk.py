@@ -1,6 +1,6 @@
-"""The disks of the store and of the log run full: nothing is lost or half-made, and it heals by itself.
+"""The disks of the store and of Kafka's log fill up: nothing is lost or half-done, and both recover unaided.
 
-The volumes are file systems of a fixed size; a container beside takes what room is left and gives it back.
+The volumes are file systems of a fixed size; a helper container takes the remaining space and releases it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.integration.ingest.test_ingest import Ledger, ends_now
 from tests.support.containers import LogKeeper
 
 with warnings.catch_warnings():
-    # kafka-python reads its message schemas with a function that Python 3.11 calls old.
+    # kafka-python reads its message schemas with a function that is deprecated in Python 3.11.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
@@ -30,18 +30,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:(read_text|open_text) is depreca
 
 @pytest.fixture(scope="module")
 def disk_mib() -> dict[str, int]:
-    """The metadata log of Kafka alone takes some 30 MiB."""
+    """Sizes in MiB; the metadata log of Kafka alone takes some 30 MiB."""
     return {"minio": 96, "kafka": 192}
 
 
 def places(ingest: Ingest) -> Counter[tuple[int, int]]:
-    """Where each row of the table came from."""
+    """Partition and offset of each row of the table, counted."""
     rows = ingest.stack.open().load_table("bronze.orders").scan().to_arrow().to_pylist()
     return Counter((r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in rows)
 
 
 def good(ledger: Ledger) -> set[tuple[int, int]]:
-    """Where the readable records are that Kafka has acknowledged."""
+    """Partition and offset of the readable records that Kafka has acknowledged."""
     return {place for place, (_, ok) in ledger.sent.items() if ok}
 
 
@@ -82,7 +82,7 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
 def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
     ingest: Ingest, log_keeper: LogKeeper
 ) -> None:
-    """The broker ends, the engine starts it again and again; with room it recovers its log by itself."""
+    """The broker exits, the engine restarts it repeatedly; given space it recovers its log unaided."""
     start, ledger, disk = ends_now(ingest), Ledger(seed=7), ingest.stack.disks["kafka"]
     kafka = ingest.stack.wrapped("kafka")
     log_keeper.expect_errors(kafka.short_id)
@@ -106,7 +106,7 @@ def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
 
 
 def fill_by_sending(ingest: Ingest, ledger: Ledger, disk: Disk) -> int:
-    """Take the room of the log, then send until a record is refused; how many were."""
+    """Fill the log's disk, then send until a record is rejected; returns the number of rejected records."""
     producer: Any = KafkaProducer(
         bootstrap_servers=ingest.stack.kafka,
         **ingest.stack.login().options(),

@@ -1,4 +1,4 @@
-"""Topic to table through our images: every record once, whatever is killed or frozen on the way."""
+"""Topic to table with Tarn's images: every record once, whatever is killed or frozen meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTITIONS = 3
 
 
 class Ledger:
-    """What was sent and acknowledged: per partition and offset, the value, and whether it is good."""
+    """Sent and acknowledged records: per partition and offset, the value, and whether it is good."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -55,7 +55,7 @@ def ends_now(ingest: Ingest) -> dict[int, int]:
 
 
 def audit(ingest: Ingest, ledger: Ledger) -> dict[str, int]:
-    """Compares the ledger with the tables, read by pyiceberg; the counts."""
+    """Compare the ledger with the tables, read by pyiceberg; returns the counts."""
     lake = ingest.stack.open()
     rows = lake.load_table("bronze.orders").scan().to_arrow().to_pylist()
     letters = lake.load_table("ops.dead_letters").scan().to_arrow().to_pylist()
@@ -83,7 +83,7 @@ def audit(ingest: Ingest, ledger: Ledger) -> dict[str, int]:
 def test_every_record_is_in_the_table_once_however_often_ingest_is_killed(
     ingest: Ingest, record_property: Any
 ) -> None:
-    """kill -9 by chance while records keep coming; then stopped politely, and started once more."""
+    """kill -9 at random while records keep arriving; then stopped gracefully, and restarted once more."""
     start = ends_now(ingest)
     ledger = Ledger(seed=1)
     producer = ingest.stack.producer()
@@ -117,7 +117,7 @@ def test_every_record_is_in_the_table_once_however_often_ingest_is_killed(
 
 @pytest.mark.parametrize("frozen", ["minio", "catalog", "kafka"])
 def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, ingest: Ingest) -> None:
-    """Frozen with its port open: unhealthy, says why, and goes on by itself when the dependency does."""
+    """Frozen with its port open: unhealthy, with the reason, and recovers unaided with the dependency."""
     named = {"minio": "store", "catalog": "catalog", "kafka": "kafka"}[frozen]
     eventually("healthy at first", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
     start = ends_now(ingest)
@@ -145,7 +145,7 @@ def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, inge
 
 
 def test_a_password_that_kafka_does_not_take_shows_and_heals_with_the_broker(ingest: Ingest) -> None:
-    """Renewed while both run: the broker takes it when it starts, ingest by itself."""
+    """Renewed while both run: the broker reads it when it starts, ingest without a restart."""
     eventually("healthy at first", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
     start, ledger = ends_now(ingest), Ledger(seed=5)
     producer = ingest.stack.producer()

@@ -1,4 +1,4 @@
-"""One broker of ours, as docker-compose.yml runs it, with secrets made for the test."""
+"""One broker from Tarn's image, run as in docker-compose.yml, with secrets made for the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tarn.adapters.kafka_login import Login
 from tarn.core.kafka_users import ADMIN, USERS
 from tests.support.images import image
 
-# kafka-python reads its message schemas, at import and at first use, with a function Python calls old.
+# kafka-python reads its message schemas, at import and at first use, with a function deprecated in Python.
 OLD = "(read_text|open_text) is deprecated"
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
@@ -32,10 +32,15 @@ HEALTHY_WITHIN_S = 60.0
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> None:
-    """Return as soon as it holds.
+    """Return as soon as the condition holds.
+
+    Args:
+        what: name of the condition, for the error message.
+        holds: the condition.
+        timeout_s: the timeout, in seconds.
 
     Raises:
-        AssertionError: it never did within the timeout.
+        AssertionError: it did not hold before the timeout.
     """
     until_s = time.monotonic() + timeout_s
     while time.monotonic() < until_s:
@@ -46,7 +51,7 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> Non
 
 
 def free_port() -> int:
-    """A port that was free a moment ago: the broker must be told its published address before it starts."""
+    """A port that was free a moment ago: the broker's advertised address must be known before it starts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -54,18 +59,18 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """The broker's secret files, in a folder that its container sees.
+    """The broker's secret files, in a folder visible to its container.
 
     Attributes:
-        folder: where they are.
-        passwords: user to password, as written last.
+        folder: the folder.
+        passwords: user -> password, as last written.
     """
 
     folder: Path
     passwords: dict[str, str] = field(default_factory=dict)
 
     def write(self, **passwords: str) -> None:
-        """Write them, with these passwords changed."""
+        """Write the files, with these passwords changed."""
         self.passwords.update({u: secrets.token_urlsafe(32) for u in USERS if u not in self.passwords})
         self.passwords.update(passwords)
         self.folder.mkdir(exist_ok=True)
@@ -88,8 +93,8 @@ class Broker:
 
     Attributes:
         container: its container.
-        address: `host:port` of the listener for the host, as the test reaches it.
-        inside: the same of the listener for containers.
+        address: `host:port` of the listener for the host, for use by the test.
+        inside: `host:port` of the listener for containers, for use by the test.
         secrets: its secret files.
     """
 
@@ -99,38 +104,38 @@ class Broker:
     secrets: Secrets
 
     def options(self, user: str = "cli", **changes: str) -> dict[str, Any]:
-        """The settings of a client of this user; kafka-python's words may be changed."""
+        """The kafka-python settings of a client of this user; `changes` override them."""
         login = Login(user=user, password=self.secrets.passwords.get(user, "no such user"))
         return {"bootstrap_servers": self.address, **login.options(), **changes}
 
     def health(self) -> str:
-        """What the engine says about its health."""
+        """Its health, as the engine reports it."""
         self.container.reload()
         return str(self.container.attrs["State"]["Health"]["Status"])
 
     def health_line(self) -> str:
-        """What the last finished check printed."""
+        """The output of the last finished health check."""
         self.container.reload()
         return str(self.container.attrs["State"]["Health"]["Log"][-1]["Output"]).strip()
 
     def await_health(self, status: str, timeout_s: float = HEALTHY_WITHIN_S) -> None:
-        """Return as soon as the engine says so."""
+        """Return as soon as the engine reports this status."""
         eventually(status, lambda: self.health() == status, timeout_s=timeout_s)
 
     def restart(self) -> None:
-        """Stop it politely, start it, and return when it is healthy."""
+        """Stop it gracefully, start it, and return when it is healthy."""
         self.container.stop(timeout=15)
         self.container.start()
         self.await_health("healthy")
 
     def make_topic(self, name: str, partitions: int = 2) -> None:
-        """Make a topic."""
+        """Create a topic."""
         admin = KafkaAdminClient(**self.options())
         admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])
         admin.close()
 
     def send(self, topic: str, records: list[bytes]) -> int:
-        """How many of the records were acknowledged."""
+        """Produce the records; returns how many were acknowledged."""
         producer = KafkaProducer(**self.options(), acks="all")
         waiting = [producer.send(topic, record, partition=i % 2) for i, record in enumerate(records)]
         producer.flush(timeout=30)
@@ -155,7 +160,7 @@ class Broker:
 
 
 def hardened(secret_files: Secrets, port: int, inside_port: int, data: str | None = None) -> DockerContainer:
-    """Our image with what docker-compose.yml takes away from it, both of its listeners published."""
+    """A container of Tarn's image with the hardening of docker-compose.yml; both listeners are published."""
     container = DockerContainer(image("kafka"))
     container.with_tmpfs_mount("/tmp", "exec,size=128m")
     container.with_env("TARN_KAFKA_ADVERTISED_PUBLISHED", f"127.0.0.1:{port}")
@@ -187,11 +192,11 @@ def running(
     """A broker.
 
     Args:
-        folder: where its secrets are.
-        data: the volume of its log; none for one of its own.
-        over: files of the host, and the files of the image that they take the place of.
+        folder: the folder of its secrets.
+        data: the volume of its log; None for one of its own.
+        over: files of the host -> the files of the image that they replace.
         without: a secret that it does not get.
-        healthy: wait until it is.
+        healthy: wait until it is healthy.
     """
     secret_files = Secrets(folder=folder)
     secret_files.write()

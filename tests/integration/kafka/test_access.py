@@ -1,4 +1,4 @@
-"""Who gets in at the broker, and who may do what: the table of tarn.core.kafka_users, tried pair by pair."""
+"""Authentication and authorization of the broker: the table of tarn.core.kafka_users, tried pair by pair."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_every_user_of_the_table_gets_in_with_its_own(broker: Broker) -> None:
 
 
 def test_the_loopback_of_the_container_is_no_back_door(broker: Broker) -> None:
-    """The broker's own listeners are bound to the loopback, and ask for the admin's password there too."""
+    """The broker's own listeners are bound to the loopback, and require the admin's password there too."""
     code = (
         "import sys; sys.path.insert(0, '/opt/tarn/probe')\n"
         "from kafka import Broker\n"
@@ -163,7 +163,7 @@ def test_the_command_line_tells_a_wrong_password(broker: Broker, tmp_path: Path)
 
 
 class Clients:
-    """One user's clients, and everything that it could ask for: an action returns, or is refused."""
+    """One user's clients, and every action that it could try: an action returns, or is refused."""
 
     def __init__(self, broker: Broker, user: str) -> None:
         self.user = user
@@ -176,8 +176,8 @@ class Clients:
         self.admin.close()
         self._bare.__exit__(None, None, None)
 
-    # The library's consumer waits for ever for a topic that it may not see, and its producer asks for more
-    # than to write: what counts is what the broker says to the request itself.
+    # The library's consumer waits indefinitely for a topic that it may not see, and its producer requires
+    # more rights than write: only the broker's response to the request itself counts.
     def read(self, topic: str) -> None:
         """One Fetch (version 4) of the topic's first record."""
         body = struct.pack(">iiiib", -1, 100, 1, 1_000_000, 0)
@@ -187,7 +187,7 @@ class Clients:
         refuse(code_of_partition(answer))
 
     def write(self, topic: str) -> None:
-        """One Produce (version 3) without a record: who may write is told that it is invalid."""
+        """One Produce (version 3) without a record: invalid, an error that only authorized users get."""
         body = struct.pack(">hhi", -1, -1, 5_000) + one(text(topic) + one(struct.pack(">ii", 0, 0)))
         code = code_of_partition(Reader(self._bare.ask(0, 3, body)))
         assert code in (TopicAuthorizationFailedError.errno, INVALID_RECORD), code
@@ -259,7 +259,7 @@ def one(item: bytes) -> bytes:
 
 
 def code_of_partition(answer: Reader) -> int:
-    """The error code of the one partition of the one topic of an answer to Fetch or Produce."""
+    """The error code of the only partition of the only topic in a response to Fetch or Produce."""
     assert answer.take(">i") == 1
     answer.text()
     assert answer.take(">i") == 1
@@ -268,7 +268,7 @@ def code_of_partition(answer: Reader) -> int:
 
 
 def refuse(code: int) -> None:
-    """Raise what the broker's error code says; nothing for none."""
+    """Raise the exception of the broker's error code; nothing for 0."""
     if code:
         raise for_code(code)()
 
@@ -328,7 +328,7 @@ MAY = {
 
 @pytest.fixture(scope="module")
 def topics(broker: Broker) -> None:
-    """What the actions are about is there; the broker's own topic too, once a group wrote an offset."""
+    """Create the objects of all actions; the broker's own topic appears once a group wrote an offset."""
     cli = Clients(broker, "cli")
     about = (OTHER, OWN, *(f"{kind}-{user}" for kind in ("for", "wide") for user in (*USERS, STRANGER)))
     cli.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1) for topic in about])
@@ -337,13 +337,13 @@ def topics(broker: Broker) -> None:
 
 
 def allowed(broker: Broker, user: str) -> set[str]:
-    """What a user may do, each action tried; any error but a refusal is a fault of the test."""
+    """The actions that a user may do, by trying each; any error but a refusal is a fault of the test."""
     clients = Clients(broker, user)
     found = set()
     try:
         for name, action in actions(user).items():
             with contextlib.suppress(AuthorizationError):
-                with contextlib.suppress(GroupIdNotFoundError):  # looked for, so it was allowed to
+                with contextlib.suppress(GroupIdNotFoundError):  # it was looked up, so it was allowed
                     action(clients)
                 found.add(name)
     finally:
@@ -382,7 +382,7 @@ print(admin.create_acls([acl]))
 
 
 def as_admin(broker: Broker, code: str) -> None:
-    """Run Python in the broker's container, where the admin's password is."""
+    """Run Python in the broker's container, which has the admin's password."""
     code, said = broker.container.exec_run(["python3", "-c", AS_ADMIN + code])
     assert code == 0, said.decode()
 
@@ -416,7 +416,7 @@ def test_a_start_takes_renewed_passwords_and_removes_who_is_not_in_the_table(
 
 
 def test_a_log_from_before_there_were_users_keeps_its_records(tmp_path: Path) -> None:
-    """The previous version's settings, on our image: everybody in, no rights asked for."""
+    """The previous version's settings, on the current image: no authentication, no authorization."""
     client = docker.from_env()
     volume = client.volumes.create(f"tarn-test-{uuid.uuid4().hex[:8]}")
     kept = (ROOT / "services/kafka/server.properties").read_text(encoding="utf-8").replace("\\\n", "")
@@ -465,7 +465,7 @@ def test_a_log_from_before_there_were_users_keeps_its_records(tmp_path: Path) ->
 
 
 def cluster_of(options: dict[str, Any]) -> str | None:
-    """The cluster's id; None while nobody answers."""
+    """The cluster's id; None while the broker does not answer."""
     try:
         admin = KafkaAdminClient(**options, bootstrap_timeout_ms=2_000)
     except KafkaError:
@@ -477,7 +477,7 @@ def cluster_of(options: dict[str, Any]) -> str | None:
 
 
 def allowed_only_to_log_in(broker: Broker) -> bool:
-    """Whether the listener that was open to everybody answers nothing any more."""
+    """Whether the listener that was open to all no longer answers without a login."""
     with Bare(*address(broker, "published"), timeout_s=5) as bare:
         try:
             bare.ask(*METADATA_OF_ALL)

@@ -1,4 +1,4 @@
-"""Our Kafka as the stack relies on it: no topic by accident, nothing acknowledged lost, true health."""
+"""Kafka as the stack relies on it: no accidental topics, no acknowledged record lost, accurate health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MinIO of ours for each module, run as the stack runs it: not root, only /data and /tmp can be written."""
+"""One MinIO from Tarn's image per module, run as in the stack: not root, only /data and /tmp writable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Server:
 
     Attributes:
         container: the container.
-        address: `host:port` as the test reaches it.
+        address: `host:port` for use by the test.
         user: the root user.
         password: its password.
         secrets_dir: the folder mounted as secrets.
@@ -37,13 +37,13 @@ class Server:
     secrets_dir: Path
 
     def health(self) -> str:
-        """What the engine says about its health."""
+        """Its health, as the engine reports it."""
         wrapped = self.container.get_wrapped_container()
         wrapped.reload()
         return str(wrapped.attrs["State"]["Health"]["Status"])
 
     def health_line(self) -> str:
-        """What the last finished check printed."""
+        """The output of the last finished health check."""
         wrapped = self.container.get_wrapped_container()
         wrapped.reload()
         log = wrapped.attrs["State"]["Health"]["Log"]
@@ -51,10 +51,15 @@ class Server:
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Seconds until it held.
+    """Seconds until the condition held.
+
+    Args:
+        what: name of the condition, for the error message.
+        holds: the condition.
+        timeout_s: the timeout, in seconds.
 
     Raises:
-        AssertionError: it never did within the timeout.
+        AssertionError: it did not hold before the timeout.
     """
     start_s = time.monotonic()
     while time.monotonic() - start_s < timeout_s:
@@ -65,7 +70,7 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> flo
 
 
 def write_secrets(folder: Path, **values: str) -> None:
-    """Secret files that uid 10001 can read although the test may not give them away."""
+    """Write secret files readable by uid 10001, although the test may not change their owner."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     for name, value in values.items():
@@ -76,7 +81,7 @@ def write_secrets(folder: Path, **values: str) -> None:
 
 
 def hardened(secrets_dir: Path) -> DockerContainer:
-    """Our image with what docker-compose.yml takes away from it."""
+    """A container of Tarn's image with the hardening of docker-compose.yml."""
     container = DockerContainer(os.environ.get("TARN_TEST_MINIO_IMAGE") or image("minio"))
     container.with_volume_mapping(str(secrets_dir), "/run/tarn/secrets", "ro")
     container.with_tmpfs_mount("/tmp", "size=64m")

@@ -1,7 +1,7 @@
-"""The control of test_signatures: on a build without our patches the same requests are let in.
+"""Control for test_signatures: a build without Tarn's patches accepts the same requests.
 
-Not collected by itself, because it builds a second image (half a minute with a warm build cache, else three
-minutes). Run it after a change of the patches or of MinIO's version:
+It is not collected automatically, because it builds a second image (half a minute with a warm build cache,
+else three minutes). Run it after changing the patches or MinIO's version:
 
     TARN_BASE=<the base image> .venv/bin/pytest tests/integration/minio/control.py
 """
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module", autouse=True)
 def unpatched() -> Iterator[None]:
-    """The image without patches takes the place of ours."""
+    """Replace Tarn's image by the one without patches."""
     base = os.environ.get("TARN_BASE", "debian:trixie-slim")
     command = ["docker", "build", "-q", "--build-arg", f"BASE={base}", "--build-arg", "MINIO_PATCHED=no"]
     command += ["-f", "minio/Dockerfile", "-t", IMAGE, "."]

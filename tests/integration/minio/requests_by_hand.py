@@ -1,4 +1,4 @@
-"""S3 requests put together by hand, so that they can be wrong in the one way that matters."""
+"""S3 requests built by hand, so that they can be wrong in exactly one way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REGION = "us-east-1"
 def send(
     method: str, address: str, target: str, headers: dict[str, str], body: bytes = b""
 ) -> tuple[int, dict[str, str], str]:
-    """Status, headers (lower case) and text of the answer."""
+    """Status, headers (lower case) and text of the response."""
     connection = http.client.HTTPConnection(address, timeout=20)
     try:
         connection.request(method, target, body=body or None, headers=headers)
@@ -42,7 +42,7 @@ def sign(
     headers: dict[str, str] | None = None,
     payload: str = "UNSIGNED-PAYLOAD",
 ) -> dict[str, str]:
-    """Headers with a right signature of this user."""
+    """Headers with a valid signature of this user."""
     now = datetime.datetime.now(datetime.UTC)
     unsigned = {
         "Host": address,
@@ -63,14 +63,14 @@ def sign(
 
 
 def forge(signed: dict[str, str]) -> dict[str, str]:
-    """The same headers with a signature that nobody made."""
+    """The same headers with an invalid signature."""
     made_up = re.sub(r"Signature=[0-9a-f]{64}", f"Signature={'0' * 64}", signed["Authorization"])
     assert made_up != signed["Authorization"]
     return {**signed, "Authorization": made_up}
 
 
 def with_trailer(content: bytes) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an upload in chunks with a checksum at its end and no signature on either."""
+    """Headers and body of a chunked upload with a trailing checksum, neither of them signed."""
     checksum = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
     body = f"{len(content):x}\r\n".encode() + content + b"\r\n0\r\n"
     body += f"x-amz-checksum-crc32:{checksum}\r\n\r\n".encode()
@@ -93,18 +93,18 @@ def archive(name: str, content: bytes) -> bytes:
 
 
 def credential_in_query(user: str) -> str:
-    """A query that names a user and proves nothing."""
+    """A query string that names a user without a signature."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d")
     return "X-Amz-Credential=" + quote(f"{user}/{day}/{REGION}/s3/aws4_request", safe="")
 
 
-# -- the attacks: each gives the status of the write, which must not be 200 ---------------------------------
+# -- the attacks: each returns the status of the write, which must not be 200 -------------------------------
 
 
 def forged_extract(address: str, bucket: str, user: str) -> int:
-    """CVE-2026-40344: a tar to be unpacked, with a made-up signature.
+    """CVE-2026-40344: a tar to be unpacked, with a forged signature.
 
-    The body is the bare tar: a server with the hole does not take the chunks apart either.
+    The body is the bare tar: a vulnerable server does not parse the chunks either.
     """
     headers = {"X-Amz-Meta-Snowball-Auto-Extract": "true"}
     target = f"/{bucket}/forged.tar"
@@ -122,7 +122,7 @@ def unsigned_by_query(address: str, bucket: str, user: str) -> int:
 
 
 def signed_by_one_for_another(address: str, target: str, *, user: str, password: str, other: str) -> int:
-    """A right signature of one user in the header, another user's name in the query."""
+    """A valid signature of one user in the header, another user's name in the query."""
     named = f"{target}?{credential_in_query(other)}"
     return send("PUT", address, named, sign("PUT", address, named, user=user, password=password), b"forged")[
         0

@@ -1,4 +1,4 @@
-"""Our MinIO as the stack relies on it: credentials, hardening, conditional writes, rights, health."""
+"""MinIO as the stack relies on it: credentials, hardening, conditional writes, rights, health."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bucket(server: Server) -> str:
 
 
 def put(server: Server, target: str, body: bytes, **condition: str) -> tuple[int, str]:
-    """Status and ETag of a write under a condition (`if_match` or `if_none_match`)."""
+    """Status and ETag of a conditional write (`if_match` or `if_none_match`)."""
     headers = {name.replace("_", "-"): value for name, value in condition.items()}
     signed = sign("PUT", server.address, target, user=server.user, password=server.password, headers=headers)
     status, found, _ = send("PUT", server.address, target, signed, body)
@@ -143,7 +143,7 @@ def test_a_swap_of_what_is_not_there_is_refused(server: Server, bucket: str) -> 
 
 
 def race(write):
-    """The answers to `RACERS` writes of different bodies, started together."""
+    """The responses to `RACERS` writes of different bodies, started together."""
     barrier, answers = threading.Barrier(RACERS), []
 
     def racer() -> None:
@@ -204,7 +204,7 @@ def test_a_revoked_key_is_unhealthy_in_time_and_healthy_again(server: Server) ->
 def test_a_paused_server_is_healthy_soon_after(server: Server) -> None:
     wrapped = server.container.get_wrapped_container()
     wrapped.pause()
-    time.sleep(LIMITS.gap_s_max)  # a shorter pause the check cannot tell from the engine's own
+    time.sleep(LIMITS.gap_s_max)  # the engine's own pauses are shorter than this
     eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
     wrapped.unpause()
     eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)

@@ -1,4 +1,4 @@
-"""A write without a right signature is refused, on every path by which a body can come in."""
+"""A write without a valid signature is rejected, on every path by which a body can arrive."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_user_cannot_act_as_the_one_its_query_names(server: Server, bucket: st
     status = signed_by_one_for_another(
         server.address, target, user=reader, password=password, other=server.user
     )
-    assert status == 400  # two ways of saying who asks: refused before anybody asks which one is meant
+    assert status == 400  # two credentials in one request: rejected before either is used
     assert keys(server, bucket) == []
 
 

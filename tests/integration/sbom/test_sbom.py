@@ -1,4 +1,4 @@
-"""What each image holds, as it is written down: valid CycloneDX, nothing missing that the build pinned."""
+"""Content of each image's SBOM: valid CycloneDX, with every component that the build pinned."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_image_tells_what_it_holds(name: str) -> None:
 
 
 def test_minio_is_built_without_what_no_lake_needs() -> None:
-    """minio/without: two fifths of the compiling, half of the program, and every hole that those have."""
+    """minio/without: two fifths of the build time, half of the binary, and their vulnerabilities."""
     held = {c["purl"].partition("@")[0] for c in bill_of("minio")["components"] if "pkg:golang/" in c["purl"]}
     assert "pkg:golang/github.com/minio/minio" in held
     left_out = ("cloud.google.com/", "elastic/go-elasticsearch", "minio/console", "goccy/go-json", "azblob")
@@ -73,6 +73,6 @@ def test_every_python_package_comes_from_the_lock(name: str) -> None:
     locked = {f"pkg:pypi/{p['name']}@{p['version']}" for p in lock["package"] if "version" in p}
     held = {c["purl"]: c["properties"] for c in bill_of(name)["components"] if "pkg:pypi/" in c["purl"]}
     assert len(held) > 10
-    # A package may carry another one inside; that is told, too, but the lock knows the outer one only.
+    # A package may contain another one; that one is listed too, but the lock knows only the outer one.
     carried = {purl for purl, facts in held.items() if "/_vendor/" in facts[0]["value"]}
     assert set(held) - carried <= locked

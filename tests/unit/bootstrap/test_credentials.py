@@ -1,4 +1,4 @@
-"""Credentials stay consistent: after a crash at any write, a lost volume, a stranger's volume."""
+"""Credentials stay consistent after a crash at any write, a lost volume, or a foreign volume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ URL_SAFE = set(string.ascii_letters + string.digits + "-_")
 
 
 def chance(seed: int):
-    """A repeatable stream of bytes that never gives the same block twice."""
+    """A reproducible stream of bytes that never repeats a block."""
     blocks = itertools.count()
 
     def random_bytes(count: int) -> bytes:
@@ -55,7 +55,7 @@ KAFKA_FILES = {"kafka_user", "kafka_password"}
 
 
 def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
-    """Written from docs/reference.md, without the code under test."""
+    """Check against docs/reference.md, without the code under test."""
     assert {c: set(f) for c, f in volumes.items()} == {
         "minio": {"root_user", "root_password"},
         "bootstrap": {*("root_user", "root_password", "store_users.json", "store_users_added.json")},
@@ -89,7 +89,7 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     for name in ("root_user", "root_password"):
         assert volumes["minio"][name] == volumes["bootstrap"][name]
     users = json.loads(volumes["bootstrap"]["store_users.json"])
-    # What a release before the reaper compares it with, and refuses where it differs.
+    # What a release before the reaper compares, refusing to start if it differs.
     assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper"}
     added = json.loads(volumes["bootstrap"]["store_users_added.json"])
     assert set(added) == {"reaper"}
@@ -138,7 +138,7 @@ def test_every_secret_has_32_random_bytes_and_its_own_value():
 
 @pytest.mark.parametrize("crash_after", [0, 1, 2])
 def test_a_user_in_the_file_of_former_releases_moves_to_its_own_and_keeps_its_keys(crash_after: int):
-    """As the releases with the first reaper wrote it, which the release before them refuses."""
+    """As written by the releases with the first reaper, and rejected by the release before them."""
     volumes = made(1)
     own = volumes["bootstrap"]
     reaper = json.loads(own.pop("store_users_added.json"))
@@ -153,7 +153,7 @@ def test_a_user_in_the_file_of_former_releases_moves_to_its_own_and_keeps_its_ke
 
 
 def test_going_back_to_the_release_before_the_reaper_and_on_again_changes_nothing():
-    """That release neither reads nor removes a file that it does not know."""
+    """That release neither reads nor removes unknown files."""
     volumes = made(1)
     assert plan(volumes, random_bytes=chance(2)) == ()
     lost = {**volumes, "bootstrap": {**volumes["bootstrap"]}}
@@ -194,7 +194,7 @@ def test_a_crash_after_each_single_write_of_the_first_start(crash_after: int):
 
 
 def assert_nothing_handed_out_changed(before, after) -> None:
-    """Nothing that exists changes, but for the principals list, which may only swap entries nobody holds."""
+    """Require that no existing file changes, except unused entries of the principals list."""
     for consumer, files in before.items():
         for name, content in files.items():
             if name != "principals.json":

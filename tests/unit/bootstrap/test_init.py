@@ -1,4 +1,4 @@
-"""init on real folders: whole files or none, owners and modes, crashes between any two steps, exit codes."""
+"""init on real folders: complete files or none, owners, modes, crashes between any two steps, exit codes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tarn.core.errors import InvalidError, UnavailableError
 
 
 class CrashError(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 class Owners:
-    """Records who a file was given to, by inode, so that the test needs no rights."""
+    """Records the owner that each file was given, by inode, so that the test needs no privileges."""
 
     def __init__(self) -> None:
         self.by_inode: dict[int, tuple[int, int]] = {}
@@ -105,7 +105,7 @@ def steps_of_a_first_start(folder: Path) -> int:
 def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    # Only the process crashes here; thousands of real syncs take a minute on a busy disk.
+    # Only the process crashes here; thousands of real fsyncs take a minute on a busy disk.
     monkeypatch.setattr("tarn.bootstrap.volumes.os.fsync", lambda descriptor: None)
     steps = steps_of_a_first_start(tmp_path / "count")
     assert steps == 44 * 5
@@ -199,7 +199,7 @@ def test_no_secret_is_logged(root: Path, capsys, monkeypatch):
     assert [line["file"] for line in lines if line["event"] == "secret written"].count("root_password") == 2
     assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 44, "service": "init"}
     for path, text in contents(root).items():
-        if not path.endswith("/kafka_user"):  # a name
+        if not path.endswith("/kafka_user"):  # not a secret
             assert text not in json.dumps(lines), path
 
 

@@ -1,4 +1,4 @@
-"""The table of Kafka's users as rules, and what a broker needs so that it has exactly these."""
+"""The table of Kafka's users as ACL rules, and the changes that a broker needs to match it exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets go out of texts by their values, in every form in which they may stand there."""
+"""Secrets are removed from texts by value, in every encoding in which they may occur."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def area_of(key: str) -> Area:
 
 @dataclass
 class MemoryStore:
-    """Enforces the reference's table, or whatever rights a test gives it."""
+    """Enforces the access rights of the reference's table, or those that a test sets."""
 
     rights: Mapping[str, Mapping[Area, frozenset[Action]]] = field(default_factory=lambda: RIGHTS)
     policies: dict[str, Mapping[str, object]] = field(default_factory=dict)

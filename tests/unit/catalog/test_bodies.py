@@ -1,4 +1,4 @@
-"""A body's weight is an upper bound of what it becomes; a budget is never exceeded and serves in order."""
+"""A body's weight is an upper bound of its memory; a budget is never exceeded and serves in FIFO order."""
 
 from __future__ import annotations
 

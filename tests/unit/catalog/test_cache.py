@@ -1,4 +1,4 @@
-"""What the catalog remembers: its real weight, one line of versions per table, and no dead ones."""
+"""The catalog's cache: real sizes, one line of versions per table, and no stale ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "r
 
 
 def snapshot(number: int, parent: int | None, location: str) -> dict[str, Any]:
-    """As ingest's commits make them."""
+    """A snapshot as ingest's commits create them."""
     found = {
         "snapshot-id": 4_000_000_000_000_000_000 + number,
         "sequence-number": number,
@@ -42,7 +42,7 @@ def snapshot(number: int, parent: int | None, location: str) -> dict[str, Any]:
 
 
 def grow(catalog: Catalog, first: int, count: int) -> None:
-    """One commit that adds so many snapshots."""
+    """Commit once, adding `count` snapshots."""
     meta = catalog.tables.load(SLOT).parsed
     head = meta["current-snapshot-id"]
     parent = None if head in (-1, None) else head
@@ -93,7 +93,7 @@ def test_the_current_version_is_not_pushed_out_by_a_commit_under_way() -> None:
     catalog = lake()
     current = catalog.tables.load(SLOT)
     catalog.core.write_metadata(f"{current.location.rpartition('/')[0]}/00001-lost.metadata.json", {"a": 1})
-    catalog.core.store = MemoryStore()  # nothing can be read from it
+    catalog.core.store = MemoryStore()  # it is empty
     assert catalog.core.metadata(current.location) is current
 
 

@@ -1,4 +1,4 @@
-"""Tables that say how many snapshots they keep stay of one size; what somebody needs stays all the same."""
+"""Tables with snapshot retention keep a bounded size; snapshots still needed are kept all the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table(**properties: str) -> Json:
 
 
 def grown(meta: Json, first: int, last: int, *, every_ms: int, position: str = "x" * 200) -> Json:
-    """After a commit for each number, so long after one another."""
+    """The metadata after one commit per number, `every_ms` apart."""
     for number in range(first, last + 1):
         at_ms = START_MS + number * every_ms
         snapshot = {
@@ -87,7 +87,7 @@ def test_without_a_property_history_thins_and_says_all_keeps_it() -> None:
 
 
 def test_the_log_of_a_thinned_history_has_no_gap() -> None:
-    """As Java's library keeps it: what lies before a removed one is no answer to "as of then"."""
+    """As Java's library keeps it: entries before an expired one cannot answer an "as of" query."""
     meta = grown(table(), 1, 400, every_ms=1_000)
     log = [entry["snapshot-id"] for entry in meta["snapshot-log"]]
     assert log == list(range(log[0], 401))
@@ -97,7 +97,7 @@ def test_the_log_of_a_thinned_history_has_no_gap() -> None:
 
 
 def test_metadata_stays_below_100_kb_at_a_commit_a_second() -> None:
-    """With snapshots as ingest writes them, 870 bytes each, and as many as the ladder ever holds."""
+    """With snapshots as ingest writes them, 870 bytes each, and as many as the ladder ever keeps."""
     properties = {"write.metadata.previous-versions-max": "20"}
     meta = grown(table(**properties), 1, 1_500, every_ms=1_000, position="x" * 660)
     many, size = len(meta["snapshots"]), len(json.dumps(meta, separators=(",", ":")))

@@ -211,7 +211,7 @@ FAULTS = [None, *ANSWERS]
 
 @pytest.mark.parametrize("late_ops", [None, 1, 2, 4])
 def test_every_sequence_of_four_faults_tells_the_truth(late_ops: int | None, record_property) -> None:
-    """Committed: it is there now and stays. Conflict: it is not there and never will be."""
+    """Committed: the value is there and stays. Conflict: it is not there and never will be."""
     rounds = {"committed": 0, "conflict": 0, "unknown": 0, "raised": 0}
     for faults in itertools.product(FAULTS, repeat=4):
         for rival_at in (None, 1, 3):

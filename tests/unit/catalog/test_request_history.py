@@ -1,4 +1,4 @@
-"""What was done lately is remembered by time, however often things are done (invariant I4)."""
+"""Completed requests are remembered by time, whatever their rate (invariant I4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and the start: what cannot be used is named, with its variable."""
+"""Settings and start-up: an unusable setting is reported with its variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark's floor does to the store: the same reads and writes, and nothing left behind."""
+"""The benchmark of the store alone: the same reads and writes, and nothing left behind."""
 
 from __future__ import annotations
 

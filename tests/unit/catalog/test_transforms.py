@@ -1,4 +1,4 @@
-"""A transform that its column cannot have is refused wherever a table could get it."""
+"""A transform that does not fit its column's type is rejected wherever a table could get it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def table(version: int = 2, **more: Any) -> Json:
 
 
 def commit(meta: Json, *updates: Json, now_ms: int = NOW_MS + 5) -> Json:
-    """The metadata afterwards; the base is left as it was, and pyiceberg can read the result."""
+    """The metadata after the commit; the base is not modified, and pyiceberg can read the result."""
     before = copy.deepcopy(meta)
     done = table_metadata.commit(
         meta, list(updates), now_ms=now_ms, previous_location="s3://x/00001-a.metadata.json"
@@ -189,7 +189,7 @@ def test_snapshots_refs_and_logs() -> None:
 
 
 def test_logs_never_go_back_in_time_whatever_the_clocks_say() -> None:
-    """Java refuses metadata whose logs are more than a minute out of order."""
+    """Java rejects metadata whose logs are more than a minute out of order."""
     meta = commit(table(), snapshot(1, **{"timestamp-ms": NOW_MS + 3_600_000}), move(1))
     meta = commit(meta, snapshot(2, 1, **{"timestamp-ms": NOW_MS - 3_600_000}), move(2), now_ms=NOW_MS)
     meta = commit(meta, {"action": "set-properties", "updates": {"a": "b"}}, now_ms=NOW_MS - 7_200_000)
@@ -495,7 +495,7 @@ def test_already_applied_knows_equal_content_and_rebased_ancestors_only() -> Non
 @settings(deadline=None)
 @given(st.data())
 def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> None:
-    """A plain model of snapshots, refs and properties against the real thing; every step stays readable."""
+    """A simple model of snapshots, refs and properties against the real code; every step stays readable."""
     meta, live, refs, next_id = table(), [], {}, 1
     properties = dict(meta["properties"])
     for _ in range(data.draw(st.integers(1, 12))):

@@ -1,4 +1,4 @@
-"""Register values come back as they were stored, and what is none of them is told as damage."""
+"""Register values survive a round trip, and anything else is reported as damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canary against parts that do what a test tells them; and its audit against a plain model."""
+"""The canary with scripted parts, and its audit against a simple model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MemoryLog:
 
 @dataclass
 class MemoryLake:
-    """Commits what the log holds after being asked `after` times."""
+    """Commits the log's messages after `after` queries."""
 
     log: MemoryLog
     after: int = 0

@@ -1,4 +1,4 @@
-"""DuckDB over tables of the lake: what is read, what is refused, and in which words."""
+"""DuckDB on tables of the lake: what is read, what is rejected, and the error messages."""
 
 from __future__ import annotations
 

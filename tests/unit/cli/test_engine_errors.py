@@ -1,4 +1,4 @@
-"""What a user meets when an engine cannot do it: one line with the next move, and an exit code of its own."""
+"""Errors of engines as users see them: one line with the next step, and an exit code of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def trino_error(name: str, kind: str, message: str) -> dict[str, Any]:
-    """The form in which Trino tells a failure."""
+    """A failure in Trino's JSON format."""
     error = {
         "message": message,
         "errorCode": 1,
@@ -44,7 +44,7 @@ def trino_error(name: str, kind: str, message: str) -> dict[str, Any]:
 
 @contextmanager
 def trino_saying(body: dict[str, Any], status: int = 200) -> Iterator[str]:
-    """A server that answers every statement alike."""
+    """A server that gives every statement the same response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -56,7 +56,7 @@ def trino_saying(body: dict[str, Any], status: int = 200) -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -160,7 +160,7 @@ def _end(codes: list[int]):
 
 
 def test_ctrl_c_calls_off_the_query_in_trino():
-    """Without it Trino works on for minutes, with all cores, for a client that is gone."""
+    """Otherwise Trino keeps working for minutes, on all cores, for a client that is gone."""
     called_off: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -189,7 +189,7 @@ def test_ctrl_c_calls_off_the_query_in_trino():
                 self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     stopped = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -237,7 +237,7 @@ def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
 
     class Session:
         def addTag(self, tag: str) -> None:
-            """Nothing."""
+            """Do nothing."""
 
         def sql(self, text: str, args: object) -> Frame:
             return Frame()

@@ -1,4 +1,4 @@
-"""What the engines' adapters decide by themselves, without a server."""
+"""Decisions of the engine adapters themselves, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tarn.core.errors import InvalidError, InvalidSettingError, TarnError
 
 
 class Session:
-    """A session of Spark Connect that answers, or fails."""
+    """A Spark Connect session that answers, or fails."""
 
     def __init__(self, failure: BaseException | None) -> None:
         self.failure = failure
@@ -127,7 +127,7 @@ class SparkError(Exception):
     ],
 )
 def test_sparks_reason_is_one_line_and_points_with_words(said: str, told: str):
-    """Its caret, pressed into one line with the statement, would point at nothing."""
+    """Its caret, on one line with the statement, would point nowhere."""
     assert spark_reason(SparkError(said)) == told
 
 

@@ -1,4 +1,4 @@
-"""Rows as JSON, CSV and a table, without loss in the first two."""
+"""Rows as JSON, CSV and a table, lossless in the first two."""
 
 from __future__ import annotations
 

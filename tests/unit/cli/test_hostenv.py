@@ -1,4 +1,4 @@
-"""What `tarn env` prints is understood by the shells it is for, value by value."""
+"""The output of `tarn env` is parsed correctly by the supported shells, value by value."""
 
 from __future__ import annotations
 

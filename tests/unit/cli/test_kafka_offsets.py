@@ -1,4 +1,4 @@
-"""When the newest message before an offset was written, found by a few reads of a log with gaps."""
+"""Timestamp of the newest message before an offset, found with few reads of a log with gaps."""
 
 from __future__ import annotations
 

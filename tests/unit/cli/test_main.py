@@ -1,4 +1,4 @@
-"""The commands themselves: what they print, where, and the exit code; the outside is replaced in wiring."""
+"""The commands themselves: output, stream and exit code; external systems are replaced in wiring."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_check_spec_tells_the_good_from_the_bad(tmp_path, capsys):
     assert "bad.yaml" in capsys.readouterr().err
 
 
-# kafka-python reads its schemas by a call that Python 3.11 and 3.12 (not 3.13) warn of.
+# kafka-python reads its schemas with a function that Python 3.11 and 3.12 (not 3.13) report as deprecated.
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 def test_status_of_a_stack_that_is_not_there_exits_1_and_names_every_service(monkeypatch, capsys):
     for name in ("S3_ENDPOINT", "CATALOG_URI", "TRINO_URI", "INGEST_URI"):

@@ -1,4 +1,4 @@
-"""The small profile: nobody looks for Trino and Spark, and who asks for them is told where they are."""
+"""The small profile: Trino and Spark are not checked, and users who query them learn how to get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see."""
+"""Text output for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tarn status` says of a table's size: as the reaper measured it, or that nobody did yet."""
+"""Table sizes in `tarn status`: as the reaper measured them, or not measured yet."""
 
 from __future__ import annotations
 

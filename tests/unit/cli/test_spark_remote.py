@@ -1,4 +1,4 @@
-"""The token of Spark Connect joins its address, and stays out of messages."""
+"""The token of Spark Connect is added to its address, and does not appear in messages."""
 
 from __future__ import annotations
 

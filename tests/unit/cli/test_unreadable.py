@@ -1,4 +1,4 @@
-"""Why a table could not be read: the true cause is named, and MinIO is blamed only for what is its own."""
+"""Reasons why a table could not be read: the true cause, and MinIO only for errors of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark says about freshness follows from what was seen when."""
+"""The benchmark's freshness figures follow from the times at which messages were seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user who never rests asks at a steady pace and goes on after a failure; the lake is summed up."""
+"""The soak client queries at a steady interval and continues after a failure; the lake's totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tarn_demo.bench.soak import QUESTIONS, lake, queries
 
 
 class Clock:
-    """Seconds that pass by sleeping and by asking."""
+    """Simulated seconds, which pass by sleeping and by queries."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Asked:
-    """An engine that takes a quarter of a second and fails at the second question."""
+    """An engine that takes a quarter of a second per query and fails on the second one."""
 
     name = "trino"
 

@@ -1,4 +1,4 @@
-"""History thins as it ages: the ladder, what is needed, odd clocks, commits that may be gone."""
+"""Snapshot history gets sparser with age: the ladder, required snapshots, odd clocks, uncertain commits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def meta(snapshots: list[Json], **refs: Json) -> Json:
 def grown(
     count: int, every_ms: int, *, retention: Retention | None = None, clock: Any = None, first: int = 1
 ) -> tuple[list[Json], int]:
-    """What stays after so many commits, and the most that stood together."""
+    """The snapshots kept after `count` commits, and the largest number kept at once."""
     rule = retention or Retention()
     kept: list[Json] = []
     most = 0
@@ -48,7 +48,7 @@ def grown(
 
 def test_a_commit_a_second_for_a_day_and_an_hour_keeps_a_ladder() -> None:
     count = 26 * 3_600
-    # The first day in steps of ten seconds, for the sake of the test's time: nothing of it is left but hours.
+    # The first day in steps of ten seconds to save time: only hourly snapshots of it are left.
     kept, most = grown(count, 1_000, first=count - 2 * 3_600)
     assert most <= Retention().count_max == 96
     ages_s = [count - s["snapshot-id"] for s in kept]

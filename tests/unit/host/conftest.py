@@ -1,4 +1,4 @@
-"""Tests of the host's scripts leave the clone's own state alone."""
+"""Isolation of the host script tests from the clone's own state."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tarn_host.stack import base, images
 
 @pytest.fixture(autouse=True)
 def own_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The logs of this clone's last build are what scripts/doctor goes by."""
+    """Redirect the build logs, which scripts/doctor reads, away from this clone's own."""
     monkeypatch.setattr(base, "LOG", tmp_path / "own" / "base.log")
     monkeypatch.setattr(images, "LOG", tmp_path / "own" / "build.log")

@@ -1,4 +1,4 @@
-"""Reading this machine's mirrors out of apt's own files."""
+"""Parsing of this machine's mirrors from apt's own files."""
 
 from __future__ import annotations
 

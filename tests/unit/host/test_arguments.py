@@ -1,4 +1,4 @@
-"""Options are taken as they are written out; what is nearly one is proposed and nothing is done."""
+"""Options must be spelled out in full; a near match is proposed and nothing is done."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_is_like_nothing_is_refused_without_a_proposal() -> None:
 
 
 def calls() -> list[tuple[Path, ast.Call]]:
-    """Every command line that is made by argparse in what we ship."""
+    """Every argparse command line in the shipped code."""
     found = []
     for path in (p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

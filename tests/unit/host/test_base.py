@@ -1,4 +1,4 @@
-"""The base that debootstrap makes is as lean as the slim image of a registry, and can be made again."""
+"""The debootstrap base is as small as the slim image of a registry, and can be rebuilt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark page is a function of the raw numbers, and the page here is that function's value."""
+"""The benchmark page is a function of the raw results, and the committed page equals its output."""
 
 from __future__ import annotations
 

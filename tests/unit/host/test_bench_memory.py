@@ -1,4 +1,4 @@
-"""Reading memory from the engine, and the table made of it."""
+"""Parsing of the engine's memory figures, and the table made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a soak reads from containers, and what it concludes; the runs themselves take hours."""
+"""The soak benchmark's parsers and conclusions; the runs themselves take hours."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_period_is_the_median_of_each_and_the_largest_sum_of_one_moment() -> N
 
 
 def records(count: int = 13) -> list[dict[str, Any]]:
-    """A run in which nothing but the rows grows, a record every ten minutes."""
+    """A run in which only the rows grow, with a record every ten minutes."""
     one = {"n": 9, "p50_ms": 20.0, "p95_ms": 30.0, "max_ms": 40.0, "errors": 0}
     found = []
     for place in range(count):

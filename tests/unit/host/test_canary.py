@@ -1,4 +1,4 @@
-"""The canary beside a start: when it is sent, what it is told, and which one's verdict counts."""
+"""The canary during a start: when it is sent, its input, and which canary's result counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tarn_host.stack.project import Project
 
 HERE = Project(name="tarn-1", base="b", own_base=True, settings={})
 
-# Notes what stdin says, and ends as told by the file beside it: one exit code a line, the first first.
+# Records its stdin and exits with the next code of the file beside it, one exit code per line.
 ACT = """
 import pathlib, sys
 folder = pathlib.Path(sys.argv[1])
@@ -39,7 +39,7 @@ def states(*healthy: str, starting: Sequence[str] = ()) -> list[Service]:
 
 @pytest.fixture
 def act(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder: `codes` is how each canary ends, `heard` what each was told."""
+    """A folder with `codes`, the exit codes of the canaries, and `heard`, their input."""
     command = [sys.executable, "-c", ACT, str(tmp_path)]
     monkeypatch.setattr(run_once, "command", lambda *words, **more: command)
     monkeypatch.setattr(shell, "capture", lambda *words, **more: shell.Result(0, "", ""))

@@ -1,4 +1,4 @@
-"""What scripts/up looks at first: each refusal has the value, the need and the fix."""
+"""The first checks of scripts/up: each error has the value, the requirement and the fix."""
 
 from __future__ import annotations
 

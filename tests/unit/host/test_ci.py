@@ -1,4 +1,4 @@
-"""The hard limit of .ci/run ends the tests and everything that they started."""
+"""The time limit of .ci/run ends the tests and everything that they started."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_the_limit_is_well_under_ninety_minutes(monkeypatch: pytest.MonkeyPatch)
 def test_the_project_of_the_tests_is_never_that_of_the_clone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whatever the user's own lake in this clone is called, by its path, by .env or by the environment."""
+    """Whatever names the user's own lake in this clone: its path, .env or the environment."""
     purged: list[str] = []
-    # The clone's own lock may be held: by the very run of .ci/run that this test is part of.
+    # The clone's own lock may be held by the very run of .ci/run that this test is part of.
     monkeypatch.setattr(lock, "path_of", lambda here: tmp_path / "lock")
     monkeypatch.setenv("COMPOSE_PROJECT_NAME", "my-lake")
     monkeypatch.setattr(ci, "_bounded", lambda command, timeout_s: 0)

@@ -1,4 +1,4 @@
-"""Every container's memory has a limit, and swap is inside it."""
+"""Every container has a memory limit that includes swap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tarn_host.stack.project import COMPOSE_FILE
 
 
 def test_swap_is_inside_the_limit_of_memory() -> None:
-    """Compose would allow as much swap again: a service that grows would not be seen, and would crawl."""
+    """Compose allows the same amount of swap by default: a growing service would go unnoticed and thrash."""
     text = COMPOSE_FILE.read_text(encoding="utf-8")
     limits = re.findall(r"^    mem_limit: (\S+)\n(?:    memswap_limit: (\S+)\n)?", text, re.MULTILINE)
     images = re.findall(r"^  [a-z]+:\n    <<: ", text, re.MULTILINE)

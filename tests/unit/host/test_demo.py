@@ -1,4 +1,4 @@
-"""When scripts/up plays flights, and that a play of one's own ends the replay first."""
+"""When scripts/up replays flights; a replay started by the user stops that one first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's judgement: each broken set-up gives one finding, with its values and what to do."""
+"""The doctor's diagnosis: each broken set-up gives one finding, with its values and the fix."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VOLUMES = tuple(
 
 
 def well(service: str, **changes: Any) -> Container:
-    """A container as it is in a stack that works."""
+    """A container of a working stack."""
     ended = service in ("init", "bootstrap")
     facts: dict[str, Any] = {
         "state": "exited" if ended else "running",
@@ -84,13 +84,13 @@ WELL = Facts(
 
 
 def but(service: str, **changes: Any) -> Facts:
-    """The working stack with one container that is different."""
+    """The working stack with one container changed."""
     changed = tuple(well(c.service, **changes) if c.service == service else c for c in WELL.containers)
     return replace(WELL, containers=changed)
 
 
 def only(facts: Facts) -> Finding:
-    """The one finding, which names what to do."""
+    """The only finding, which must name a fix."""
     found, _ = judge(facts)
     assert len(found) == 1, [f.what for f in found]
     assert found[0].fix
@@ -438,7 +438,7 @@ def test_a_stack_that_is_not_started_is_no_fault() -> None:
 
 
 def test_a_copy_that_is_not_up_is_not_at_fault_for_the_ports_of_another_one() -> None:
-    """scripts/up moves the ports that nobody named; those that the user named stand in the way."""
+    """scripts/up changes ports not set by the user; those that the user set are a conflict."""
     facts = replace(
         WELL,
         containers=(),

@@ -1,4 +1,4 @@
-"""The support bundle: what looks like a secret goes, and what could not be looked through stays out."""
+"""The support bundle: what looks like a secret is removed, and unsearchable files are omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data is removed by somebody who was asked, or by --yes; a pipe is neither."""
+"""Data is removed only after consent on a terminal, or with --yes; a pipe cannot consent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UP = engine.Engine(server="27.0", error="", compose="2.30", data_root="/", memor
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
-    """Whether each stop removed data."""
+    """For each stop, whether it removed data."""
     done: list[bool] = []
     monkeypatch.setattr(project, "STATE_DIR", tmp_path)
     monkeypatch.setattr(engine, "look", lambda: UP)

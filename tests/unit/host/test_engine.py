@@ -1,4 +1,4 @@
-"""Which way to an engine is taken, and which refusal is given, as state in, plan out."""
+"""How an engine is obtained, or why not: state in, plan out."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_engine_of_another_kind_is_named() -> None:
 
 
 def test_a_daemon_without_its_client_gets_the_client() -> None:
-    """Debian 13 without what docker.io only recommends."""
+    """Debian 13 without the packages that docker.io only recommends."""
     here = dataclasses.replace(DEBIAN_ROOT, has_dockerd=True, has_client=False)
     wanted, problems = plan(dataclasses.replace(DEAD, error="docker: not found"), here, offline=False)
     assert wanted == Plan(install_client=True, start=True)

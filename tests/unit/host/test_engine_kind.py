@@ -1,4 +1,4 @@
-"""What `docker info` says of an engine, as engines say it, and what follows for Tarn."""
+"""`docker info` as different engines print it, and the consequences for Tarn."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_no_test_covers_is_said() -> None:
 
 
 def test_images_are_built_by_the_builder_that_has_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A docker-container builder that somebody chose looks for `FROM tarn/base` in a registry."""
+    """A docker-container builder selected by the user looks for `FROM tarn/base` in a registry."""
     found = engine.Engine("27.0", "", "2.30", "/", None, kind(DESKTOP))
     monkeypatch.setattr(engine, "look", lambda: found)
     assert images.own_builder() == {"BUILDX_BUILDER": "desktop-linux"}
@@ -141,7 +141,7 @@ def test_why_an_engine_did_not_come_up_is_read_from_its_own_log(log: list[str], 
 
 
 def test_every_compiled_package_of_the_lock_is_there_for_both_architectures() -> None:
-    """What has a wheel for Linux on x86-64 has one for arm64, so that nothing would have to be compiled."""
+    """Every package with a wheel for Linux on x86-64 has one for arm64, so that nothing must be compiled."""
     packages = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     compiled = {
         p["name"]: [wheel["url"] for wheel in p["wheels"]]

@@ -1,4 +1,4 @@
-"""Starting and stopping an engine, with a stand-in: only the one started here is ever stopped."""
+"""Starting and stopping an engine, with a fake daemon: only the one started here is ever stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ esac
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a stand-in daemon and client first on PATH; what was started is ended afterwards."""
+    """A folder with a fake daemon and client first on PATH; started processes are ended afterwards."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TARN_ENGINE_DATA_ROOT", str(tmp_path / "data"))
     monkeypatch.setattr(engine, "RECORD", tmp_path / "engine.json")

@@ -1,4 +1,4 @@
-"""Keeping neighbours out: when it is needed, the rules, and what is said where they cannot be set."""
+"""Keeping neighbours out: when it is needed, the rules, and the message if they cannot be set."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_bridges_are_named_as_the_engine_names_them() -> None:
 
 
 class Host:
-    """An engine and iptables that are made up; `DOCKER-USER` is there unless it is taken away."""
+    """A fake engine and iptables; `DOCKER-USER` exists unless a test removes it."""
 
     def __init__(self, server: str = "20.10.24", programs: Sequence[str] = ("iptables",)) -> None:
         self.server = server

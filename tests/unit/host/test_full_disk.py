@@ -1,4 +1,4 @@
-"""A full disk while something is made: named, with what to do; nothing hangs and nothing is half-written."""
+"""A disk that fills up during a step: reported with the fix; nothing hangs or is half-written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_any_other_error_of_the_system_is_not_called_a_full_disk() -> None:
 
 
 def test_a_program_whose_log_cannot_be_written_still_ends() -> None:
-    """More than a pipe holds: unread, the program would wait for ever."""
+    """More than a pipe holds: unless it is read, the program blocks."""
     running = shell.Running([sys.executable, "-I", "-c", "print('x' * 99 + '\\n' * 3 * 65536)"], on_line=full)
     assert running.wait(30) == 0
 

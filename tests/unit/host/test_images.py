@@ -1,4 +1,4 @@
-"""What is built, in which order, and when a build can be left out."""
+"""Which images are built, in which order, and when a build can be skipped."""
 
 from __future__ import annotations
 

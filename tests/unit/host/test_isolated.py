@@ -1,4 +1,4 @@
-"""Scripts import the standard library and their own modules, whatever folder somebody stands in."""
+"""Scripts import only the standard library and their own modules, whatever the working directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tarn_host.stack.project import ROOT
 
 @pytest.mark.parametrize("script", ["up", "down", "tarn", "test", "doctor", "bench", "sbom"])
 def test_nothing_is_imported_from_the_folder_that_somebody_stands_in(script: str, tmp_path: Path) -> None:
-    """The names are those of modules that every script imports, from the standard library and our own."""
+    """The names are modules that every script imports, of the standard library and of Tarn."""
     for name in ("json", "argparse", "subprocess", "pathlib", "re", "tarn_host", "runpy", "importlib"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
     done = subprocess.run(
@@ -23,6 +23,6 @@ def test_nothing_is_imported_from_the_folder_that_somebody_stands_in(script: str
         check=False,
     )
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
-    if script != "tarn":  # its help comes from the image
+    if script != "tarn":  # its help is printed by the image
         assert b"usage: scripts/" in done.stdout
     assert b"Traceback" not in done.stderr

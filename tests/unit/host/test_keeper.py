@@ -1,4 +1,4 @@
-"""Files that become streams: what is a whole backup, which service runs what, what is refused."""
+"""Files streamed through containers: complete backups, the service of each command, rejected input."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_running_stack_is_not_restored_into(tmp_path: Path, monkeypatch: pytes
 
 
 class Streaming:
-    """Stands for the container: gives bytes and an exit code, and knows what its block ended with."""
+    """Fake container: produces bytes and an exit code, and records how its block ended."""
 
     def __init__(self, data: bytes, code: int) -> None:
         self.stdout = io.BytesIO(data)

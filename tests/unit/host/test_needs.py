@@ -1,4 +1,4 @@
-"""What `up` asks of a machine is what was measured, and the documents say the same."""
+"""The memory that `up` requires is the measured one, and the documentation agrees."""
 
 from __future__ import annotations
 

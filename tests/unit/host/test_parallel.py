@@ -1,4 +1,4 @@
-"""Programs side by side: all end, none is lost, a late one counts as late."""
+"""Programs in parallel: all end, none is lost, a late one counts as timed out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_one_lane_shows_its_output_as_it_is(capfd: pytest.CaptureFixture[str]) -
 
 @pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in front", "in the background"])
 def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As a shell starts a job: in the background, SIGINT is ignored."""
+    """SIGINT ignored, as a shell starts a background job."""
     before = signal.signal(signal.SIGINT, request.param)
     yield
     signal.signal(signal.SIGINT, before)

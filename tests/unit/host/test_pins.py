@@ -1,4 +1,4 @@
-"""How old the pins are, from the days that are written down."""
+"""The age of the pins, from their recorded dates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that runs once: a signal to the command reaches the container, and nothing is left behind."""
+"""One-off service runs: a signal to the command reaches the container, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def state(tmp_path: Path) -> Path:
 
 
 def heard() -> None:
-    """Undoes what nohup or a background job of a shell hands on."""
+    """Undo the ignored signals inherited from nohup or a shell's background job."""
     for number in run_once.SENT_AS:
         signal.signal(number, signal.SIG_DFL)
 
 
 def interrupted(state: Path, number: signal.Signals, *, wait_for: str = "tarn-*") -> int:
-    """Start a command, send a signal to its process group as a terminal does; its exit code."""
+    """Start a command and signal its process group as a terminal does; returns its exit code."""
     path = os.pathsep.join([str(state.parent / "bin"), os.environ["PATH"]])
     lib = str(project.ROOT / "scripts" / "lib")
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A bill of materials from what was found, and notes that must be complete, true and in time."""
+"""A bill of materials from an inventory, and notes that must be complete, true and not overdue."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ def test_our_own_notes_are_complete() -> None:
 
 
 def test_none_of_our_own_notes_has_run_out() -> None:
-    """Fails from the day on that a note names: then somebody looks again, and every other test still runs."""
+    """Fails from a note's review date on, so that it gets reviewed; all other tests still run."""
     notes = command.read_notes(command.NOTES.read_text(encoding="utf-8"))
     assert command.overdue(notes, date.today()) == []

@@ -1,4 +1,4 @@
-"""Reading what Compose says."""
+"""Parsing of Compose's output."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_written_secrets_are_read_from_inits_log() -> None:
 def test_the_small_profile_stops_the_engines_only_when_the_rest_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A start that fails leaves running what ran."""
+    """A failed start leaves running services running."""
     here = project.Project(name="t", base="b", own_base=True, settings={"TARN_PROFILE": "small"}, choices={})
     running = [
         Service(name=n, container=n, state="running", health="healthy", exit_code=0) for n in FULL_ONLY
@@ -149,7 +149,7 @@ def test_the_small_profile_stops_the_engines_only_when_the_rest_is_up(
 
 
 class Engine:
-    """Stands in for the engine and Compose: holds a project's networks and volumes by kind."""
+    """Fake of the engine and Compose: holds a project's networks and volumes by kind."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, busy: str = "") -> None:
         self.held = {"network": ["n1"], "volume": ["v1", "v2"]}
@@ -207,7 +207,7 @@ def test_a_start_that_is_done_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_looks_on_is_asked_only_where_nothing_ran_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it could count a container that this start replaces."""
+    """Otherwise it could see a container that this start replaces."""
     asked: list[object] = []
     monkeypatch.setattr(lifecycle, "LOG", project.ROOT / "no-such-log")
     monkeypatch.setattr(lifecycle, "complete_secrets", lambda here, running: None)

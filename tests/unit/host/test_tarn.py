@@ -1,4 +1,4 @@
-"""What scripts/tarn adds to a command before it hands it to the container."""
+"""What scripts/tarn adds to a command before it passes it to the container."""
 
 from __future__ import annotations
 

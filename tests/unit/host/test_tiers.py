@@ -1,4 +1,4 @@
-"""Counting tests: no outcome may be lost, and a crash is never a pass."""
+"""Test counts: no outcome may be lost, and a crash is never a pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scripts/up is told and what it chooses by itself: ports, the profile."""
+"""Settings of scripts/up, from the command line and by its own choice: ports, the profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Dockerfiles of our images have in common: modes, caches, what a change of the lock touches."""
+"""Common rules of Tarn's Dockerfiles: file modes, caches, layers affected by a change of the lock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def name_of(path: Path) -> str:
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=name_of)
 def test_what_is_copied_from_the_clone_has_a_mode_of_its_own(path: Path) -> None:
-    """A clone made under umask 077 has files that no user of a container could read."""
+    """A clone made under umask 077 has files that no container user could read."""
     copies = [one for one in instructions(path) if one.startswith(("COPY", "ADD"))]
     mine = [one for one in copies if "--from=" not in one]
     assert mine
@@ -81,7 +81,7 @@ def test_the_stages_of_uv_are_word_for_word_the_same_so_that_they_are_made_once(
 
 
 def test_what_runs_python_by_module_name_imports_nothing_from_its_folder() -> None:
-    """`python -m` in /tmp would import what anybody left there."""
+    """`python -m` in /tmp would import any file left there."""
     text = (ROOT / "docker-compose.yml").read_text()
     commands = re.findall(r'command: \["python", "-m", "(\S+?)"', text)
     assert len(commands) >= 4

@@ -1,4 +1,4 @@
-"""Batches: when they are cut, and ranges that cover what was read, not only what was found."""
+"""Batches: when they are closed, and ranges that cover all offsets read, not only those with records."""
 
 from __future__ import annotations
 

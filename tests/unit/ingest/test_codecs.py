@@ -1,4 +1,4 @@
-"""Topics in every compression of Kafka: what producers write is read, and what is not is told in words."""
+"""Topics in every compression of Kafka: what producers write is read, other codecs give a clear error."""
 
 from __future__ import annotations
 

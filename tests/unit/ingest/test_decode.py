@@ -1,4 +1,4 @@
-"""Decoding: the joined parse and the parse one by one agree, and every record is a row or a bad one."""
+"""Decoding: parsing in blocks and one by one agree, and every record is a row or a bad one."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_long_list_of_values_is_told_by_its_beginning():
 
 
 def test_few_bad_records_among_many_are_found_and_the_rest_is_parsed_in_blocks(monkeypatch: Any):
-    """One by one is only what a joined parse cannot be trusted with: the odd record and a bad one's block."""
+    """Only what block parsing cannot handle is parsed one by one: odd records and a bad record's block."""
     total, each = 10_000, list[int]()
     values: list[bytes | None] = [b'{"s":"a","i":%d}' % n for n in range(total)]
     wrong = {
@@ -356,7 +356,7 @@ mutated = st.one_of(
 
 @pytest.fixture(scope="module", params=[1, 2, 1_024])
 def block(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Blocks as small as the lists that are tried here, so that their seams are tried too."""
+    """Blocks as small as the generated lists, so that their boundaries are tested too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tarn.core.decode.BLOCK_RECORDS", request.param)
         yield request.param
@@ -371,7 +371,7 @@ def block(request: pytest.FixtureRequest) -> Iterator[int]:
 @example(records=[b'{"zz":1,"zz":2,"s":"a"}'])
 @example(records=[b'{"s":"a","d":1e400}'])
 def test_a_batch_decodes_like_its_records_alone(block, records):
-    """What stands beside a record never changes what becomes of it, however large a block is."""
+    """Neighbouring records never affect a record's result, whatever the block size."""
     whole = decoder().decode(batch(records))
     assert whole.rows.num_rows + len(whole.bad) == len(records)
     rows = iter(whole.rows.to_pylist())
@@ -391,7 +391,7 @@ def test_a_batch_decodes_like_its_records_alone(block, records):
 @given(st.lists(messages, min_size=1, max_size=6))
 def test_the_two_parsers_agree_on_every_message(records):
     joined = decoder().decode(batch(list(records)))
-    # A trailing list is no object: it alone is bad, and forces the whole batch through the other parser.
+    # A trailing list is not an object: only it is bad, and forces the whole batch through the other parser.
     each = decoder().decode(batch([*records, b"[]"]))
     assert not each.joined
     assert {i: r for i, r in each.bad.items() if i < len(records)} == joined.bad

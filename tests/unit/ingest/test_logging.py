@@ -1,4 +1,4 @@
-"""One form of all log lines: JSON, with the same first keys, also for what libraries log."""
+"""One format for all log lines: JSON, with the same first keys, including those of libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offset chain (I5): verdicts, and a model in which requests are lost, late, doubled, or a zombie's."""
+"""The offset chain (I5): verdicts, and a model with lost, late, duplicated and zombie requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_partition_the_table_does_not_know_starts_where_its_log_starts():
 
 @pytest.mark.parametrize("table", [None, at(p1=5)])
 def test_a_partition_that_the_table_forgot_is_a_gap(table):
-    """Rolled back behind the stream's first commit: the rows before this batch are not in the table."""
+    """Rolled back to before the stream's first commit: the rows before this batch are not in the table."""
     verdict = check_offsets(table, SOURCE, ranges((0, 10, 12)))
     assert verdict == OffsetMismatch(partition=0, expected=10, found=None, kind="gap", table=table)
     assert "does not know the partition" in verdict.reason
@@ -116,7 +116,7 @@ def test_an_unreadable_map_stops(text):
 
 
 class Model:
-    """A catalog as the protocol sees it: a chain of snapshots, and a swap that holds only on the head."""
+    """A catalog as the protocol sees it: a chain of snapshots, and a compare-and-swap on the head."""
 
     def __init__(self) -> None:
         self.snapshots: list[tuple[OffsetMap | None, tuple[OffsetRange, ...]]] = [(None, ())]
@@ -197,7 +197,7 @@ def test_no_interleaving_of_lost_late_doubled_and_zombie_commits_loses_or_double
             if step in ("deliver", "lose"):
                 wire.remove(request)
 
-    # Everything still under way arrives, then one honest writer works off the rest.
+    # All requests still in flight arrive, then one honest writer processes the rest.
     for request in list(wire):
         model.deliver(*request)
     wire.clear()
@@ -218,7 +218,7 @@ def test_no_interleaving_of_lost_late_doubled_and_zombie_commits_loses_or_double
 
 
 def test_the_model_finds_the_fault_that_a_check_against_the_head_only_has():
-    """The control: without the shared base, the very same batch lands twice."""
+    """Control: without the shared base, the very same batch is committed twice."""
     model = Model()
     batch = ranges((0, 0, 3))
     model.deliver(model.head, at(p0=3), batch)

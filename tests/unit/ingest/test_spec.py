@@ -1,4 +1,4 @@
-"""Specs: what may be said, and messages that name file, path, value and what is allowed."""
+"""Specs: valid content, and error messages that name file, path, value and what is allowed."""
 
 from __future__ import annotations
 

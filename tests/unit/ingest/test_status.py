@@ -1,4 +1,4 @@
-"""The registry, its verdict on health, and its pages."""
+"""The registry, its health verdict, and its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's state and the commit on it: ancestors, the newest map, which snapshots go, the request."""
+"""Table state and commits on it: ancestors, the newest map, expired snapshots, the request."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_where_expiry_cut_the_ancestry_the_tag_speaks():
 
 
 def test_a_tag_that_is_newer_than_the_known_ancestors_does_not_speak():
-    """The branch was rolled back behind it: its rows are not in the table."""
+    """The branch was rolled back to before it: its rows are not in the table."""
     state = table(snapshot(5, 4), snapshot(9, 5, **{KEY: "rolled back"}), head=5, refs=tag(9))
     with pytest.raises(CorruptStateError, match="tag 'tarn-offsets-s' is gone or newer"):
         state.newest(KEY, tag=TAG)

@@ -1,4 +1,4 @@
-"""The pure judgements over a table written down by hand: one thing wrong at a time, and only that is told."""
+"""The pure checks on a hand-written table: one fault at a time, and only that one is reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def snapshot(number: int, **summary: str) -> dict[str, Any]:
 
 
 def data(number: int, *, rows: int = 5, first: int | None = None) -> FileEntry:
-    """The file of snapshot `number`: five rows of partition 0, from where the one before ended."""
+    """The file of snapshot `number`: five rows of partition 0, starting at the previous file's end."""
     start = (number - 1) * 5 if first is None else first
     return FileEntry(
         f"{ROOT}/data/{number}.parquet",
@@ -173,7 +173,7 @@ def test_a_file_that_is_live_twice_in_one_snapshot_and_one_that_only_was_rewritt
     assert Kind.DOUBLE in kinds(twice)
     in_one = with_files(table, 3, data(3), data(3))
     assert Kind.DOUBLE in kinds(in_one)
-    # Manifest 1 and 2 merged into a new one, which snapshot 3 has in their place: no double.
+    # Manifests 1 and 2 merged into a new one, which replaces them in snapshot 3: not a duplicate.
     merged = replace(
         table,
         lists={
@@ -240,7 +240,7 @@ def test_metadata_ahead_of_the_pointer():
     (finding,) = told(replace(table, ahead=(one, two)))
     assert finding.kind is Kind.METADATA_OLD
     assert two.location in finding.what
-    # Stray files of another base, and a pointer that was written after all of them, say nothing.
+    # Stray files of another base, and a pointer written after all of them, give no finding.
     assert kinds(replace(table, ahead=(ahead(4, "elsewhere"), ahead(5, "elsewhere")))) == []
     late = replace(table.pointer, written_ms=10_000)
     assert kinds(replace(table, pointer=late, ahead=(one, two))) == []

@@ -1,4 +1,4 @@
-"""Notebooks as they are committed: no outputs, fixed metadata, a close that says what was checked."""
+"""Committed notebooks: no outputs, fixed metadata, a last cell that reports what was checked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_cells_have_names_and_code_that_parses(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_facts_are_checked_in_words(path: Path) -> None:
-    """Every bare `assert` says what was seen; facts go through `check`, which counts them."""
+    """Every bare `assert` prints the actual value; facts go through `check`, which counts them."""
     for cell in book(path)["cells"]:
         if cell["cell_type"] != "code":
             continue

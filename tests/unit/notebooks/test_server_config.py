@@ -1,4 +1,4 @@
-"""What the server is told: the token from its file, and no way around it."""
+"""The server's configuration: the token from its file, and no way around it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN = "t" * 43
 
 
 class Settings:
-    """Stands in for traitlets' config: `c.Class.name = value`."""
+    """Fake of traitlets' config: `c.Class.name = value`."""
 
     def __getattr__(self, name: str) -> Settings:
         found = Settings()

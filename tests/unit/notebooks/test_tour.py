@@ -1,4 +1,4 @@
-"""The helpers of the tour, on a lake in a folder; nothing is drawn."""
+"""The tour's helpers, on a lake in a folder; nothing is plotted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = Path(__file__).resolve().parents[3] / "notebooks" / "tarn_tour.py"
 
 @pytest.fixture
 def tour(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The module, without the library that draws: that one is in the image only."""
+    """The module without the plotting library, which is only in the image."""
     drawing: dict[str, Any] = {name: types.ModuleType(name) for name in ("matplotlib", "matplotlib.pyplot")}
     drawing["matplotlib.pyplot"].rcParams = {}
     drawing["matplotlib"].pyplot = drawing["matplotlib.pyplot"]
@@ -43,7 +43,7 @@ def lake(tmp_path: Path) -> Catalog:
 
 
 def add(lake: Catalog, name: str, *positions: str | None) -> None:
-    """A table with a row per commit, each at a position in the stream."""
+    """Create a table with one row per commit, each at a position in the stream."""
     table = lake.create_table(name, pa.schema([("n", pa.int64())]))
     for number, position in enumerate(positions):
         told = {} if position is None else {"tarn.position": json.dumps({"next": {"0": int(position)}})}

@@ -1,4 +1,4 @@
-"""The levels of the health check: what is looked at when, what is told when, and when a process is ended."""
+"""The levels of the health check: when each runs, what it reports, and when a process is ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUDGET_S = {ALIVE: 5.0, SHALLOW: 5.0, DEEP: 20.0}
 
 
 class World:
-    """A service, a clock and a place for the state; nothing real."""
+    """A service, a clock and a state store, all simulated."""
 
     def __init__(self, *, state: State | None = None, look_s: float = 0.0, age_s: float = 500.0) -> None:
         self.now_s = 1000.0
@@ -41,7 +41,7 @@ class World:
         return check.run(self.state)
 
     def run_for(self, seconds: float) -> None:
-        """As the engine does it, with two seconds between two watches, until the process is ended."""
+        """Run the check as the engine does, with two seconds in between, until the process is ended."""
         until_s = self.now_s + seconds
         while self.now_s < until_s and not self.ended:
             self.run()
@@ -76,7 +76,7 @@ def healthy(*, deep_passed_s: float = 990.0, ended_s: float | None = 998.0) -> S
 
 
 def only_usable(now_s: float, level: str) -> str | None:
-    """The fault of a service whose dependency is away: the process itself answers."""
+    """The fault of a service whose dependency is down: the process itself answers."""
     return None if level == ALIVE else "the store does not answer"
 
 
@@ -283,7 +283,7 @@ def test_a_process_that_has_not_answered_yet_has_ten_minutes() -> None:
 
 
 def test_a_silence_with_a_gap_in_it_is_two() -> None:
-    """A container that was paused while its process was silent is not ended the moment it goes on."""
+    """A container that was paused while its process was silent is not ended the moment it resumes."""
     state = State(START, answered=True)
     for now_s in (0.0, 10.0, 20.0, 30.0, 40.0):
         note_silence(state, now_s, LIMITS)

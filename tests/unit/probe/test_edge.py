@@ -1,4 +1,4 @@
-"""The edge of the health check: budgets, files, probes, and the process itself."""
+"""I/O of the health check: time budgets, files, probes, and the process itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUDGETS = {SHALLOW: 0.3, DEEP: 5.0}
 
 @pytest.fixture
 def looker() -> Iterator[Looker]:
-    """Its work is what the order says."""
+    """A child process whose behaviour each order selects."""
 
     def work(order: str) -> str | None:
         if order == SHALLOW:
@@ -177,11 +177,11 @@ def test_http_gives_status_headers_and_body() -> None:
     assert "secret" not in str(caught.value)
 
 
-# -- the process: the very file that images run --------------------------------------------------------------
+# -- the process: the same file as in the images -------------------------------------------------------------
 
 
 def run(tmp_path: Path, probe: str, *arguments: str, hold_s: float = 0.6) -> subprocess.CompletedProcess[str]:
-    """The runner beside a probe, with its state and its watch moved to fit a test."""
+    """Run the runner with a probe beside it, with its state and limits adapted to the test."""
     folder = tmp_path / "probe"
     shutil.copytree(RUNNER.parent, folder, dirs_exist_ok=True)
     (folder / "service.py").write_text(probe)
@@ -215,7 +215,7 @@ def test_the_runner_is_alone_and_stdlib_only(tmp_path: Path) -> None:
 
 
 def test_the_watch_itself_imports_next_to_nothing() -> None:
-    """Eight of them live in every lake: each megabyte counts eight times."""
+    """Every lake runs eight of them: each megabyte counts eight times."""
     command = [sys.executable, "-I", "-S", "-X", "importtime", str(RUNNER), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}

@@ -1,4 +1,4 @@
-"""The bare connection to a broker: its log-in by the RFC's own example, and every way it can be refused."""
+"""The minimal broker connection: its login per the RFC's own example, and every way it can be refused."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_a_server_that_sent_no_challenge_proves_nothing() -> None:
 
 
 class FakeBroker:
-    """The other end, written from the RFC and the protocol guide: one connection, one user.
+    """Fake broker, written from the RFC and the protocol guide: one connection, one user.
 
     Args:
-        mechanisms: what it offers.
-        knows: the password it thinks is right.
-        honest: whether it proves that it knows it.
+        mechanisms: the SASL mechanisms that it offers.
+        knows: the password that it expects.
+        honest: whether it proves that it knows the password.
     """
 
     def __init__(self, *, mechanisms: tuple[str, ...] = ("SCRAM-SHA-512",), knows: str, honest: bool) -> None:
@@ -165,7 +165,7 @@ def test_a_broker_that_takes_other_ways_names_them(fake: Callable[..., FakeBroke
 
 def test_who_does_not_answer_is_left_to_the_client() -> None:
     options = Login(user="cli", password=PASSWORD).options()
-    with socket.socket() as taken:  # bound and not listening: refused
+    with socket.socket() as taken:  # bound but not listening: refused
         taken.bind(("127.0.0.1", 0))
         require_login(f"127.0.0.1:{taken.getsockname()[1]},no-port,:x", options, timeout_s=1)
     require_login("127.0.0.1:1", ANONYMOUS.options())

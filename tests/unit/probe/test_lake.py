@@ -1,4 +1,4 @@
-"""The looks at store and catalog that probes share: what they send, and what they make of the answers."""
+"""Shared checks of store and catalog in the probes: their requests, and how they judge the responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET_KEY = "a-secret-key-of-forty-characters-0123456"
 
 
 class Peer:
-    """Takes the place of `tarn.probe.runner.http`: remembers the requests, answers from a list."""
+    """Replaces `tarn.probe.runner.http`: records the requests, answers from a list."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
         self.answers = list(answers)

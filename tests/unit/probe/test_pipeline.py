@@ -1,4 +1,4 @@
-"""The pipeline's probe: what it makes of the beat that the driver leaves."""
+"""The pipeline's probe: its verdict on the driver's heartbeat file."""
 
 from __future__ import annotations
 

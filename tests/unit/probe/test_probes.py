@@ -1,4 +1,4 @@
-"""All probes: each has its three functions, asks for nothing that users named, and knows its own faults."""
+"""All probes: each has its three functions, queries no user-defined names, and detects its own faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load(service: str) -> types.ModuleType:
 
 @contextmanager
 def listener(answer: bytes | None) -> Iterator[tuple[str, int]]:
-    """Sends this to whoever asks; with None it takes connections and says nothing, like a frozen process."""
+    """Sends `answer` to every client; with None it accepts connections silently, like a frozen process."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.2)
@@ -87,7 +87,7 @@ def test_each_probe_has_what_the_watch_uses(service: str) -> None:
 
 @pytest.mark.parametrize("service", PROBES)
 def test_an_image_has_all_that_its_probe_imports(service: str) -> None:
-    """The folder of probes is all that its child finds as package `tarn`."""
+    """The probes' folder is all that the child process finds as package `tarn`."""
     second = service in ("pipeline", "reaper")
     folder, name = ("services", service) if second else (PROBES[service], "service")
     text = (ROOT / folder / "Dockerfile").read_text().replace("\\\n", " ").replace('["python"', '["python3"')
@@ -118,7 +118,7 @@ def test_what_the_watch_ends_comes_back(service: str) -> None:
 def test_any_answer_shows_that_the_process_gets_on(
     service: str, status: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that is down, a revoked key: the process says so itself, and must not be ended for it."""
+    """A store that is down, a revoked key: the process reports it itself, and must not be ended for it."""
     probe = load(service)
     with listener(b"HTTP/1.1 " + status + b"\r\nContent-Length: 3\r\n\r\noh!") as (host, port):
         for name in ("ADDRESS", "PUBLISHED", "SERVER"):
@@ -176,7 +176,7 @@ def test_an_ingestor_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Session:
-    """A lake whose namespaces have names that SQL must quote, for who asks; it answers only what is fixed."""
+    """A lake with namespace names that SQL must quote; it answers only fixed queries."""
 
     def __init__(self, total: int = 4950) -> None:
         self.asked: list[str] = []
@@ -204,7 +204,7 @@ class Session:
 
 
 def test_sparks_deep_look_asks_for_no_name_of_a_user() -> None:
-    """SHOW NAMESPACES quotes `a-team` itself: quoted once more it made Spark unhealthy for good."""
+    """SHOW NAMESPACES quotes `a-team` itself: quoted twice, it made Spark permanently unhealthy."""
     session = Session()
     load("spark").use(session)
     assert session.asked == ["tarn.tarn_health.absent"]

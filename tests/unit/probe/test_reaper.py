@@ -1,4 +1,4 @@
-"""The reaper's probe: files that its use of the store touches."""
+"""The reaper's probe: files that its store access touches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Connect server is known by its greeting, not by its open port."""
+"""A Connect server is recognised by its greeting, not by its open port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes(6)
 def server(
     *answers: bytes, close: bool = True, heard: list[bytes] | None = None
 ) -> Iterator[tuple[str, int]]:
-    """Sends these parts to whoever greets it, then closes or stays silent."""
+    """Sends these parts to every client that greets it, then closes or stays silent."""
     heard = [] if heard is None else heard
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:

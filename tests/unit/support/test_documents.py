@@ -1,4 +1,4 @@
-"""Blocks of Markdown are found, all of them, and none is kept back without a visible reason."""
+"""Every Markdown code block is found, and none is skipped without a visible reason."""
 
 from __future__ import annotations
 

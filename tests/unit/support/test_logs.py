@@ -1,4 +1,4 @@
-"""Which log lines count as errors: lines of the shape that each service writes."""
+"""Which log lines count as errors, in the format of each service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A version that must stand a second time is the same in both places as in versions.env."""
+"""A version that must be repeated elsewhere equals the one in versions.env."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAVEN = "{http://maven.apache.org/POM/4.0.0}"
 
 
 def versions() -> dict[str, str]:
-    """versions.env as it is: `KEY=value` lines and comments, nothing a shell would have to work out."""
+    """The content of versions.env: `KEY=value` lines and comments, no shell syntax."""
     found: dict[str, str] = {}
     for number, line in enumerate((ROOT / "versions.env").read_text().splitlines(), 1):
         if not line or line.startswith("#"):

@@ -1,1 +1,1 @@
-"""scripts/bench: measurements and the page made from them."""
+"""scripts/bench: measurements and the page generated from them."""

@@ -1,4 +1,4 @@
-"""scripts/bench catalog: calls over HTTP to a catalog on a real store, on a small stack of its own."""
+"""scripts/bench catalog: HTTP calls to a catalog on a real object store, on a small stack of its own."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Options:
     """What to measure.
 
     Attributes:
-        calls: of each kind in each round.
-        rounds: how often every kind has its turn.
-        commits: while memory is watched; 0 leaves that out.
+        calls: number of calls of each kind per round.
+        rounds: number of rounds; each measures every kind.
+        commits: number of commits while memory is watched; 0 skips that.
     """
 
     calls: int
@@ -59,11 +59,11 @@ class Options:
 
 @dataclass
 class Client:
-    """Calls to the catalog.
+    """HTTP client of the catalog.
 
     Attributes:
         port: its published port on 127.0.0.1.
-        token: what it shows.
+        token: the bearer token that it sends.
     """
 
     port: int
@@ -71,10 +71,16 @@ class Client:
     _kept: http.client.HTTPConnection | None = field(default=None, repr=False)
 
     def call(self, method: str, path: str, body: bytes | None = None, *, new: bool = False) -> bytes:
-        """The answer's body.
+        """The response body.
+
+        Args:
+            method: HTTP method.
+            path: path of the request.
+            body: request body, if any.
+            new: open a new connection instead of reusing the last one.
 
         Raises:
-            StopError: it is no 200.
+            StopError: the status is not 200.
         """
         if new or self._kept is None:
             self.close()
@@ -88,7 +94,7 @@ class Client:
         return found
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer's JSON."""
+        """The response body as JSON."""
         return json.loads(self.call(method, path, None if body is None else json.dumps(body).encode()))
 
     def close(self) -> None:
@@ -100,12 +106,13 @@ class Client:
 
 @dataclass
 class History:
-    """A table and the snapshots that it holds, which commits move along.
+    """A table and the snapshots that it holds; commits append new ones.
 
     Attributes:
-        name: of the table.
-        uuid, location: of the table.
-        snapshots: the ids, oldest first.
+        name: name of the table.
+        uuid: UUID of the table.
+        location: location of the table.
+        snapshots: the snapshot ids, oldest first.
     """
 
     name: str
@@ -116,11 +123,11 @@ class History:
 
     @property
     def path(self) -> str:
-        """Of its routes."""
+        """The path of the table's routes."""
         return f"/v1/namespaces/{NAMESPACE}/tables/{self.name}"
 
     def create(self, client: Client, length: int) -> None:
-        """Make the table with so many snapshots."""
+        """Create the table with `length` snapshots."""
         wanted = {"name": self.name, "schema": SCHEMA}
         made = client.ask("POST", f"/v1/namespaces/{NAMESPACE}/tables", wanted)["metadata"]
         self.uuid, self.location = made["table-uuid"], made["location"]
@@ -128,7 +135,7 @@ class History:
             client.call("POST", self.path, self.append(drop=False))
 
     def append(self, *, drop: bool = True) -> bytes:
-        """The body of a commit that adds a snapshot, as a writer of one file sends it."""
+        """The body of a commit that appends a snapshot, as a writer of one file sends it."""
         self.sequence += 1
         number, parent = uuid.uuid4().int >> 65, self.snapshots[-1] if self.snapshots else None
         added: dict[str, Any] = {
@@ -162,10 +169,10 @@ class History:
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
-    """All rounds; the last one also says how memory went.
+    """The results of all rounds; the last one also holds the memory measurement.
 
     Raises:
-        StopError: the stack does not start, or a call is not answered with 200.
+        StopError: the stack does not start, or a response is not 200.
     """
     with own_stack() as own:
         own.compose("stop", "ingest", "kafka")
@@ -194,7 +201,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
 
 
 def store_alone(own: Own, calls: int, metadata_bytes: int) -> dict[str, Any]:
-    """What the store takes for the reads and writes of these calls, asked from the catalog's container."""
+    """Latency of the same reads and writes on the store alone, measured in the catalog's container."""
     words = ("--calls", str(calls), "--metadata-bytes", str(metadata_bytes))
     said = own.compose(
         "exec", "-T", "catalog", "python", "-m", "tarn_catalog.testing.store_floor", *words, timeout_s=600
@@ -219,7 +226,7 @@ def connected(own: Own) -> Client:
 
 
 def _kinds(client: Client, tables: Mapping[int, History]) -> dict[str, Callable[[], Callable[[], object]]]:
-    """Name -> what prepares one call and gives what is to be timed."""
+    """Name -> function that prepares one call and returns the callable to time."""
 
     def get(path: str, new: bool) -> Callable[[], Callable[[], object]]:
         return lambda: lambda: client.call("GET", path, new=new)
@@ -241,7 +248,7 @@ def _kinds(client: Client, tables: Mapping[int, History]) -> dict[str, Callable[
 
 
 def _times_ms(prepare: Callable[[], Callable[[], object]], calls: int) -> list[float]:
-    """How long each call took, in order of size."""
+    """Latency of each call in milliseconds, sorted ascending."""
     times = []
     for _ in range(calls):
         call = prepare()
@@ -252,7 +259,9 @@ def _times_ms(prepare: Callable[[], Callable[[], object]], calls: int) -> list[f
 
 
 def memory(own: Own, token: str, commits: int) -> dict[str, Any]:
-    """The catalog's memory in MiB while several clients commit and strangers send bodies, at equal distances.
+    """The catalog's memory in MiB, sampled after equal numbers of commits.
+
+    Several clients commit while others, without a token, send large bodies.
 
     Raises:
         StopError: a commit failed.
@@ -299,7 +308,7 @@ def _write(client: Client, table: History, commits: int, failed: list[Exception]
 
 @contextmanager
 def _strangers(port: int) -> Iterator[list[int]]:
-    """Clients without a token that send large bodies for the time of the block; counts those refused."""
+    """Run clients without a token that send large bodies during the block; counts the rejected requests."""
     stop, refused = threading.Event(), [0]
     body = b"[" + b"{}," * (STRANGERS_BODY_BYTES // 3)
 
@@ -310,7 +319,7 @@ def _strangers(port: int) -> Iterator[list[int]]:
                 connection.request("POST", "/v1/namespaces", body)
                 refused[0] += connection.getresponse().status == 401
             except (OSError, http.client.HTTPException):
-                pass  # sent away before the body was sent
+                pass  # rejected before the body was sent
             finally:
                 connection.close()
 
@@ -326,7 +335,7 @@ def _strangers(port: int) -> Iterator[list[int]]:
 
 
 def _memory_mib(container: str) -> float:
-    """What the container holds without file cache that can be dropped."""
+    """Memory of the container without reclaimable file cache, in MiB."""
     command = ["docker", "stats", "--no-stream", "--format", "{{.Name}}\t{{.MemUsage}}", container]
     ((used, _),) = sample(shell.must(command, timeout_s=60, fix=FIX)).values()
     return used / MIB
@@ -339,7 +348,7 @@ def _words(run: Mapping[str, Any]) -> str:
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The text about a set of runs. Pure."""
+    """The section of the page about a set of runs. Pure."""
     parts = [ABOUT, f"\n{runs[0]['calls']:,} calls of each kind per round, rounds: {len(runs)}.\n"]
     parts.append(
         "\n| call | p50, ms | p99, ms | new connection: p50, ms | p99, ms |\n|---|---|---|---|---|\n"
@@ -363,7 +372,7 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
         ("write", f"the store alone: {size:,} bytes and a pointer written"),
     ):
         if f"store_{name}" not in runs[0]:
-            continue  # raw numbers of an earlier release
+            continue  # raw results of an earlier release
         cells = [
             spread([run[f"store_{name}"][share] for run in runs], ".2f") for share in ("p50_ms", "p99_ms")
         ]

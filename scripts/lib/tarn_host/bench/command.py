@@ -1,4 +1,4 @@
-"""scripts/bench: measure starts, memory, catalog, ingestion; keep raw numbers; write docs/benchmarks.md."""
+"""scripts/bench: measure starts, memory, catalog, ingestion; keep raw results; write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ABOUT = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts/bench and give its exit code."""
+    """Run scripts/bench and return its exit code."""
     found = Parser(prog="scripts/bench", description=HELP)
     verbs = found.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="time scripts/up")
@@ -124,10 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _catalog(options: argparse.Namespace) -> None:
-    """Measure the catalog and keep it.
+    """Measure the catalog and store the raw results.
 
     Raises:
-        StopError: a number makes no sense, or the benchmark failed.
+        StopError: an option is out of range, or the benchmark failed.
     """
     numbers = catalog.Options(calls=options.calls, rounds=options.rounds, commits=options.commits)
     words = f"--calls {numbers.calls} --rounds {numbers.rounds} --commits {numbers.commits}"
@@ -143,10 +143,10 @@ def _catalog(options: argparse.Namespace) -> None:
 
 
 def _ingest(options: argparse.Namespace) -> None:
-    """Measure ingestion and keep it.
+    """Measure ingestion and store the raw results.
 
     Raises:
-        StopError: a number makes no sense, or the benchmark failed.
+        StopError: an option is out of range, or the benchmark failed.
     """
     numbers = ingest.Options(
         events=options.events, rounds=options.rounds, rate=options.rate, seconds=options.seconds
@@ -170,7 +170,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def warm(rounds: int, *, small: bool = False) -> list[dict[str, Any]]:
-    """Time `scripts/up` after `scripts/down`, a number of times.
+    """Time `scripts/up` after `scripts/down`, `rounds` times.
 
     Raises:
         StopError: a script failed.
@@ -186,10 +186,10 @@ def warm(rounds: int, *, small: bool = False) -> list[dict[str, Any]]:
 
 
 def cold(assume_yes: bool) -> dict[str, Any]:
-    """Time `scripts/up` in a fresh clone on an empty engine; everything is as before afterwards.
+    """Time `scripts/up` in a fresh clone on an empty engine; the previous state is restored afterwards.
 
     Raises:
-        StopError: containers run, the engine is not ours to stop, or `up` failed.
+        StopError: containers are running, this clone did not start the engine, or `up` failed.
     """
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         raise StopError("only root on Linux can start an empty engine", "use scripts/bench up --warm here")
@@ -229,7 +229,7 @@ def cold(assume_yes: bool) -> dict[str, Any]:
 
 @contextmanager
 def _engine_away(running: bool, data_root: str) -> Iterator[None]:
-    """Stop this clone's engine for a block and start it on the same data again."""
+    """Stop this clone's engine for a block and restart it on the same data."""
     if running:
         line(engine.stop())
     try:
@@ -243,7 +243,7 @@ def _engine_away(running: bool, data_root: str) -> Iterator[None]:
 
 @contextmanager
 def _scratch(data_root: str) -> Iterator[Path]:
-    """A folder on the file system of the engine's data, removed afterwards."""
+    """A temporary folder on the file system of the engine's data, removed afterwards."""
     parent = Path(data_root).parent
     folder = Path(tempfile.mkdtemp(prefix="tarn-cold-", dir=parent if parent.is_dir() else None))
     try:
@@ -264,10 +264,10 @@ def _timed_up(clone: Path, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _script(clone: Path, name: str, words: list[str], env: Mapping[str, str], may_fail: bool = False) -> None:
-    """Run one of a clone's scripts with its output shown.
+    """Run a script of a clone with its output shown.
 
     Raises:
-        StopError: it failed and may not.
+        StopError: it failed and `may_fail` is not set.
     """
     variables = shell.environment(env)
     for unset in ("COMPOSE_PROJECT_NAME", "TARN_BASE", *(k for k, v in env.items() if not v)):
@@ -286,7 +286,7 @@ def _script(clone: Path, name: str, words: list[str], env: Mapping[str, str], ma
 
 
 def _size_mib(folder: Path) -> int:
-    """How much disk a folder takes on its own file system."""
+    """Disk usage of a folder on its own file system, in MiB."""
     out = shell.capture(["du", "-sxm", str(folder)], timeout_s=300).out.split()
     return int(out[0]) if out and out[0].isdigit() else 0
 
@@ -309,7 +309,7 @@ def _keep(kind: str, command: str, runs: list[dict[str, Any]]) -> None:
 
 
 def _engine_of(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The engine that the runs themselves used; afterwards another one may run, or none."""
+    """The engine that the runs used; by the time of the report another one may run, or none."""
     if "phases" not in runs[0]:
         now = engine.look()
         return f"{now.server}, Compose {now.compose}"
@@ -328,14 +328,14 @@ def _raw_files() -> list[dict[str, Any]]:
 
 
 def _load(raw: Mapping[str, Any]) -> str:
-    """What else may have slowed it down: the load average of the last five minutes at its end."""
+    """The 5-minute load average at the end of a run: a hint at other load on the machine."""
     return f" Load average at the end: {raw['load']}." if "load" in raw else ""
 
 
 def report(raws: Sequence[Mapping[str, Any]]) -> str:
     """The page about a set of raw results. Pure.
 
-    A time is the median over the runs, with the smallest and the largest where there are several.
+    A time is the median over the runs; with several runs the minimum and maximum are added.
     """
     parts = [HEAD]
     for raw in raws:

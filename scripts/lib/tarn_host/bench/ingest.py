@@ -1,4 +1,4 @@
-"""scripts/bench ingest: flights from Kafka into bronze, on a small stack of its own that ends with it."""
+"""scripts/bench ingest: flights from Kafka into bronze, on a small stack removed at the end."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Options:
 
     Attributes:
         events: messages per measurement.
-        rounds: how often everything is measured.
-        rate: messages a second while freshness is measured.
-        seconds: how long that takes.
+        rounds: number of rounds; each runs every measurement.
+        rate: messages per second while freshness is measured.
+        seconds: duration of the freshness measurement.
     """
 
     events: int
@@ -47,24 +47,24 @@ class Options:
 
 @dataclass(frozen=True)
 class Own:
-    """The benchmark's stack."""
+    """The benchmark's own stack."""
 
     env: Mapping[str, str]
 
     def compose(self, *words: str, timeout_s: float = 120) -> str:
-        """Run docker compose on it and give its output."""
+        """Run docker compose on the stack and return its output."""
         command = ["docker", "compose", *words]
         return shell.must(command, timeout_s=timeout_s, fix=FIX, env=self.env, cwd=ROOT)
 
     def verb(self, name: str, **options: float) -> Any:
-        """Run one of the verbs of VERBS in the network and give its answer."""
+        """Run a command of VERBS inside the Compose network and return its JSON result."""
         words = [word for key, value in options.items() for word in (f"--{key}", f"{value:.12g}")]
         run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", VERBS)
         answer = self.compose(*run, name, *words, timeout_s=VERB_TIMEOUT_S)
         return json.loads(answer.strip().splitlines()[-1])
 
     def committed(self) -> dict[str, int]:
-        """The flights' offsets that are in the table, as ingest's page says; empty if it does not answer."""
+        """Committed offsets of the flights from ingest's status page; empty if it does not answer."""
         port = self.env["TARN_PORT_INGEST"]
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
@@ -74,28 +74,28 @@ class Own:
         return {str(p): int(o) for p, o in found.get("committedOffsets", {}).items()}
 
     def cpu_s(self) -> float:
-        """What ingest's container has used of the processors since it started, seconds."""
+        """CPU time used by ingest's container since it started, in seconds."""
         read = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
         return parse_cpu(self.compose("exec", "-T", "ingest", "sh", "-c", read))
 
     def memory_peak_mib(self) -> float:
-        """The most memory that ingest's container has held since it started, MiB."""
+        """Peak memory of ingest's container since it started, in MiB."""
         files = ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
         read = " || ".join(f"cat /sys/fs/cgroup/{name} 2>/dev/null" for name in files)
         return int(self.compose("exec", "-T", "ingest", "sh", "-c", read)) / (1 << 20)
 
     def commits(self, since_unix: float) -> list[dict[str, Any]]:
-        """Ingest's own log lines about commits of flights since a time."""
+        """Ingest's log lines about commits of flights since `since_unix`."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_unix - 1))
         text = self.compose("logs", "--no-color", "--no-log-prefix", "--since", since, "ingest")
         return parse_commits(text, since_unix)
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
-    """All rounds.
+    """The results of all rounds.
 
     Raises:
-        StopError: the stack does not start, or something was lost or doubled.
+        StopError: the stack does not start, or a message was lost or duplicated.
     """
     runs = []
     with own_stack() as own:
@@ -114,7 +114,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
 
 
 def require_exact(count: Mapping[str, int]) -> None:
-    """Returns if every offset is a row or a dead letter, once.
+    """Require that every offset is exactly one row or one dead letter.
 
     Raises:
         StopError: it is not.
@@ -128,7 +128,7 @@ def require_exact(count: Mapping[str, int]) -> None:
 
 
 def as_they_come(own: Own, options: Options) -> dict[str, Any]:
-    """Producer and ingest at once."""
+    """Measure the producer and ingest running at the same time."""
     cpu = own.cpu_s()
     sent = own.verb("produce", events=options.events)
     _await(own, sent["ends"])
@@ -140,7 +140,7 @@ def as_they_come(own: Own, options: Options) -> dict[str, Any]:
 
 
 def catching_up(own: Own, options: Options) -> dict[str, Any]:
-    """Ingest alone, on messages that wait for it."""
+    """Measure ingest alone on a backlog."""
     cpu = own.cpu_s()
     with _frozen(own):
         sent = own.verb("produce", events=options.events)
@@ -150,7 +150,7 @@ def catching_up(own: Own, options: Options) -> dict[str, Any]:
 
 
 def killed(own: Own, options: Options) -> dict[str, Any]:
-    """The same, and killed at half of the way."""
+    """Measure ingest on a backlog, killed with half of it done."""
     before = own.committed()
     with _frozen(own):
         sent = own.verb("produce", events=options.events)
@@ -165,7 +165,7 @@ def killed(own: Own, options: Options) -> dict[str, Any]:
 
 
 def reading_only(own: Own, options: Options) -> dict[str, Any]:
-    """The client's ceiling."""
+    """Measure reading from Kafka alone: the client's ceiling."""
     found = own.verb("read", events=options.events)
     return {
         "seconds": found["seconds"],
@@ -175,7 +175,7 @@ def reading_only(own: Own, options: Options) -> dict[str, Any]:
 
 
 def freshness(own: Own, options: Options) -> dict[str, Any]:
-    """How old a message is when it can be read."""
+    """Measure the age of a message when it becomes readable."""
     found = own.verb("fresh", rate=options.rate, seconds=options.seconds)
     assert isinstance(found, dict)
     return found
@@ -192,7 +192,7 @@ _MEASURES: dict[str, Callable[[Own, Options], dict[str, Any]]] = {
 
 @contextmanager
 def own_stack() -> Iterator[Own]:
-    """A small stack beside everything else, started by scripts/up and removed at the end.
+    """A small stack beside all others, started by scripts/up and removed at the end.
 
     Raises:
         StopError: it does not start.
@@ -231,7 +231,7 @@ def own_stack() -> Iterator[Own]:
 
 
 def _untag(kept: str, gone: str) -> None:
-    """Takes away the names that the images got for this stack, where they have another one."""
+    """Remove the image tags made for this stack, where the image has another tag."""
     for image in ("minio", "kafka", "catalog", "services"):
         main, ours = f"tarn/{image}:{kept}", f"tarn/{image}:{gone}"
         ids = images.image_ids([main, ours])
@@ -241,7 +241,7 @@ def _untag(kept: str, gone: str) -> None:
 
 @contextmanager
 def _frozen(own: Own) -> Iterator[None]:
-    """Ingest stands still for a block."""
+    """Pause ingest's container for a block."""
     own.compose("pause", "ingest")
     try:
         yield
@@ -250,7 +250,7 @@ def _frozen(own: Own) -> Iterator[None]:
 
 
 def _await(own: Own, ends: Mapping[str, int]) -> None:
-    """Returns when the table holds everything before these offsets."""
+    """Wait until the table holds every message below these end offsets."""
     until = time.monotonic() + CATCH_UP_S_MAX
     while True:
         held = own.committed()
@@ -262,7 +262,7 @@ def _await(own: Own, ends: Mapping[str, int]) -> None:
 
 
 def _caught_up(own: Own, events: int, began_unix: float, cpu_before_s: float) -> dict[str, Any]:
-    """What the last stretch cost, from the processors' account and ingest's own log."""
+    """Cost of the last measurement, from CPU accounting and ingest's own log."""
     cpu = own.cpu_s() - cpu_before_s
     commits = own.commits(began_unix)
     seconds = commits[-1]["at_unix"] - began_unix
@@ -281,10 +281,10 @@ def _caught_up(own: Own, events: int, began_unix: float, cpu_before_s: float) ->
 
 
 def parse_cpu(text: str) -> float:
-    """Seconds from cpu.stat (cgroup 2, microseconds) or cpuacct.usage (cgroup 1, nanoseconds). Pure.
+    """CPU seconds from cpu.stat (cgroup v2, microseconds) or cpuacct.usage (cgroup v1, nanoseconds). Pure.
 
     Raises:
-        StopError: it is neither.
+        StopError: the text is neither.
     """
     for row in text.splitlines():
         words = row.split()
@@ -296,7 +296,7 @@ def parse_cpu(text: str) -> float:
 
 
 def parse_commits(log: str, since_unix: float) -> list[dict[str, Any]]:
-    """The commits of flights that ingest told about from a time on, each with `at_unix`. Pure."""
+    """The commits of flights that ingest logged since `since_unix`, each with `at_unix`. Pure."""
     found = []
     for row in log.splitlines():
         if '"batch committed"' not in row:
@@ -311,7 +311,7 @@ def parse_commits(log: str, since_unix: float) -> list[dict[str, Any]]:
 
 
 def at_share(ordered: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed (nearest rank). Pure."""
+    """The nearest-rank percentile of sorted values; `share` is 0 to 1. Pure."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md about ingestion: a function of the raw numbers."""
+"""Section of docs/benchmarks.md about ingestion: a function of the raw results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FRESHNESS: tuple[Row, ...] = (
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The text about a set of runs."""
+    """The section about a set of runs."""
     fresh, last = runs[0]["freshness"], runs[-1]["count"]
     paced = f"freshness at {fresh['rate']:,.0f} messages a second for {fresh['seconds']:.0f} s"
     parts = [ABOUT.format(look_ms=fresh["look_ms"])]
@@ -75,7 +75,7 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The median, and the ends where there are several values."""
+    """The median, with the minimum and maximum if there are several values."""
     ordered = sorted(values)
     middle = format(ordered[len(ordered) // 2], form)
     if len(ordered) == 1:

@@ -1,4 +1,4 @@
-"""scripts/bench memory: memory of every container, idle, under the replay and while a year is loaded."""
+"""scripts/bench memory: memory of every container, idle, during the replay and while a year is loaded."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _UNITS = {"B": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB, "KB": 1000, "MB": 
 
 
 def bytes_of(text: str) -> int:
-    """What `docker stats` means by `12.5MiB`. Pure.
+    """Bytes in a size as `docker stats` prints it, such as `12.5MiB`. Pure.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the text is not a size.
     """
     match = _SIZE.match(text.strip())
     if match is None:
@@ -49,7 +49,7 @@ def bytes_of(text: str) -> int:
 def sample(text: str) -> dict[str, tuple[int, int]]:
     """Container -> bytes in use and limit, from lines `name<tab>12.5MiB / 1GiB`. Pure.
 
-    A stopped one, `0B / 0B`, is left out.
+    A stopped container, `0B / 0B`, is omitted.
     """
     found = {}
     for row in text.splitlines():
@@ -62,14 +62,14 @@ def sample(text: str) -> dict[str, tuple[int, int]]:
 
 @dataclass
 class Watch:
-    """Samples of one stage: container -> the bytes seen, in order, and its limit."""
+    """Samples of one stage: container -> bytes in use, in order, and its limit."""
 
     seen: dict[str, list[int]] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     totals: list[int] = field(default_factory=list)
 
     def add(self, found: Mapping[str, tuple[int, int]]) -> None:
-        """Take one sample of all containers."""
+        """Add one sample of all containers."""
         for name, (used, limit) in found.items():
             self.seen.setdefault(name, []).append(used)
             self.limits[name] = limit
@@ -77,7 +77,7 @@ class Watch:
             self.totals.append(sum(used for used, _ in found.values()))
 
     def summary(self) -> dict[str, Any]:
-        """Median, largest and limit per service in MiB, and of all together at one moment."""
+        """Median, maximum and limit per service in MiB, and the median and maximum of the sum."""
         services = {
             name: {
                 "median_mib": sorted(values)[len(values) // 2] // MIB,
@@ -93,12 +93,12 @@ class Watch:
 
 @dataclass(frozen=True)
 class Own:
-    """The stack that is measured.
+    """The stack under measurement.
 
     Attributes:
         name: its Compose project.
-        env: what every command about it gets.
-        log: where its scripts write.
+        env: environment of every command about it.
+        log: log file of its scripts.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Own:
     log: Path = LOG
 
     def script(self, *words: str) -> None:
-        """Run one of scripts/ on it.
+        """Run a script of scripts/ on the stack.
 
         Raises:
             StopError: it failed.
@@ -119,7 +119,7 @@ class Own:
         )
 
     def containers(self) -> dict[str, str]:
-        """Service -> id of its running container; a service that runs twice is there once."""
+        """Service -> id of its running container; only one id for a service that runs twice."""
         form = '{{.ID}}\t{{.Label "com.docker.compose.service"}}'
         mine = f"label=com.docker.compose.project={self.name}"
         listed = shell.capture(["docker", "ps", "--filter", mine, "--format", form], timeout_s=30).out
@@ -133,7 +133,7 @@ class Own:
         watch.add({names[ident[:12]]: sizes for ident, sizes in sample(said).items() if ident[:12] in names})
 
     def watched(self, seconds: float) -> dict[str, Any]:
-        """Samples for so long."""
+        """The summary of samples taken for `seconds`."""
         watch = Watch()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -142,7 +142,7 @@ class Own:
 
 
 def measure() -> list[dict[str, Any]]:
-    """One run through all stages.
+    """Measure every stage once.
 
     Raises:
         StopError: a script failed.
@@ -174,7 +174,7 @@ def _settled(own: Own, stage: str) -> dict[str, Any]:
 
 
 def _while(own: Own, work: Any) -> dict[str, Any]:
-    """Samples for as long as some work takes.
+    """The summary of samples taken while `work` runs.
 
     Raises:
         StopError: the work failed.
@@ -200,14 +200,14 @@ def _while(own: Own, work: Any) -> dict[str, Any]:
 
 @contextmanager
 def own_stack(kind: str = "memory", log: Path = LOG) -> Iterator[Own]:
-    """A stack under a name of its own, removed at the end.
+    """A stack under a project name of its own, removed at the end.
 
     Args:
-        kind: the end of its name.
-        log: where its scripts write.
+        kind: suffix of its name.
+        log: log file of its scripts.
 
     Raises:
-        StopError: no ports are free.
+        StopError: no block of ports is free.
     """
     here = project.load()
     name = f"{here.name}-{kind}"

@@ -1,4 +1,4 @@
-"""scripts/bench soak: the whole lake in use for hours, looked at all the while, on a stack of its own."""
+"""scripts/bench soak: the whole lake under load for hours, sampled throughout, on a stack of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAUSE_S = 8.0
 ENGINES = ("trino", "spark")
 VERBS = "tarn_demo.bench.soak"
 LEFT_OUT = frozenset({"cli", "keeper"})
-"""What asks the questions is no part of the lake."""
+"""Containers that send the queries are not part of the lake."""
 KERNEL = """
 import nbformat, sys
 from nbclient import NotebookClient
@@ -59,11 +59,11 @@ NotebookClient(book, timeout=200, startup_timeout=60, resources={"metadata": {"p
 
 @dataclass(frozen=True)
 class Options:
-    """How long, and how busy.
+    """Duration and sampling of a soak run.
 
     Attributes:
-        seconds: how long the lake is in use.
-        record_every_s: from one record to the next; the last one may come after a shorter time.
+        seconds: how long the lake is under load.
+        record_every_s: interval between records; the last interval may be shorter.
     """
 
     seconds: float
@@ -72,18 +72,18 @@ class Options:
 
 @dataclass
 class Tally:
-    """What came in since it was last emptied. Safe for several threads."""
+    """Results collected since the last `empty`. Thread-safe."""
 
     _found: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, name: str, answer: Mapping[str, Any]) -> None:
-        """Take one answer."""
+        """Add one result."""
         with self._lock:
             self._found.setdefault(name, []).append(dict(answer))
 
     def empty(self) -> dict[str, list[dict[str, Any]]]:
-        """Give everything and forget it."""
+        """Return all results and clear them."""
         with self._lock:
             found, self._found = self._found, {}
         return found
@@ -91,14 +91,14 @@ class Tally:
 
 @dataclass
 class Soak:
-    """The stack that is soaked, and what was seen of it.
+    """The stack under test, and what was observed of it.
 
     Attributes:
         own: the stack.
-        tally: answers to questions, and commits.
-        ids: each service's container as last seen.
-        replaced: how often a service got another container.
-        killed: how many processes of a service were killed for its memory.
+        tally: results of queries, and commits.
+        ids: each service's container id as last seen.
+        replaced: how often each service got another container.
+        killed: number of OOM-killed processes per service.
     """
 
     own: memory.Own
@@ -112,7 +112,7 @@ class Soak:
         return shell.capture(["docker", "compose", *words], timeout_s=timeout_s, env=self.own.env, cwd=ROOT)
 
     def look(self) -> dict[str, dict[str, int]]:
-        """What each running container holds at this moment; one that does not answer is left out."""
+        """Current resource usage of each running container; one that does not respond is omitted."""
         found = {}
         for service, identity in self.own.containers().items():
             if service in LEFT_OUT:
@@ -127,7 +127,7 @@ class Soak:
         return found
 
     def restarts(self) -> dict[str, int]:
-        """Per service how often it started again."""
+        """Number of restarts per service."""
         form = soak_look.INSPECT
         said = shell.capture(["docker", "inspect", "--format", form, *self.ids.values()], timeout_s=30).out
         states = soak_look.parse_inspect(said)
@@ -137,7 +137,7 @@ class Soak:
         }
 
     def store(self) -> dict[str, Any]:
-        """The bytes of the store and of the other volumes."""
+        """Bytes in the store and size of the other volumes."""
         said = self.compose("exec", "-T", "minio", "sh", "-c", soak_look.STORE)
         found = soak_look.parse_store(said.out)
         for service, folder in (("minio", "/data"), ("kafka", "/data"), ("jupyter", "/notebooks/work")):
@@ -146,13 +146,13 @@ class Soak:
         return found
 
     def lake(self) -> dict[str, Any]:
-        """Rows and live bytes of every table; empty where the catalog does not answer."""
+        """Rows and live bytes of every table; empty if the catalog does not answer."""
         said = self.cli("lake")
         found = soak_look.parse_answers(said.out.splitlines())
         return dict(found[-1]["tables"]) if found else {}
 
     def cli(self, *words: str) -> shell.Result:
-        """Run one of the verbs of VERBS in the network."""
+        """Run a command of VERBS inside the Compose network."""
         return self.compose(*_in_cli(*words))
 
 
@@ -163,7 +163,7 @@ def _in_cli(*words: str) -> tuple[str, ...]:
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
-    """One run: the records, at the start and after every period.
+    """One run: the records at the start and after each period.
 
     Raises:
         StopError: the stack does not start.
@@ -190,13 +190,13 @@ def measure(options: Options) -> list[dict[str, Any]]:
 
 
 def schedule(seconds: float, every_s: float) -> list[float]:
-    """When records are due, seconds after the start; the last one at the end. Pure."""
+    """When records are due, in seconds after the start; the last one is due at the end. Pure."""
     due = [every_s * place for place in range(1, math.ceil(seconds / every_s))]
     return [*due, seconds]
 
 
 def _watched(soak: Soak, until: float) -> list[dict[str, dict[str, int]]]:
-    """Looks at a steady pace, at least one, up to a moment of the monotonic clock."""
+    """Samples at a steady interval, at least one, until `until` on the monotonic clock."""
     samples = []
     while True:
         begun = time.monotonic()
@@ -221,7 +221,7 @@ def _record(soak: Soak, at_s: float, samples: list[dict[str, dict[str, int]]]) -
 
 @contextmanager
 def _busy(soak: Soak, seconds: float, stop: threading.Event) -> Iterator[None]:
-    """Questions, kernels and the look at commits, for as long as the block lasts."""
+    """Run queries, kernels and the recording of commits for the duration of the block."""
     works: list[Callable[[], None]] = [lambda: _commits(soak, stop), lambda: _kernels(soak, stop)]
     works.append(lambda: _kills(soak, stop))
     works += [lambda name=name: _questions(soak, name, seconds, stop) for name in ENGINES]  # type: ignore[misc]
@@ -237,7 +237,7 @@ def _busy(soak: Soak, seconds: float, stop: threading.Event) -> Iterator[None]:
 
 
 def _kills(soak: Soak, stop: threading.Event) -> None:
-    """Counts the processes that the kernel kills for a container's memory, as the engine tells them."""
+    """Count the processes OOM-killed in containers, from the engine's events."""
 
     def heard(row: str) -> None:
         soak.killed[row] = soak.killed.get(row, 0) + 1
@@ -251,7 +251,7 @@ def _kills(soak: Soak, stop: threading.Event) -> None:
 
 
 def _questions(soak: Soak, engine: str, seconds: float, stop: threading.Event) -> None:
-    """Asks an engine all the time; who asks is started again if it ends too early."""
+    """Query an engine continuously; the querying process is restarted if it ends too early."""
     until = time.monotonic() + seconds
 
     def heard(row: str) -> None:
@@ -271,7 +271,7 @@ def _questions(soak: Soak, engine: str, seconds: float, stop: threading.Event) -
 
 
 def _kernels(soak: Soak, stop: threading.Event) -> None:
-    """Starts a kernel now and then, as a person with a notebook does."""
+    """Start a kernel at regular intervals, as a user of a notebook does."""
     command = ["docker", "compose", "exec", "-T", "jupyter", "python", "-c", KERNEL]
     while True:
         begun = time.monotonic()
@@ -285,7 +285,7 @@ def _kernels(soak: Soak, stop: threading.Event) -> None:
 
 
 def _commits(soak: Soak, stop: threading.Event) -> None:
-    """Takes down how long each commit of the flights took, as ingest's page says."""
+    """Record the duration of each flights commit from ingest's status page."""
     page = f"http://127.0.0.1:{soak.own.env['TARN_PORT_INGEST']}/status"
     seen = 0
     while not stop.wait(COMMIT_LOOK_S):
@@ -300,10 +300,10 @@ def _commits(soak: Soak, stop: threading.Event) -> None:
 
 
 def seconds_of(hours: float | None, minutes: float | None) -> float:
-    """How long, in seconds, from what the command line says; two hours where it says nothing.
+    """Duration in seconds from the command line's hours or minutes; two hours by default.
 
     Raises:
-        StopError: both, or too short or too long to mean anything.
+        StopError: both are given, or the value is out of range.
     """
     if hours is not None and minutes is not None:
         raise StopError("--hours and --minutes together", "give one of them", 2)

@@ -1,4 +1,4 @@
-"""What a look at a running container gives: memory, swap, threads, open files; and the bytes of the store."""
+"""Parsers of samples: memory, swap, threads and open files of a running container; bytes in the store."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ done
 echo "threads $(ls -d /proc/[0-9]*/task/[0-9]* 2>/dev/null | wc -l)"
 echo "open $(ls -d /proc/[0-9]*/fd/[0-9]* 2>/dev/null | wc -l)"
 """
-"""Runs in each container; understands both kinds of control groups."""
+"""Shell script run in each container; supports cgroup v1 and v2."""
 STORE = (
     r"""find /data -type f -printf '%s\t%P\n' 2>/dev/null | awk -F'\t' """
     r"""'{ n = split($2, p, "/"); key = p[1] "/" p[2]; """
     r"""if (p[2] == "warehouse") key = key "/" p[3] "/" p[4] "/" p[5]; """
     r"""s[key] += $1; c[key]++ } END { for (k in s) print s[k] "\t" c[k] "\t" k }'"""
 )
-"""Runs in minio: the bytes of its files below each table's folders, its own headers included."""
+"""Shell script run in minio: bytes of its files below each table's folders, including MinIO's own headers."""
 INSPECT = "{{.Id}}\t{{.RestartCount}}"
 
 
 def parse_inside(text: str) -> dict[str, int]:
     """Bytes of memory, threads and open files from what INSIDE printed. Pure.
 
-    `working` is what `docker stats` shows: all but file cache that can be dropped.
+    `working` is what `docker stats` shows: memory without reclaimable file cache.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: the text is not INSIDE's output.
     """
     stat: dict[str, int] = {}
     files: dict[str, int] = {}
@@ -57,15 +57,15 @@ def parse_inside(text: str) -> dict[str, int]:
 
 
 def parse_inspect(text: str) -> dict[str, int]:
-    """Container id (12 digits) -> how often the engine started it again. Pure."""
+    """Container id (12 digits) -> number of restarts by the engine. Pure."""
     rows = [row.split("\t") for row in text.splitlines()]
     return {row[0][:12]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
 
 
 def parse_store(text: str) -> dict[str, Any]:
-    """Bytes and files in the store: of all, of the catalog, and of each table's data and metadata. Pure.
+    """Bytes and files in the store: in total, of the catalog, and of each table's data and metadata. Pure.
 
-    A table's folder ends in a uuid; tables of the same name are summed up.
+    A table's folder ends in a UUID; tables of the same name are added up.
     """
     found: dict[str, Any] = {"bytes": 0, "files": 0, "catalog": 0, "other": 0, "tables": {}}
     for row in text.splitlines():
@@ -87,7 +87,7 @@ def parse_store(text: str) -> dict[str, Any]:
 
 
 def _without_uuid(folder: str) -> str:
-    """`flights-0b6c…` without its uuid, in whichever form that is written."""
+    """`flights-0b6c…` without its UUID, with or without hyphens."""
     for length in (36, 32):
         head, tail = folder[: -length - 1], folder[-length:]
         if head and len(tail) == length and all(c in "0123456789abcdef-" for c in tail):
@@ -96,7 +96,7 @@ def _without_uuid(folder: str) -> str:
 
 
 def parse_answers(rows: Iterable[str]) -> list[dict[str, Any]]:
-    """The JSON lines among the rows. Pure."""
+    """The rows that are JSON objects, parsed. Pure."""
     found = []
     for row in rows:
         if row.startswith("{"):
@@ -108,7 +108,7 @@ def parse_answers(rows: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """How many values, their p50, p95 and maximum (nearest rank); only `n` where there are none. Pure."""
+    """Count, p50, p95 and maximum (nearest rank); only `n` if there are no values. Pure."""
     ordered = sorted(values)
     if not ordered:
         return {"n": 0}
@@ -122,7 +122,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def answered(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The spread of what succeeded, how many failed, and the last reason. Pure."""
+    """The spread of the successful results, the number of failures, and the last error. Pure."""
     failed = [str(a["error"]) for a in answers if "error" in a]
     found: dict[str, Any] = {**spread([float(a["ms"]) for a in answers if "ms" in a]), "errors": len(failed)}
     if failed:
@@ -134,7 +134,7 @@ def period(samples: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, Any]
     """Each service's median over the samples, and the largest sum of working memory at one moment. Pure.
 
     Args:
-        samples: per look, service -> what `parse_inside` gives.
+        samples: per sample, service -> result of `parse_inside`.
     """
     names = sorted({name for sample in samples for name in sample})
     services = {name: _median([s[name] for s in samples if name in s]) for name in names}

@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md about hours of use, and its verdict: functions of the raw numbers."""
+"""Section of docs/benchmarks.md about hours of use, and its verdict: functions of the raw results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIVE_TIMES_MAX = 3
 STORED_BYTES_FREE = 200_000_000
 HOUR_S = 3600
 FLOORS = {"anon_mib": 8.0, "threads": 8.0, "open": 16.0, "commit": 5.0, "trino": 100.0, "spark": 200.0}
-"""Growth below this is within what two looks differ by: MiB, threads, open files, milliseconds."""
+"""Growth below this is within the noise of two samples: MiB, threads, open files, milliseconds."""
 UNITS = {"anon_mib": "memory, MiB", "threads": "threads", "open": "open files"}
 LATENCIES = ("commit", "trino", "spark")
 ABOUT = """A stack of its own with everything: the replay plays and the pipeline follows. Trino and Spark are
@@ -28,13 +28,13 @@ headers included; live is what the current snapshots of all tables count as thei
 
 @dataclass(frozen=True)
 class Growth:
-    """How a number changed over the last hour.
+    """Change of a metric over the last hour.
 
     Attributes:
-        what: the service and what of it, in words.
+        what: the service and the metric, in words.
         before: its value an hour before the end (or after the first period of a shorter run).
         after: its value at the end.
-        grew: whether it grew by more than the aim and more than two looks differ by.
+        grew: whether it grew by more than the limit and by more than the noise of two samples.
     """
 
     what: str
@@ -44,19 +44,19 @@ class Growth:
 
     @property
     def share(self) -> float:
-        """The growth as a share of what was before."""
+        """The growth as a fraction of the value before."""
         return (self.after - self.before) / self.before if self.before else 0.0
 
 
 def hour(records: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The record an hour before the last one, or the first whole one of a shorter run, and the last. Pure."""
+    """The record an hour before the last one (the first whole one of a shorter run), and the last. Pure."""
     last = records[-1]
     later = [r for r in records[1:] if r["at_s"] >= last["at_s"] - HOUR_S - 1]
     return (later or [last])[0], last
 
 
 def growths(records: Sequence[Mapping[str, Any]]) -> list[Growth]:
-    """What every service and every latency did in the last hour. Pure."""
+    """Change of every service's metrics and every latency in the last hour. Pure."""
     before, after = hour(records)
     found = []
     for service in sorted(set(before["services"]) & set(after["services"])):
@@ -76,7 +76,7 @@ def _growth(what: str, before: float, after: float, floor: float) -> Growth:
 
 
 def verdict(records: Sequence[Mapping[str, Any]]) -> list[tuple[bool, str]]:
-    """Each aim: whether it was reached, and with which numbers. Pure."""
+    """Each aim: whether it was met, and the figures. Pure."""
     last = records[-1]
     kills = {n: s["oom_kills"] for n, s in last["services"].items() if s["oom_kills"]}
     starts = {n: s["restarts"] for n, s in last["services"].items() if s["restarts"]}
@@ -129,7 +129,7 @@ def _mb(size: int) -> str:
 
 
 def told(record: Mapping[str, Any], seconds: float) -> str:
-    """A record as one line for whoever watches."""
+    """A record as one progress line."""
     parts = [
         f"{_clock(record['at_s'])} of {_clock(seconds)}",
         f"{record['all']['max_mib']:,} MiB",
@@ -153,7 +153,7 @@ def _p50(found: Mapping[str, Any]) -> str:
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The text about one run. Pure."""
+    """The section about one run. Pure."""
     run = runs[0]
     records = run["records"]
     about = ABOUT.format(

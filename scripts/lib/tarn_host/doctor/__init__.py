@@ -1,1 +1,1 @@
-"""scripts/doctor: look, judge, report."""
+"""scripts/doctor: collect facts, diagnose, report."""

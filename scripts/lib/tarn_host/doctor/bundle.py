@@ -1,4 +1,4 @@
-"""The support bundle: what a helper needs to see of a stack, in one archive, without a secret in it."""
+"""Support bundle: logs and state of a stack in one archive, without secrets."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LINES_MAX = 2000
 TEXT_BYTES_MAX = 2_000_000
 REDACT_TIMEOUT_S = 120
 NEEDS_VALUES = ("logs/", "inspect.json", "compose-config.yaml", "ingest-status.json")
-"""What can hold a secret of this copy: left out where the secrets could not be looked for by value."""
+"""Files that can hold a secret of this copy: omitted if the secrets could not be searched for by value."""
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The texts of a bundle without secrets.
+    """The texts of a bundle with secrets removed.
 
     Attributes:
-        by_value: whether this copy's own secrets were looked for by their values.
-        replaced: how much was taken out.
-        left_out: files that were left out because they could not be cleaned.
-        why: why the values could not be looked for; empty where they were.
+        by_value: whether this copy's own secrets were searched for by value.
+        replaced: number of secrets removed.
+        left_out: files omitted because they could not be cleaned.
+        why: why the secrets could not be searched for by value; empty if they were.
     """
 
     texts: Mapping[str, str]
@@ -50,10 +50,16 @@ ByValue = Callable[[Mapping[str, str]], "tuple[Mapping[str, str], int]"]
 
 
 def write(here: Project, facts: Facts, result: str, path: Path) -> Cleaned:
-    """Write the bundle; `result` is the doctor's own JSON.
+    """Write the bundle.
+
+    Args:
+        here: the project.
+        facts: what the doctor found.
+        result: the doctor's own JSON.
+        path: the archive to write.
 
     Raises:
-        StopError: the file is there already, or cannot be written.
+        StopError: the file exists already, or cannot be written.
     """
     if path.exists():
         raise StopError(f"{path} is there already", "name another file, or remove that one first")
@@ -91,11 +97,12 @@ def write(here: Project, facts: Facts, result: str, path: Path) -> Cleaned:
 
 
 def clean(texts: Mapping[str, str], by_value: ByValue | str) -> Cleaned:
-    """Take secrets out of all texts, by value where that can be done; by their looks always.
+    """Remove secrets from all texts: by pattern always, by value if possible.
 
     Args:
         texts: name -> text.
-        by_value: does the first; or says why not: then what may hold such secrets is left out.
+        by_value: removes them by value; or the reason why that is impossible: then files that may hold
+            such secrets are omitted.
     """
     left_out: tuple[str, ...] = ()
     why = ""
@@ -118,7 +125,7 @@ def clean(texts: Mapping[str, str], by_value: ByValue | str) -> Cleaned:
 
 
 def values_of(here: Project, facts: Facts) -> ByValue | str:
-    """What looks for this copy's secrets by value: our own image, as only root can read them; or why not."""
+    """A function that removes this copy's secrets by value, in Tarn's own image as root; or why not."""
     if facts.engine.server is None:
         return "no engine answers"
     mounts = secret_mounts(here, facts.volumes)

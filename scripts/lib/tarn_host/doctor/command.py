@@ -1,4 +1,4 @@
-"""scripts/doctor: name what is wrong with this copy of Tarn and what to do about it; change nothing."""
+"""scripts/doctor: report what is wrong with this copy of Tarn and how to fix it; changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ wrong and what to do. Nothing is changed. Exit code 0: nothing found, 1: somethi
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts/doctor and give its exit code."""
+    """Run scripts/doctor and return its exit code."""
     found = Parser(prog="scripts/doctor", description=HELP)
     found.add_argument("--json", action="store_true", help="print JSON on stdout, nothing else")
     found.add_argument(
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _versions(here: project.Project, *, as_json: bool) -> int:
-    """Print the pins with their ages; 1 if one is old."""
+    """Print the pinned versions with their ages; the exit code is 1 if one is old."""
     today = datetime.now(timezone.utc).date()
     listed = pins.look(here, today)
     if as_json:
@@ -77,7 +77,14 @@ def _versions(here: project.Project, *, as_json: bool) -> int:
 
 
 def as_json(facts: Facts, findings: Sequence[Finding], notes: Sequence[str], took_s: float) -> str:
-    """The result for programs. Pure."""
+    """The result as JSON. Pure.
+
+    Args:
+        facts: what the doctor collected.
+        findings: the faults.
+        notes: remarks that are not faults.
+        took_s: duration of the run, in seconds.
+    """
     whole = {
         "ok": not findings,
         "project": facts.project,
@@ -94,7 +101,7 @@ def as_json(facts: Facts, findings: Sequence[Finding], notes: Sequence[str], too
 
 
 def as_text(facts: Facts, findings: Sequence[Finding], notes: Sequence[str]) -> list[str]:
-    """The result for people. Pure."""
+    """The result as lines of text. Pure."""
     count = {0: "nothing is wrong", 1: "one thing is wrong"}.get(
         len(findings), f"{len(findings)} things are wrong"
     )

@@ -1,4 +1,4 @@
-"""What the doctor saw, as plain values: looking fills them in, judging reads them, tests make them up."""
+"""Facts that the doctor collects, as plain values: filled in by look, evaluated by judge, faked in tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One fault.
 
     Attributes:
-        code: names the kind of it, for programs and tests.
-        what: what it is, with its values.
-        fix: what to do.
-        service: the service it is about, or empty.
-        follows: what does not work because of it, one phrase per service.
+        code: identifies the kind of fault, for programs and tests.
+        what: the fault, with its values.
+        fix: how to fix it.
+        service: the affected service, or empty.
+        follows: consequences of the fault, one phrase per service.
     """
 
     code: str
@@ -33,17 +33,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a look from inside a running container saw.
+    """Facts collected inside a running container.
 
     Attributes:
-        clock_ahead_s: how far its clock is ahead of this machine's; negative is behind.
-        clock_unsure_s: how wrong that can be.
-        peers: `host:port` -> why it cannot be reached; empty where it can.
-        memory_bytes: memory in use without file cache that can be dropped; None if unknown.
-        oom_kills: how often the kernel ended a process of this container for want of memory.
+        clock_ahead_s: how far its clock is ahead of this machine's, in seconds; negative means behind.
+        clock_unsure_s: uncertainty of that, in seconds.
+        peers: `host:port` -> why it cannot be reached; empty if it can.
+        memory_bytes: memory in use without reclaimable file cache; None if unknown.
+        oom_kills: number of processes of this container killed by the kernel's OOM killer.
         pids_refused: how often a new process or thread was refused.
-        data_free_bytes, data_bytes: of the file system at /data; None where there is none.
-        tmp_free_bytes, tmp_bytes: of /tmp.
+        data_free_bytes: free bytes of the file system at /data; None if there is none.
+        data_bytes: size of the file system at /data; None if there is none.
+        tmp_free_bytes: free bytes of /tmp.
+        tmp_bytes: size of /tmp.
     """
 
     clock_ahead_s: float = 0.0
@@ -64,8 +66,8 @@ class Container:
 
     Attributes:
         started_unix: when it was last started; None if never.
-        inside: what a look from inside saw; None where it does not run or could not be asked.
-        inside_error: why it could not be asked.
+        inside: facts collected inside it; None if it is not running or could not be queried.
+        inside_error: why it could not be queried.
     """
 
     service: str
@@ -90,10 +92,10 @@ class Wanted:
     """One service that belongs to a running stack.
 
     Attributes:
-        one_shot: it ends with 0 when its work is done.
+        one_shot: whether it exits with 0 when its work is done.
         after: the services that it waits for at start.
         peers: `host:port` of the services that it uses, from its settings.
-        ports: the variables of its published ports -> port.
+        ports: variable of each published port -> port.
     """
 
     name: str
@@ -105,13 +107,13 @@ class Wanted:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The services without which this one cannot work."""
+        """The services that this one cannot work without."""
         return frozenset(self.after) | {peer.rpartition(":")[0] for peer in self.peers}
 
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume that this project uses. `owner` is the project that made it, empty if none is named."""
+    """A volume that this project uses. `owner` is the project that created it, empty if none is recorded."""
 
     name: str
     there: bool
@@ -120,12 +122,12 @@ class Volume:
 
 @dataclass(frozen=True)
 class Secrets:
-    """What `init --check` said about the secret files.
+    """Result of `init --check` on the secret files.
 
     Attributes:
-        missing: `consumer/file` of what is not there.
-        fault: what is wrong with what is there; empty if nothing.
-        asked: whether it could be asked; `error` says why not.
+        missing: `consumer/file` of each missing file.
+        fault: what is wrong with the existing files; empty if nothing.
+        asked: whether the check could run; `error` holds the reason if not.
     """
 
     asked: bool = False
@@ -136,7 +138,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Log:
-    """The end of a log of scripts/up that was written by a step that failed."""
+    """The end of a log of scripts/up, written by a step that failed."""
 
     path: str
     lines: tuple[str, ...]
@@ -144,7 +146,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Ingestor:
-    """An ingestor that does not run, in ingest's own words."""
+    """A stopped ingestor, with the error that ingest reports."""
 
     name: str
     state: str
@@ -154,31 +156,31 @@ class Ingestor:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that was seen at one moment.
+    """Everything collected at one moment.
 
     Attributes:
         root: the clone.
         project: the Compose project.
         profile: `full` or `small`.
         now_unix: this machine's clock.
-        has_client: whether the program `docker` is there.
-        busy: another script changes this project right now.
-        config_error: why Compose refuses the compose file with these settings; empty if it does not.
-        disk_free_mib: of the engine's data folder; None if it is another machine's.
-        available_mib: memory for containers.
+        has_client: whether the `docker` program exists.
+        busy: whether another script is changing this project.
+        config_error: why Compose rejects the compose file with these settings; empty if it does not.
+        disk_free_mib: free disk of the engine's data folder; None if it is on another machine.
+        available_mib: memory available to containers.
         ports: every port variable -> its text.
         own_ports: ports of this project's containers.
-        holders: port -> the container of somebody else.
-        tarns: those ports of `holders` that another copy of Tarn has -> its folder.
-        fixed: settings that the user named, so that scripts/up leaves them alone.
-        taken: ports at which something answers or which cannot be bound -> the process, empty if unknown.
-        closed: `service host:port` that should answer on this machine and does not, of running services.
-        store_ahead_s: how far the store's clock (its HTTP Date) is ahead; None if it did not answer.
-        newest_unix: the latest moment that anything here was made at: image, container.
-        built_ids: service -> id of the image under its name now.
+        holders: port -> the foreign container that publishes it.
+        tarns: ports of `holders` that another copy of Tarn publishes -> its folder.
+        fixed: settings chosen by the user, which scripts/up does not change.
+        taken: ports in use or that cannot be bound -> the process, empty if unknown.
+        closed: `service host:port` of running services that should answer on this machine and do not.
+        store_ahead_s: how far the store's clock (its HTTP Date) is ahead, in seconds; None if unanswered.
+        newest_unix: the latest creation time of any image or container here.
+        built_ids: service -> id of the image that its tag refers to now.
         source_changed: files of the build context changed since the images were built; None if unknown.
-        failed_logs: logs of steps of scripts/up that failed.
-        proxy: proxy variables that are set, with whether 127.0.0.1 is left out of them.
+        failed_logs: logs of failed steps of scripts/up.
+        proxy: proxy variables that are set, and whether 127.0.0.1 is excluded from them.
         ca_variables: variables that name a CA file of this machine -> the file.
         certificates: this machine's own CA certificates that go into the base image.
         edge: whether neighbours can reach the containers by their own addresses.

@@ -1,6 +1,6 @@
-"""Runs inside a container, by `python3 -I -c`: prints one JSON object about clock, peers, limits and disk.
+"""Probe run inside a container by `python3 -I -c`: prints clock, peers, limits and disk as one JSON object.
 
-Arguments: `host:port` of every service that this one uses. Nothing of Tarn is imported, nothing is changed.
+Arguments: `host:port` of every service that this one uses. It imports nothing of Tarn and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONNECT_S = 3.0
 
 
 def peer(address: str) -> str:
-    """Why a peer cannot be reached, beginning with `dns:` or `tcp:`; empty if it can."""
+    """Why a peer cannot be reached, starting with `dns:` or `tcp:`; empty if it can."""
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM)
@@ -29,7 +29,7 @@ def peer(address: str) -> str:
 
 
 def numbers(*paths: str) -> dict[str, int]:
-    """`name number` lines of the first file that is there."""
+    """`name number` lines of the first file that exists."""
     for path in paths:
         try:
             with open(path, encoding="ascii") as file:
@@ -41,7 +41,7 @@ def numbers(*paths: str) -> dict[str, int]:
 
 
 def number(*paths: str) -> int | None:
-    """The number in the first file that is there."""
+    """The number in the first file that exists."""
     for path in paths:
         try:
             with open(path, encoding="ascii") as file:
@@ -52,7 +52,7 @@ def number(*paths: str) -> int | None:
 
 
 def room(path: str) -> tuple[int, int] | None:
-    """Free and whole bytes of a file system."""
+    """Free and total bytes of a file system."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -61,7 +61,7 @@ def room(path: str) -> tuple[int, int] | None:
 
 
 def main(peers: list[str]) -> None:
-    """Print what can be seen."""
+    """Print the facts as JSON."""
     group = "/sys/fs/cgroup"
     used = number(f"{group}/memory.current", f"{group}/memory/memory.usage_in_bytes")
     stat = numbers(f"{group}/memory.stat", f"{group}/memory/memory.stat")

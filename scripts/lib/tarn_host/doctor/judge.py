@@ -1,4 +1,4 @@
-"""What is wrong, worked out from what was seen: a finding for each cause, with what follows. Pure."""
+"""Diagnosis from the collected facts: one finding per cause, with its consequences. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tarn_host.stack import checks, engine, engine_kind
 CLOCK_S_MAX = 30.0
 CLOCK_BACK_S_MAX = 300.0
 STORE_FREE_MIB_MIN = 500
-"""The store refuses writes where too little is free; some 1 % of the disk, at least this."""
+"""The store refuses writes when free space runs low: about 1 % of the disk, and at least this, in MiB."""
 STORE_FREE_SHARE_MIN = 0.02
 LIMIT_SHARE_MAX = 0.95
 
 
 def judge(facts: Facts) -> tuple[list[Finding], list[str]]:
-    """The findings, most basic first, and notes about what is no fault."""
+    """The findings, most basic first, and notes on what is not a fault."""
     found = _engine(facts)
     if found and facts.engine.server is None:
         return [*found, *_machine(facts)], []
@@ -193,7 +193,7 @@ def _secrets(facts: Facts) -> list[Finding]:
 
 
 def _edge(facts: Facts) -> list[Finding]:
-    """Neighbours that may come in. Where rules cannot be set or seen from here it is a note."""
+    """Neighbours that can reach the containers; only a note where rules cannot be set or read from here."""
     running = any(c.state == "running" for c in facts.containers)
     if facts.edge is None or facts.edge.hindrance or not running or facts.edge.problem is None:
         return []
@@ -202,7 +202,7 @@ def _edge(facts: Facts) -> list[Finding]:
 
 
 def _ports(facts: Facts) -> list[Finding]:
-    """Ports that a service which does not run would want, held by somebody else."""
+    """Ports needed by services that are not running, held by another process."""
     running = {c.service for c in facts.containers if c.state == "running"}
     wanted = {
         variable: facts.ports.get(variable, str(port))
@@ -218,13 +218,13 @@ def _ports(facts: Facts) -> list[Finding]:
 
 
 def _makes_way(facts: Facts) -> list[int]:
-    """Ports of this copy that another copy of Tarn has and scripts/up would move by itself."""
+    """Ports of this copy held by another copy of Tarn, which scripts/up would change without being asked."""
     free = [int(text) for name, text in facts.ports.items() if text.isdigit() and name not in facts.fixed]
     return sorted(port for port in free if port in facts.tarns and port not in facts.own_ports)
 
 
 def _network(facts: Facts) -> list[Finding]:
-    """Peers that run and cannot be reached all the same."""
+    """Peers that run but cannot be reached."""
     running = {c.service for c in facts.containers if c.state == "running"}
     found = []
     for one in facts.containers:
@@ -368,5 +368,5 @@ def _notes(facts: Facts, found: Sequence[Finding]) -> list[str]:
 
 
 def exit_code(found: Sequence[Finding]) -> int:
-    """0 if nothing is wrong, else 1."""
+    """0 if there are no findings, else 1."""
     return 1 if found else 0

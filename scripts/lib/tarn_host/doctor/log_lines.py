@@ -1,4 +1,4 @@
-"""Finding the one line of a log that says why, and knowing it again. Pure."""
+"""Extraction of the log line that names the cause, and recognition of known faults. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SAID = ("message", "reason", "error", "why", "detail", "exception")
 
 @dataclass(frozen=True)
 class Known:
-    """A fault that is known by its words.
+    """A fault recognised by its log line.
 
     Attributes:
         code: the finding's code.
-        regex: how it is known.
-        what: what it is, in one phrase.
-        fix: what to do.
+        regex: the pattern that matches the line.
+        what: the fault, in one phrase.
+        fix: how to fix it.
     """
 
     code: str
@@ -103,7 +103,7 @@ SERVICE_FAULTS = (
 
 
 def known(faults: Sequence[Known], lines: Sequence[str]) -> tuple[Known, str] | None:
-    """The first kind of fault that a line shows, with that line; the last line that shows it counts."""
+    """The first known fault that matches, with the last line that matches it; None if there is none."""
     for fault in faults:
         for text in reversed(lines):
             if fault.regex.search(text):
@@ -112,13 +112,13 @@ def known(faults: Sequence[Known], lines: Sequence[str]) -> tuple[Known, str] | 
 
 
 def build_fault(lines: Sequence[str], base: str) -> tuple[str, str] | None:
-    """What made a step of a build fail, with the line that shows it, and what to do; None if not known."""
+    """Cause of a failed build step with the line that shows it, and the fix; None if it is not known."""
     hit = known(BUILD_FAULTS, lines)
     return None if hit is None else (f"{hit[0].what}: {hit[1]}", hit[0].fix.replace("{base}", base))
 
 
 def reason(lines: Sequence[str]) -> str:
-    """The line that says best why a service ended: its last error, else a refusal, else its last words."""
+    """The line that best explains why a service ended: its last error, else a refusal, else its last line."""
     texts = [text for text in lines if not _STACK.search(text)]
     for fits in (_is_error, lambda text: bool(_REFUSAL.search(text)), lambda text: True):
         for text in reversed(texts):
@@ -128,7 +128,7 @@ def reason(lines: Sequence[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """A log line as a person reads it: of a JSON line its event and what it says, shortened."""
+    """A log line for display: of a JSON line the event and its details, shortened."""
     entry = _json(text)
     if entry is not None:
         first = str(entry.get("event") or entry.get("msg") or "")
@@ -155,7 +155,7 @@ def _json(text: str) -> Mapping[str, object] | None:
 
 
 def seconds(value: float) -> str:
-    """A stretch of time in words: `40 s`, `12 min`, `3.5 h`, `9 days`."""
+    """A duration in words: `40 s`, `12 min`, `3.5 h`, `9 days`."""
     value = abs(value)
     for limit, unit, divisor in ((120.0, "s", 1.0), (7200.0, "min", 60.0), (172_800.0, "h", 3600.0)):
         if value < limit:

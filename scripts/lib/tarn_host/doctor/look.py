@@ -1,4 +1,4 @@
-"""Looking at everything that the doctor judges: bounded in time, changing nothing, reading no secret."""
+"""Collection of everything that the doctor evaluates: with timeouts, changing nothing, reading no secret."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PEER = re.compile(r"(?:^|[/,])([a-z][a-z0-9-]*):(\d{2,5})\b")
 
 
 def look(here: Project) -> Facts:
-    """Everything there is to see now."""
+    """Collect all facts now."""
     found, machine = engine.look(), engine.machine()
     client = shell.capture(["docker", "--version"], timeout_s=20)
     text = project.COMPOSE_FILE.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def look(here: Project) -> Facts:
 
 
 def wanted_services(config: Mapping[str, Any], ports: Mapping[str, str]) -> tuple[Wanted, ...]:
-    """The services of a whole stack, with what each needs, from Compose's configuration. Pure."""
+    """The services of a complete stack, with what each needs, from Compose's configuration. Pure."""
     services: Mapping[str, Any] = config["services"]
     variables = {text: variable for variable, text in ports.items()}
     running = set(lifecycle.to_start(config))
@@ -144,7 +144,7 @@ def _config(here: Project) -> tuple[dict[str, Any], str]:
 
 
 def failed_logs() -> tuple[Log, ...]:
-    """The logs of steps that failed: written after the last success of that step."""
+    """Logs of failed steps: those written after the step's last success."""
     found = []
     success = images.RECORD.stat().st_mtime if images.RECORD.is_file() else 0.0
     for path in (base.LOG, images.LOG):
@@ -200,7 +200,7 @@ def _containers(here: Project) -> list[Container]:
 
 
 def _log_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The end of a container's log, of those that are not simply well."""
+    """The end of a container's log, for containers that are not simply healthy."""
     state = row["State"]
     healthy = (state.get("Health") or {}).get("Status") in ("healthy", None) and state["Status"] == "running"
     if healthy or (state["Status"] == "exited" and state["ExitCode"] == 0):
@@ -210,7 +210,7 @@ def _log_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def container(row: Mapping[str, Any], log: tuple[str, ...]) -> Container:
-    """A container from what `docker inspect` says of it. Pure."""
+    """A container from the output of `docker inspect`. Pure."""
     state = row["State"]
     health = state.get("Health") or {}
     checks_done = health.get("Log") or []
@@ -233,7 +233,7 @@ def container(row: Mapping[str, Any], log: tuple[str, ...]) -> Container:
 
 
 def unix(text: str) -> float | None:
-    """The engine's time stamp as seconds; None for `never`."""
+    """The engine's timestamp in Unix seconds; None for `never`."""
     match = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)?$", text)
     if match is None or text.startswith("0001"):
         return None
@@ -258,7 +258,7 @@ def _inside(name: str, peers: tuple[str, ...]) -> tuple[Inside | None, str]:
 
 
 def inside(said: Mapping[str, Any], begin: float, end: float) -> Inside:
-    """What the look from inside means, asked between two moments of this machine's clock. Pure."""
+    """The probe's output, evaluated; `begin` and `end` are this machine's clock around the probe. Pure."""
     data, tmp = said.get("data") or (None, None), said.get("tmp") or (None, None)
     return Inside(
         clock_ahead_s=said["time"] - (begin + end) / 2,
@@ -287,9 +287,9 @@ def _volumes(here: Project, config: Mapping[str, Any]) -> tuple[Volume, ...]:
 
 
 def secret_mounts(here: Project, volumes: tuple[Volume, ...]) -> list[str]:
-    """Options of `docker run` that mount every secret volume read only, an empty folder where one is gone.
+    """`docker run` options that mount every secret volume read-only, and an empty folder for a missing one.
 
-    Empty if none is there: then nothing was ever started.
+    Empty if no secret volume exists: then the stack was never started.
     """
     prefix = f"{here.name}_secrets-"
     own = [volume for volume in volumes if volume.name.startswith(prefix)]
@@ -303,7 +303,7 @@ def secret_mounts(here: Project, volumes: tuple[Volume, ...]) -> list[str]:
 
 
 def as_root(here: Project, mounts: list[str]) -> list[str]:
-    """`docker run` of our image as init runs: root that may only read, no network, nothing left behind."""
+    """`docker run` of Tarn's image as init runs: root that can only read, no network, removed afterwards."""
     hardening = ["--network", "none", "--read-only", "--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE"]
     limits = ["--security-opt", "no-new-privileges", "--memory", "256m", "--pids-limit", "64"]
     command = ["docker", "run", "--rm", "--interactive", "--user", "0:0", *hardening, *limits]
@@ -349,7 +349,7 @@ def _store_ahead(port: str, own: list[Container]) -> float | None:
         return None
     answer = _get(port, "/minio/health/live")
     try:
-        # The header has whole seconds, cut off: half a second more on average.
+        # The header has whole seconds, truncated: half a second more on average.
         return parsedate_to_datetime(answer[0]["date"]).timestamp() + 0.5 - time.time() if answer else None
     except (KeyError, TypeError, ValueError):
         return None
@@ -365,7 +365,7 @@ def _ingestors(port: str, own: list[Container]) -> tuple[Ingestor, ...]:
 
 
 def stuck_ingestors(listed: Mapping[str, Any]) -> Iterator[Ingestor]:
-    """The ingestors that do not go on by themselves, from ingest's status. Pure."""
+    """Ingestors that will not recover without intervention, from ingest's status. Pure."""
     for name, entry in sorted(listed.items()):
         if entry.get("state") not in STUCK:
             continue

@@ -1,6 +1,7 @@
-"""Taking out of a text what looks like a secret, whoever's it is. Pure.
+"""Removal of whatever looks like a secret from a text, whoever owns it. Pure.
 
-The second net: the values of this copy's own secrets are looked for where they are (tarn.bootstrap.redact).
+This is the second safeguard: this copy's own secrets are searched for by value, next to the secret files
+(tarn.bootstrap.redact).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PATTERNS = (
 
 
 def redacted(text: str) -> tuple[str, int]:
-    """The text without what looks like a secret, and how much was taken out."""
+    """The text without what looks like a secret, and the number of replacements."""
     total = 0
     for pattern in _PATTERNS:
         text, count = pattern.subn(lambda match: match.group(1) + REPLACEMENT, text)

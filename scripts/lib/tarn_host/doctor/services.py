@@ -1,4 +1,4 @@
-"""Which services do not do their work, why, and what follows from it. Pure."""
+"""Services that do not work: the causes and their consequences. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tarn_host.doctor.log_lines import SERVICE_FAULTS, known, reason, seconds
 STARTING_S_MAX = 180.0
 RESTARTS_MAX = 3
 STOPPED = (0, 130, 143)
-"""How a service ends that was asked to: by itself, or by the signal."""
+"""Exit codes of a service that finished or was asked to stop: success, or the signal's code."""
 
 
 def services(facts: Facts) -> list[Finding]:
-    """Services that do not do their work: the causes, each with what follows from it."""
+    """Findings about services that do not work: one per cause, with its consequences."""
     if not any(c.state != "created" for c in facts.containers):
         return []
     bad: dict[str, Finding] = {}
@@ -53,7 +53,7 @@ def services(facts: Facts) -> list[Finding]:
 
 
 def _state_beside_memory(facts: Facts, service: Wanted) -> Finding | None:
-    """What a service that was short of memory, and runs, says of itself now: it may be another thing."""
+    """The current fault of a running service that was OOM-killed before, which may be an unrelated one."""
     one = facts.container(service.name)
     if one is None or one.state != "running" or not (one.health_output or reason(one.log)):
         return None
@@ -64,7 +64,7 @@ def _state_beside_memory(facts: Facts, service: Wanted) -> Finding | None:
 
 
 def _cause(name: str, finding: Finding, bad: dict[str, Finding], needs: dict[str, frozenset[str]]) -> str:
-    """The service to blame for a bad one: itself, or the nearest bad one that it needs."""
+    """The root cause of a service's fault: the service itself, or its nearest faulty dependency."""
     own = ("oom", "disk-full", "secret-missing", "service-stopped", "service-paused")
     seen = {name}
     while finding.code not in own:

@@ -1,1 +1,1 @@
-"""scripts/sbom: the bill of materials of each image."""
+"""scripts/sbom: software bill of materials (SBOM) of each image."""

@@ -1,4 +1,4 @@
-"""scripts/sbom: what software each image holds, as CycloneDX, with a note per known hole.
+"""scripts/sbom: the software in each image as CycloneDX, with a note on each known vulnerability.
 
 The format is CycloneDX 1.6 (ECMA-424); component names are package URLs (purl).
 """
@@ -37,7 +37,7 @@ FILE_NAME = re.compile(r"^(.+?)-(\d[\w.+-]*)$")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts/sbom and give its exit code."""
+    """Run scripts/sbom and return its exit code."""
     parser = Parser(prog="scripts/sbom", description=HELP)
     parser.add_argument(
         "images", nargs="*", metavar="image", help="minio, kafka, ...; all where none is named"
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_all(wanted: Sequence[str], folder: Path) -> None:
-    """Write the files.
+    """Write the bill of materials of each image to a file.
 
     Raises:
-        StopError: no engine, no such image, or an image that is not built.
+        StopError: there is no engine, an image is unknown, or an image is not built.
     """
     if engine.look().server is None:
         raise StopError("no container engine answers", "start it, or run scripts/up, which does")
@@ -79,10 +79,10 @@ def write_all(wanted: Sequence[str], folder: Path) -> None:
 
 
 def inventory(image: str) -> dict[str, Any]:
-    """What a program inside the image finds.
+    """The inventory that a program inside the image collects.
 
     Raises:
-        StopError: the image is not there, or the program failed.
+        StopError: the image does not exist, or the program failed.
     """
     command = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--network", "none"]
     command += ["--cap-drop", "ALL", "--entrypoint", "python3", image, "-I", "-"]
@@ -107,7 +107,7 @@ def inventory(image: str) -> dict[str, Any]:
 
 
 def read_notes(text: str) -> list[dict[str, Any]]:
-    """The notes on known holes; a hole that is left open needs a day to look again. Pure.
+    """The notes on known vulnerabilities; an open one requires a review date. Pure.
 
     Raises:
         StopError: a note is incomplete.
@@ -130,7 +130,7 @@ def read_notes(text: str) -> list[dict[str, Any]]:
 
 
 def overdue(notes: Sequence[Mapping[str, Any]], today: date) -> list[Problem]:
-    """The open notes whose day to look again has passed: reported, and no reason to write no file. Pure."""
+    """The open notes whose review date has passed: reported, but the files are still written. Pure."""
     return [
         Problem(
             f"{note['id']} in docs/vulnerabilities.json was left open until {note['until']}",
@@ -146,8 +146,15 @@ def document(
 ) -> dict[str, Any]:
     """The bill of materials of one image. Pure.
 
+    Args:
+        name: name of the image.
+        image: its tag in the engine.
+        found: the inventory.
+        notes: notes on known vulnerabilities.
+        now: timestamp of the document.
+
     Raises:
-        StopError: a note names a component that the image does not hold.
+        StopError: a note names a component that the image does not contain.
     """
     components = _unique(
         [*_debian(found), *_python(found["python"]), *_jars(found["jars"]), *_go(found["go"])]
@@ -220,7 +227,7 @@ def _python(packages: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
 
 
 def _jars(jars: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A jar by its Maven name, else by its file's; what a fat jar holds, beside it."""
+    """Components of the jars, by Maven name or else file name, with the contents of fat jars."""
     rows = []
     for jar in jars:
         stem = Path(jar["path"]).name[: -len(".jar")]
@@ -272,7 +279,7 @@ def _component(name: str, version: str, purl: str, facts: Mapping[str, str]) -> 
 
 
 def _unique(components: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each component once, in the order of their names."""
+    """Each component once, sorted by name."""
     by_ref = {c["bom-ref"]: c for c in reversed(components)}
     return [by_ref[ref] for ref in sorted(by_ref)]
 

@@ -1,4 +1,4 @@
-"""What software an image holds, as JSON on stdout. Runs inside the image, with the standard library alone."""
+"""Inventory of an image's software, as JSON on stdout. Runs inside the image; standard library only."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def main() -> int:
 
 
 def walked(top: str) -> Iterator[tuple[str, list[str]]]:
-    """Every folder of this file system with its files."""
+    """Every folder below `top`, except those of SKIPPED, with its files."""
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(f for f in folders if os.path.join(folder, f) not in SKIPPED)
         yield folder, sorted(names)
 
 
 def debian() -> list[dict[str, str]]:
-    """The packages of dpkg, with the source package that each was built from."""
+    """The installed dpkg packages, each with the source package that it was built from."""
     form = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n"
     told = subprocess.run(
         ["/usr/bin/dpkg-query", "-W", "-f", form], capture_output=True, text=True, check=True, timeout=60
@@ -57,13 +57,13 @@ def debian() -> list[dict[str, str]]:
 
 
 def distribution(folder: Path) -> dict[str, str]:
-    """A Python package by its metadata."""
+    """A Python package from its metadata."""
     told = importlib.metadata.PathDistribution(folder).metadata
     return {"name": told["Name"], "version": told["Version"], "path": str(folder)}
 
 
 def jar(path: Path) -> dict[str, object]:
-    """A jar: its checksum, and which Maven artifacts it says that it holds."""
+    """A jar: its checksum and the Maven artifacts that it declares."""
     held = []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -80,7 +80,11 @@ def jar(path: Path) -> dict[str, object]:
 
 
 def go_program(path: Path) -> dict[str, object]:
-    """A Go program: the modules that its build information lists."""
+    """A Go program: the modules listed in its build information.
+
+    Raises:
+        SystemExit: it has no such list.
+    """
     data = path.read_bytes()
     first = data.find(b"\ndep\t")
     start, end = data.rfind(b"path\t", 0, max(0, first)), data.find(b"\nbuild\t", first)

@@ -1,4 +1,4 @@
-"""Debian's packages, from the sources that this machine itself uses; no mirror is written down here."""
+"""Debian packages, from the apt sources configured on this machine; no mirror is hard-coded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NETWORK_FIX = "check the network and this machine's apt sources, then run this a
 
 @dataclass(frozen=True)
 class Mirrors:
-    """Where this machine gets Debian from; `security` is None where it has no such line."""
+    """Mirrors configured on this machine; `security` is None if it has no such line."""
 
     main: str
     security: str | None
 
 
 def is_debian() -> bool:
-    """Whether this is Debian itself, with its archive's keys."""
+    """Whether this is Debian itself, with its archive keys."""
     try:
         text = Path("/etc/os-release").read_text()
     except OSError:
@@ -104,7 +104,7 @@ def mirrors() -> Mirrors:
 
 
 def update(log: Path, timeout_s: float) -> None:
-    """Read the package lists again.
+    """Update the package lists.
 
     Raises:
         StopError: apt failed.
@@ -121,7 +121,7 @@ def update(log: Path, timeout_s: float) -> None:
 
 
 def offered(names: Iterable[str]) -> set[str]:
-    """Which of these packages this machine's sources offer, as the lists were last read."""
+    """Those of these packages that this machine's sources offer, per the last package lists."""
     env = {"LC_ALL": "C"}
     return candidates(shell.capture(["apt-cache", "policy", *names], timeout_s=60, env=env).out)
 
@@ -133,7 +133,12 @@ def candidates(policy: str) -> set[str]:
 
 
 def install(packages: list[str], log: Path, timeout_s: float) -> None:
-    """Install packages without what they only recommend.
+    """Install packages without their recommended ones.
+
+    Args:
+        packages: names of the packages.
+        log: the log file.
+        timeout_s: the timeout, in seconds.
 
     Raises:
         StopError: apt failed.
@@ -146,10 +151,10 @@ def install(packages: list[str], log: Path, timeout_s: float) -> None:
 
 
 def unpack_compose(log: Path, timeout_s: float) -> None:
-    """Put Compose and buildx of our Debian suite into ~/.docker/cli-plugins; installed packages stay.
+    """Put Compose and buildx of this Debian suite into ~/.docker/cli-plugins, installing no package.
 
     Raises:
-        StopError: they could not be fetched or unpacked.
+        StopError: they could not be downloaded or unpacked.
     """
     target = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "cli-plugins"
     with tempfile.TemporaryDirectory(prefix="tarn-apt-") as folder:

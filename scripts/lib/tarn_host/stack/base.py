@@ -1,4 +1,4 @@
-"""The base image that every Dockerfile starts from: pulled, or made by debootstrap without a registry."""
+"""The base image of every Dockerfile: pulled, or built with debootstrap without a registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG = project.LOG_DIR / "base.log"
 CA_DIR = Path("/usr/local/share/ca-certificates")
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 AGE_DAYS_MAX = 30
-"""From this age on a base is called old: Debian's security updates come weekly."""
+"""Age in days from which a base image counts as old: Debian's security updates come weekly."""
 SLIM = {
     "etc/apt/apt.conf.d/docker-clean": """# Nothing that apt downloads or caches stays in a layer.
 DPkg::Post-Invoke {
@@ -42,7 +42,7 @@ path-exclude /usr/share/locale/*
 path-exclude /usr/share/man/*
 """,
 }
-"""What makes a tree of debootstrap as lean as the slim image of a registry, which has the same."""
+"""Settings that make a debootstrap tree as small as a registry's slim image, which has the same."""
 ENVIRONMENT = {"SSL_CERT_FILE": CA_BUNDLE, "UV_SYSTEM_CERTS": "1"}
 
 
@@ -52,21 +52,21 @@ def is_there(image: str) -> bool:
 
 
 def made_at(image: str) -> str:
-    """When an image was made, as the engine says it; empty if it is not there."""
+    """Creation time of an image, as the engine prints it; empty if it does not exist."""
     found = shell.capture(["docker", "image", "inspect", "--format", "{{.Created}}", image], timeout_s=30)
     return found.out.strip() if found.ok else ""
 
 
 def ensure(here: Project, offline: bool, refresh: bool = False) -> str:
-    """Have the base image; give a sentence about where it came from.
+    """Provide the base image; return a sentence about where it came from.
 
     Args:
         here: the project.
         offline: whether the network may not be used.
-        refresh: make it again though it is there, with the Debian packages of today; every image follows.
+        refresh: rebuild an existing one with today's Debian packages; all images are then rebuilt too.
 
     Raises:
-        StopError: it is not there and cannot be made.
+        StopError: it does not exist and cannot be built.
     """
     if is_there(here.base) and not refresh:
         return f"{here.base} is there"
@@ -98,10 +98,16 @@ def own_certificates(folder: Path = CA_DIR) -> list[Path]:
 
 
 def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
-    """Run a step of making the base.
+    """Run one step of building the base image.
+
+    Args:
+        command: the program and its arguments.
+        timeout_s: the timeout, in seconds.
+        what: name of the step, for the error message.
+        fix: what to do if it fails for an unknown reason.
 
     Raises:
-        StopError: it failed; a known fault, such as a full disk, is named with its cure.
+        StopError: it failed; a known fault, such as a full disk, is named with its fix.
     """
     try:
         shell.logged(
@@ -120,7 +126,7 @@ def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
 
 
 def _derive(image: str, upstream: str) -> None:
-    """Build our base on a pulled one: add CA certificates (Debian's, this machine's) and their settings."""
+    """Build the base on a pulled image: add CA certificates (Debian's, this machine's) and their settings."""
     with tempfile.TemporaryDirectory(prefix="tarn-base-") as folder:
         here = Path(folder)
         (here / "certificates").mkdir()
@@ -146,7 +152,7 @@ def _derive(image: str, upstream: str) -> None:
 
 
 def _bootstrap(image: str, why_no_pull: str) -> None:
-    """Make our base from Debian's own packages.
+    """Build the base image from Debian packages.
 
     Raises:
         StopError: this machine cannot (it takes root on Debian), or a step failed.
@@ -200,7 +206,7 @@ def _bootstrap(image: str, why_no_pull: str) -> None:
 
 
 def make_slim(tree: Path) -> None:
-    """Write the settings of SLIM into a tree, and take out what they exclude and is there already."""
+    """Write the SLIM settings into a tree, and delete the files already there that they exclude."""
     for name, text in SLIM.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text, encoding="utf-8")
@@ -214,7 +220,7 @@ def make_slim(tree: Path) -> None:
 
 
 def _scratch() -> str:
-    """A folder for the tree that debootstrap makes: it needs device nodes, so not one mounted nodev."""
+    """A folder for the debootstrap tree, not on a nodev mount, as it needs device nodes."""
     for candidate in (tempfile.gettempdir(), "/var/tmp", str(project.STATE_DIR)):
         if os.path.isdir(candidate) and not os.statvfs(candidate).f_flag & (os.ST_NODEV | os.ST_NOEXEC):
             return candidate

@@ -1,4 +1,4 @@
-"""The canary of scripts/up: sent while the engines still start, read back with each when it is healthy."""
+"""Canary of scripts/up: a row sent while the engines still start, read back by each once it is healthy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from tarn_host.stack.lifecycle import Service
 from tarn_host.stack.project import ROOT, Project
 
 TIMEOUT_S = 300
-"""For what is left of it when everything is healthy."""
+"""Timeout in seconds for the rest of the canary once everything is healthy."""
 REMOVE_TIMEOUT_S = 30
 NEEDED = frozenset({"minio", "catalog", "kafka", "ingest"})
-"""What the row passes until it is committed."""
+"""Services that the row passes through until it is committed."""
 ENGINES = ("trino", "spark")
-"""What reads it back besides the canary's own library, by the names of their services."""
+"""Services that read the row back, besides the canary's own library."""
 FIX = "the lines above say which step; `docker compose logs ingest catalog` shows the services' side"
 
 
 class Canary:
-    """One row through the lake. Whatever ends the block ends its container too.
+    """One row through the lake; the end of the block also ends the canary's container.
 
-    It is sent as soon as what it passes is healthy, while the engines still start, and each engine is asked
-    when its own health check has passed. Where `look` never saw that, and where it fails beside the start,
-    `finish` sends one to the lake as it is then: what that one says counts.
+    The row is sent as soon as the services that it passes through are healthy, while the engines still start,
+    and each engine is queried once its own health check has passed. If `look` never saw them healthy, or the
+    canary failed during the start, `finish` sends another row to the running lake, and its result is
+    authoritative.
 
     Args:
         here: the project.
@@ -50,7 +51,7 @@ class Canary:
         self._end()
 
     def look(self, found: Sequence[Service]) -> None:
-        """Take note of the services' states: send the row, or tell which engines are ready."""
+        """Handle the services' states: send the row, or pass on which engines are ready."""
         healthy = {s.name for s in found if s.state == "running" and s.health == "healthy"}
         if self._running is None and healthy >= NEEDED:
             self._running = self._start()
@@ -58,7 +59,7 @@ class Canary:
             self._tell([name for name in ENGINES if name in healthy - self._ready])
 
     def finish(self) -> None:
-        """Let it read with every engine, now that all are healthy.
+        """Read the row back with every engine, now that all are healthy.
 
         Raises:
             StopError: the row was not read back; the exit code is the canary's own.
@@ -76,7 +77,7 @@ class Canary:
             raise StopError(f"the canary failed with exit code {code}", FIX, code)
 
     def _start(self) -> shell.Running:
-        # A session of its own: Ctrl-C in the terminal is for scripts/up, which then ends the container.
+        # A session of its own: Ctrl-C in the terminal goes to scripts/up, which then ends the container.
         self._ready = set()
         return shell.Running(
             run_once.command(self._name, "cli", ["canary", "--engines-as-told"]),
@@ -88,7 +89,7 @@ class Canary:
         )
 
     def _tell(self, names: Sequence[str]) -> None:
-        """Name engines that are ready, one a line."""
+        """Write the names of engines that are ready to the canary's stdin, one per line."""
         assert self._running is not None
         pipe = self._running.process.stdin
         assert pipe is not None
@@ -99,12 +100,12 @@ class Canary:
                 pipe.flush()
 
     def _wait(self, running: shell.Running) -> int:
-        """Its exit code. The end of its input says that every engine is ready."""
+        """Its exit code. The end of its input means that every engine is ready."""
         _close(running)
         return running.wait(TIMEOUT_S)
 
     def _end(self) -> None:
-        """End its container, where there is one, and Compose with it."""
+        """Remove its container, if there is one, and end Compose with it."""
         running, self._running = self._running, None
         if running is None:
             return

@@ -1,4 +1,4 @@
-"""What has to hold before anything is made: disk, memory, ports. All that is missing is listed at once."""
+"""Requirements checked before anything is created: disk, memory, ports. All failures are listed at once."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tarn_host.stack import needs
 from tarn_host.stack.project import port_block
 
 DISK_MIB_COLD = 18_000
-"""Free disk for the first build: `scripts/bench up --cold` left 14,451 MiB of images and build cache."""
+"""Free disk for the first build, MiB: `scripts/bench up --cold` left 14,451 MiB of images and build cache."""
 DISK_MIB_WARM = 2_000
-"""Free disk once the images are there: logs and the lake's first data."""
+"""Free disk once the images exist, MiB: logs and the lake's first data."""
 BLOCKS = range(20_000, 30_000, 100)
 """First ports of the blocks that a second copy chooses from."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """The host ports of running containers.
+    """Host ports of running containers.
 
     Attributes:
-        own: this project's.
-        holders: the others' -> who holds it, in words.
-        tarns: those of other copies of Tarn -> the copy's folder.
+        own: this project's ports.
+        holders: ports of other containers -> the container, in words.
+        tarns: ports of other copies of Tarn -> the copy's folder.
     """
 
     own: frozenset[int] = frozenset()
@@ -40,13 +40,13 @@ class Published:
 
 
 def _wanted_mib(variable: str, default: int) -> int:
-    """A required value in MiB; the environment may name another one (so do the tests)."""
+    """A required amount in MiB; an environment variable overrides the default (used by tests)."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else default
 
 
 def disk(data_root: str, images_there: bool, free_mib: int | None) -> list[Problem]:
-    """Whether the engine's disk has room; unknown (an engine in another machine) passes."""
+    """Whether the engine's disk has enough space; unknown (an engine on another machine) passes."""
     wanted = _wanted_mib("TARN_NEED_DISK_MIB", DISK_MIB_WARM if images_there else DISK_MIB_COLD)
     if free_mib is None or free_mib >= wanted:
         return []
@@ -60,7 +60,7 @@ def disk(data_root: str, images_there: bool, free_mib: int | None) -> list[Probl
 
 
 def memory(available_mib: int | None, running: bool, *, small: bool = False) -> list[Problem]:
-    """Whether memory suffices; a stack that runs already has what it needs."""
+    """Whether memory suffices; a stack that is running already has what it needs."""
     wanted = _wanted_mib("TARN_NEED_MEMORY_MIB", needs.memory_mib(small=small))
     if available_mib is None or running or available_mib >= wanted:
         return []
@@ -76,12 +76,12 @@ def memory(available_mib: int | None, running: bool, *, small: bool = False) -> 
 
 
 def ports(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, str]) -> list[Problem]:
-    """Which ports are no numbers, named twice, or held by somebody else than this project's containers."""
+    """Ports that are not numbers, are used twice, or are held by anything but this project's containers."""
     return judge_ports(wanted, taken(wanted, own, holders), holders)
 
 
 def taken(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, str]) -> dict[int, str]:
-    """The wanted ports that somebody else holds -> the process, empty where that is not known."""
+    """The wanted ports in use by others -> the process, empty if it is not known."""
     numbers = {int(text) for text in wanted.values() if text.isdigit() and 1 <= int(text) <= 65535}
     return {
         number: "" if number in holders else process_on(number) or ""
@@ -91,7 +91,7 @@ def taken(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, 
 
 
 def free_block(names: Iterable[str]) -> dict[str, str]:
-    """The first block of ports that is wholly free, or an empty dict."""
+    """The first block of ports that is entirely free, or an empty dict."""
     for first in BLOCKS:
         found = port_block(first, names)
         if not any(is_taken(int(port)) for port in found.values()):
@@ -102,7 +102,7 @@ def free_block(names: Iterable[str]) -> dict[str, str]:
 def judge_ports(
     wanted: Mapping[str, str], taken_by: Mapping[int, str], holders: Mapping[int, str]
 ) -> list[Problem]:
-    """Which ports are no numbers, named twice, or held by somebody else. Pure."""
+    """Ports that are not numbers, are used twice, or are held by others. Pure."""
     problems: list[Problem] = []
     seen: dict[int, str] = {}
     for variable, text in sorted(wanted.items()):
@@ -158,7 +158,7 @@ def is_taken(port: int) -> bool:
 
 
 def process_on(port: int) -> str | None:
-    """The process that listens on a port as `name (pid n)`, where that can be known without more rights."""
+    """The process listening on a port as `name (pid n)`; None if that needs more privileges."""
     if sys.platform.startswith("linux"):
         return _process_on_linux(port)
     found = shell.capture(["lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fpc"], timeout_s=10)
@@ -186,7 +186,7 @@ def _process_on_linux(port: int) -> str | None:
 
 
 def published(project_name: str) -> Published:
-    """The host ports of this project's containers, and who holds the others'."""
+    """Host ports of this project's containers, and who holds the others."""
     form = ("project", "project.working_dir")
     labels = "\t".join(f'{{{{.Label "com.docker.compose.{name}"}}}}' for name in form)
     command = ["docker", "ps", "--format", labels + "\t{{.Names}}\t{{.Image}}\t{{.Ports}}"]
@@ -209,7 +209,7 @@ def published(project_name: str) -> Published:
 
 
 def free_mib(path: str) -> int | None:
-    """Free MiB on the file system of a path or its nearest parent; None if it is another machine's."""
+    """Free MiB on the file system of a path or its nearest parent; None if it is on another machine."""
     if not sys.platform.startswith("linux"):
         return None
     here = Path(path)
@@ -222,7 +222,7 @@ def free_mib(path: str) -> int | None:
 
 
 def available_mib(engine_bytes: int | None) -> int | None:
-    """Memory for containers: what this machine has available, at most what the engine's machine has."""
+    """Memory for containers, MiB: the minimum of what this machine has available and the engine's total."""
     limits = [] if engine_bytes is None else [engine_bytes // (1024 * 1024)]
     with contextlib.suppress(OSError):
         match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)

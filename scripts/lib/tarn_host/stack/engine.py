@@ -1,4 +1,4 @@
-"""The container engine: finding it, and getting and starting one only where there is none."""
+"""The container engine: detected, and installed or started only if there is none."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ RECORD = project.STATE_DIR / "engine.json"
 LOG = project.LOG_DIR / "engine.log"
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""Engines that this very process started; each of them outlives it."""
+"""Engines that this process started; each of them outlives it."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What there is now.
+    """State of the engine.
 
     Attributes:
-        server: the engine's version, or None where none answers.
-        error: what the client said where none answers.
+        server: the engine's version, or None if none answers.
+        error: the client's error if none answers.
         compose: Compose's version, or None.
-        data_root: where the engine keeps images and volumes, as the engine names it.
+        data_root: where the engine keeps images and volumes, as the engine reports it.
         memory_bytes: the memory of the machine that the engine runs on.
-        kind: what kind of engine it is.
+        kind: the kind of engine.
     """
 
     server: str | None
@@ -56,7 +56,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides which ways to an engine are open."""
+    """Properties of this machine that decide how an engine can be obtained."""
 
     linux: bool
     root: bool
@@ -69,7 +69,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """What has to be done before an engine answers; all False means nothing."""
+    """Steps needed before an engine answers; all False means none."""
 
     install_engine: bool = False
     install_client: bool = False
@@ -77,7 +77,7 @@ class Plan:
     start: bool = False
 
     def words(self) -> str:
-        """The plan as a person reads it."""
+        """The plan in words."""
         steps = []
         if self.install_engine:
             steps.append("install docker.io, debootstrap and iptables from this machine's apt sources")
@@ -91,12 +91,12 @@ class Plan:
 
 
 def data_root_wanted() -> str:
-    """Where an engine that we start keeps its data."""
+    """Data folder of an engine that Tarn starts."""
     return os.environ.get("TARN_ENGINE_DATA_ROOT") or DEFAULT_DATA_ROOT
 
 
 def look() -> Engine:
-    """Ask the client what is there; nothing is changed."""
+    """Query the client for the engine's state; changes nothing."""
     answer = shell.capture(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=20)
     server = answer.out.strip() if answer.ok and answer.out.strip() else None
     compose = shell.capture(["docker", "compose", "version", "--short"], timeout_s=20)
@@ -113,7 +113,7 @@ def look() -> Engine:
 
 
 def _info() -> dict[str, Any]:
-    """What the engine says of itself; empty where it says nothing that can be read."""
+    """The engine's `docker info` as JSON; empty if it is unreadable."""
     answer = shell.capture(["docker", "info", "--format", "{{json .}}"], timeout_s=30)
     try:
         found = json.loads(answer.out)
@@ -123,7 +123,7 @@ def _info() -> dict[str, Any]:
 
 
 def machine(environ: Mapping[str, str] = os.environ) -> Machine:
-    """What kind of machine this is."""
+    """The properties of this machine."""
     path = shell.environment()["PATH"]
     return Machine(
         linux=sys.platform.startswith("linux"),
@@ -137,7 +137,7 @@ def machine(environ: Mapping[str, str] = os.environ) -> Machine:
 
 
 def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Problem]]:
-    """What to do so that an engine and Compose answer, or why that cannot be done. Pure."""
+    """Steps to get a running engine and Compose, or why that is impossible. Pure."""
     problems: list[Problem] = []
     install_engine = install_client = start = install_compose = False
     if engine.server is not None:
@@ -210,12 +210,12 @@ def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Probl
 
 
 def packages(offered: Collection[str]) -> list[str]:
-    """What to install for an engine: from Debian 13 on its client is a package of its own. Pure."""
+    """Packages to install for an engine: from Debian 13 on its client is a separate package. Pure."""
     return ["docker.io", *(name for name in CLIENTS if name in offered), "debootstrap", "iptables"]
 
 
 def carry_out(wanted: Plan, here: Machine) -> Engine:
-    """Do what the plan says and give what there is then.
+    """Carry out the plan and return the resulting engine.
 
     Raises:
         StopError: a step failed.
@@ -246,10 +246,10 @@ def carry_out(wanted: Plan, here: Machine) -> Engine:
 
 
 def start(here: Machine) -> None:
-    """Start an engine that outlives this script, and record it so that only it is ever stopped.
+    """Start an engine that outlives this script, and record it so that no other one is ever stopped.
 
     Raises:
-        StopError: a daemon lives already (a second one would take its network away), or it does not come up.
+        StopError: a daemon is running already (a second one would take its network away), or this one fails.
     """
     if here.systemd and data_root_wanted() == DEFAULT_DATA_ROOT:
         shell.must(
@@ -289,10 +289,10 @@ def start(here: Machine) -> None:
 
 
 def _wait_until_up(process: subprocess.Popen[bytes] | None, begin: int = 0) -> None:
-    """Wait until the engine answers; `begin` is where in its log this start began.
+    """Wait until the engine answers; `begin` is the offset in its log at which this start began.
 
     Raises:
-        StopError: it gave up, or does not answer in time; the message says which, in dockerd's own words.
+        StopError: it gave up, or timed out; the message says which, with dockerd's own error.
     """
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until:
@@ -319,7 +319,7 @@ def _record(what: dict[str, object]) -> None:
 
 
 def record() -> dict[str, object] | None:
-    """What this clone's scripts started and not yet stopped, or None."""
+    """The engine that this clone's scripts started and have not stopped, or None."""
     try:
         found = json.loads(RECORD.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -328,7 +328,7 @@ def record() -> dict[str, object] | None:
 
 
 def stop() -> str:
-    """Stop the engine that this clone's scripts started; give a sentence about what was done.
+    """Stop the engine that this clone's scripts started; return a sentence about what was done.
 
     Raises:
         StopError: it does not end.
@@ -360,7 +360,7 @@ def stop() -> str:
 
 
 def is_mine_alive() -> bool:
-    """Whether an engine that this clone's scripts started still runs."""
+    """Whether an engine that this clone's scripts started is still running."""
     mine = record()
     if mine is None:
         return False
@@ -371,14 +371,14 @@ def is_mine_alive() -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Take the engine off the process table if it ended and this very process had started it."""
+    """Reap the engine's process if it ended and this process had started it."""
     child = _CHILDREN.get(pid)
     if child is not None and child.poll() is not None:
         del _CHILDREN[pid]
 
 
 def _pid_in(path: Path) -> int | None:
-    """The process id in a pid file if a dockerd lives under it."""
+    """The process id in a pid file, if it belongs to a running dockerd."""
     try:
         pid = int(path.read_text().strip())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -388,7 +388,7 @@ def _pid_in(path: Path) -> int | None:
 
 
 def _born(pid: int) -> str | None:
-    """When a process began (clock ticks since boot), so that a reused pid is told apart; None if it ended."""
+    """Start time of a process (clock ticks since boot), to detect a reused pid; None if it has ended."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

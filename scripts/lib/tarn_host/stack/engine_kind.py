@@ -1,4 +1,4 @@
-"""Which engine answers: what `docker info` says of it, and what stands in the way with such a one. Pure."""
+"""The kind of engine, from `docker info`, and what prevents Tarn from running in it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENGINE_AT_LEAST = (20, 10)
 
 @dataclass(frozen=True)
 class Kind:
-    """What kind of engine it is.
+    """Kind of engine.
 
     Attributes:
         podman: Podman, by its own client or behind Docker's.
@@ -22,9 +22,9 @@ class Kind:
         desktop: it runs in a virtual machine of Docker Desktop.
         windows: it runs Windows containers.
         containerd_store: images are kept by containerd (the default of new installations from 29 on).
-        limits_missing: limits of memory or processes that it does not enforce, in its own words.
-        context: the client's context, whose own builder has the engine's images.
-        architecture: of the machine that the engine runs on.
+        limits_missing: memory or process limits that it does not enforce, in its own words.
+        context: the client's context; the builder of that name has the engine's images.
+        architecture: architecture of the machine that the engine runs on.
     """
 
     podman: bool = False
@@ -37,7 +37,7 @@ class Kind:
     architecture: str = ""
 
     def words(self) -> str:
-        """What is special about it, for one line; empty if nothing is."""
+        """Its special properties on one line; empty if there are none."""
         said = ["rootless"] if self.rootless else []
         said += ["Docker Desktop"] if self.desktop else []
         said += ["containerd's image store"] if self.containerd_store else []
@@ -79,7 +79,7 @@ def version_tuple(text: str) -> tuple[int, ...]:
 
 
 def hinders(server: str, what: Kind) -> list[Problem]:
-    """Why Tarn cannot run in this engine; empty where it can."""
+    """Why Tarn cannot run in this engine; empty if it can."""
     if what.podman:
         return [
             Problem(
@@ -108,7 +108,7 @@ def hinders(server: str, what: Kind) -> list[Problem]:
 
 
 def warnings(what: Kind) -> list[str]:
-    """What is worth knowing about this engine before anything starts, a sentence each."""
+    """Limitations of this engine to report before anything starts, a sentence each."""
     said = []
     if what.limits_missing:
         listed = "; ".join(what.limits_missing)
@@ -161,11 +161,11 @@ FAULTS: Sequence[tuple[str, str]] = (
         "or use the outer engine)",
     ),
 )
-"""What dockerd says when it gives up -> what to do; the first that fits counts."""
+"""dockerd's error when it gives up -> the fix; the first match wins."""
 
 
 def why_not_up(log: Sequence[str]) -> tuple[str, str]:
-    """The line in which dockerd says why it gave up, and what to do; empty strings where it says nothing."""
+    """The line in which dockerd says why it gave up, and the fix; empty strings if there is none."""
     last = [text for text in log if text.strip()]
     told = [
         text for text in last if re.search(r"failed to start daemon|level=fatal|^Error ", text, re.IGNORECASE)

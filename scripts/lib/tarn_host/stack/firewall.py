@@ -1,10 +1,11 @@
-"""Rules against neighbours that route packets to a container's own address.
+"""Firewall rules against neighbours that route packets to a container's own address.
 
 A port published on 127.0.0.1 is still open to a packet whose destination is the container's address itself:
-engines before 28 let it through the bridge. Whoever shares a network with this machine only needs a route.
+engines before 28 forward it through the bridge. Any host on the same network only needs a route.
 
-Where this script may, it puts a chain of this project into DOCKER-USER that drops what does not come from the
-same bridge. The host's own packets do not pass there, and answers to the containers' own connections do.
+If allowed, this script adds a chain for this project to DOCKER-USER that drops packets that do not come from
+the same bridge. The host's own packets do not pass through it; replies to the containers' own connections are
+accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tarn_host.stack.engine import Machine
 from tarn_host.stack.project import ROOT, Project
 
 CLOSED_SINCE = (28,)
-"""The engine's version from which it drops such packets itself."""
+"""Engine version from which the engine itself drops such packets."""
 PROGRAMS = ("iptables", "iptables-nft", "iptables-legacy")
 PARENT = "DOCKER-USER"
 TIMEOUT_S = 20
@@ -38,9 +39,9 @@ class Edge:
 
     Attributes:
         server: the engine's version.
-        needed: the engine lets such packets in.
-        is_set: rules keep them out; None where that cannot be seen.
-        hindrance: why rules cannot be set or seen from here; empty if they can.
+        needed: whether the engine lets such packets in.
+        is_set: whether rules keep them out; None if that cannot be read.
+        hindrance: why rules cannot be set or read from here; empty if they can.
     """
 
     server: str
@@ -50,7 +51,7 @@ class Edge:
 
     @property
     def problem(self) -> Problem | None:
-        """What a person has to know; None where nothing is open."""
+        """The problem to report; None if nothing is open."""
         if not self.needed or self.is_set:
             return None
         what = (
@@ -71,13 +72,13 @@ class Edge:
 
 
 def is_needed(server: str, here: Machine) -> bool:
-    """Whether this engine lets such packets in; Docker Desktop's run in a machine of their own. Pure."""
+    """Whether this engine lets such packets in; Docker Desktop runs in a virtual machine of its own. Pure."""
     local = here.docker_host in ("", "unix:///var/run/docker.sock")
     return here.linux and local and engine_kind.version_tuple(server) < CLOSED_SINCE
 
 
 def chain_of(name: str) -> str:
-    """The name of the chain of a project: at most 28 characters. Pure."""
+    """Name of a project's chain: at most 28 characters. Pure."""
     return f"TARN-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
@@ -86,8 +87,8 @@ def rules(chain: str, bridges: Sequence[str], *, published: bool) -> list[str]:
 
     Args:
         chain: its name.
-        bridges: the devices of the project's networks.
-        published: some port is published beyond the loopback, by the user's own will: it stays open.
+        bridges: devices of the project's networks.
+        published: whether the user published a port beyond the loopback: such ports stay open.
     """
     found = [f"-A {chain} {_ANSWERS}"]
     if published:
@@ -102,9 +103,10 @@ def is_published_beyond(config: Mapping[str, Any]) -> bool:
 
 
 def close(here: Project, config: Mapping[str, Any]) -> Edge:
-    """Keep neighbours out of this project's networks, where that is needed and allowed; repeatable.
+    """Keep neighbours out of this project's networks, if needed and allowed. Idempotent.
 
-    Called before the services start and after: the networks are made first, so that no service is ever open.
+    Called before and after the services start: the networks are created first, so that no service is ever
+    reachable.
     """
     edge = look(here)
     if not edge.needed or edge.hindrance:
@@ -114,7 +116,7 @@ def close(here: Project, config: Mapping[str, Any]) -> Edge:
     wanted = rules(chain, _bridges(here.name), published=is_published_beyond(config))
     if program is None or (_listed(program, chain) == wanted and _is_entered(program, chain)):
         return look(here)
-    # Declaring a chain empties it, and all of it is one step for the kernel.
+    # Declaring a chain flushes it, and iptables-restore applies everything atomically.
     text = "\n".join(["*filter", f":{chain} - [0:0]", *wanted, "COMMIT", ""])
     done = shell.capture([f"{program}-restore", "--noflush", LOCK_WAIT], timeout_s=TIMEOUT_S, told=text)
     if done.ok and not _is_entered(program, chain):
@@ -126,7 +128,7 @@ def close(here: Project, config: Mapping[str, Any]) -> Edge:
 
 
 def look(here: Project) -> Edge:
-    """What is so now; nothing is changed."""
+    """The current state; changes nothing."""
     answer = shell.capture(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=TIMEOUT_S)
     server, machine = answer.out.strip(), engine.machine()
     if not answer.ok or not is_needed(server, machine):
@@ -147,7 +149,7 @@ def look(here: Project) -> Edge:
 
 
 def remove(name: str) -> bool:
-    """Take a project's rules away; whether there were any. Nothing happens where there can be none."""
+    """Remove a project's rules; returns whether there were any. A no-op where there can be none."""
     if not (engine.machine().root and engine.machine().linux):
         return False
     program, chain = _program()[0], chain_of(name)
@@ -159,9 +161,9 @@ def remove(name: str) -> bool:
 
 
 def _program() -> tuple[str | None, str]:
-    """The iptables that the engine uses (the one that knows its chain), or why there is none.
+    """The iptables variant that the engine uses (the one that has its chain), or why there is none.
 
-    The others are not asked without need: the kernel makes tables for whoever asks.
+    The others are queried only if necessary: querying a variant makes the kernel create its tables.
     """
     said = []
     for program in PROGRAMS:
@@ -174,13 +176,13 @@ def _program() -> tuple[str | None, str]:
 
 
 def _listed(program: str, chain: str) -> list[str]:
-    """A chain's rules as iptables prints them; empty where there is none."""
+    """A chain's rules as iptables prints them; empty if it does not exist."""
     listed = _run(program, "-S", chain)
     return [text.strip() for text in listed.out.splitlines() if text.startswith("-A ")] if listed.ok else []
 
 
 def _is_entered(program: str, chain: str) -> bool:
-    """Whether packets come into the chain before the engine's own chain lets them go on."""
+    """Whether packets reach the chain before the engine's own chain accepts them."""
     rows = [text.split() for text in _listed(program, PARENT)]
     plain = [row[2:] for row in rows if len(row) == 4 and row[2] == "-j"]
     return ["-j", chain] in plain and ["-j", "RETURN"] not in plain[: plain.index(["-j", chain])]
@@ -191,7 +193,7 @@ def _run(program: str, *words: str) -> shell.Result:
 
 
 def _bridges(name: str, *, in_use: bool = False) -> list[str]:
-    """The devices of a project's networks; only of those with running containers if asked."""
+    """Devices of a project's networks; with `in_use` only of those with running containers."""
     label = f"label=com.docker.compose.project={name}"
     listed = shell.capture(["docker", "network", "ls", "--quiet", "--filter", label], timeout_s=TIMEOUT_S)
     identities = listed.out.split() if listed.ok else []
@@ -202,16 +204,16 @@ def _bridges(name: str, *, in_use: bool = False) -> list[str]:
 
 
 def bridges_of(networks: Sequence[Mapping[str, Any]], *, in_use: bool) -> list[str]:
-    """The devices of networks as the engine describes them. Pure."""
+    """Devices of networks as the engine describes them. Pure."""
     kept = [n for n in networks if n["Driver"] == "bridge" and (n.get("Containers") or not in_use)]
     named = "com.docker.network.bridge.name"
     return sorted((n.get("Options") or {}).get(named) or f"br-{n['Id'][:12]}" for n in kept)
 
 
 def _make_networks(here: Project, config: Mapping[str, Any]) -> None:
-    """Let Compose make containers and networks without starting them, where a network is missing.
+    """Let Compose create containers and networks without starting them, if a network is missing.
 
-    A failure is not told here: the start that follows fails for the same reason and tells it.
+    A failure is not reported here: the following start fails for the same reason and reports it.
     """
     services = lifecycle.of_profile(config, here.profile)
     names = lifecycle.to_start(services)

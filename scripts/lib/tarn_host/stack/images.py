@@ -1,4 +1,4 @@
-"""Building our images: a bounded number at a time, skipped where nothing changed."""
+"""Image builds: a bounded number in parallel, skipped if nothing changed."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _STEP = re.compile(r"^#\d+ \[(?!internal)(.+?)\] (\S.*)$")
 
 @dataclass(frozen=True)
 class Target:
-    """One image and one of the services that are built into it."""
+    """One image and one of the services built into it."""
 
     image: str
     service: str
 
     @property
     def short(self) -> str:
-        """The image's name without our prefix and tag."""
+        """The image's name without prefix and tag."""
         return self.image.rpartition("/")[2].partition(":")[0]
 
 
 def compose_config(here: Project) -> dict[str, Any]:
-    """The compose file as Compose understands it, all profiles included.
+    """The compose file as resolved by Compose, all profiles included.
 
     Raises:
-        StopError: Compose refuses it.
+        StopError: Compose rejects it.
     """
     command = ["docker", "compose", *lifecycle.PROFILES, "config", "--format", "json"]
     fix = (
@@ -58,7 +58,7 @@ def compose_config(here: Project) -> dict[str, Any]:
 
 
 def targets(config: Mapping[str, Any]) -> list[Target]:
-    """The images that are built here, each once, the ones that take longest first. Pure."""
+    """The images built here, each once, the slowest first. Pure."""
     found: dict[str, Target] = {}
     for name, service in sorted(config["services"].items()):
         if "build" in service:
@@ -68,17 +68,17 @@ def targets(config: Mapping[str, Any]) -> list[Target]:
 
 
 def context_patterns(dockerignore: str) -> list[str]:
-    """What .dockerignore lets into the build context: its lines with a `!`. Pure."""
+    """The paths that .dockerignore lets into the build context: its lines with a `!`. Pure."""
     return [raw.strip()[1:] for raw in dockerignore.splitlines() if raw.strip().startswith("!")]
 
 
 def fingerprint(root: Path, salt: str, without: Path | None = None) -> str:
-    """SHA-256 over every file that the build context can hold (path, run bit, bytes) and the salt.
+    """SHA-256 over every file that the build context can contain (path, executable bit, bytes) and the salt.
 
     Args:
         root: the clone.
-        salt: what else counts.
-        without: a folder whose files do not count.
+        salt: further input.
+        without: a folder whose files are excluded.
     """
     digest = hashlib.sha256(salt.encode())
     ignored = root / ".dockerignore"
@@ -117,7 +117,7 @@ def image_ids(names: list[str]) -> dict[str, str]:
 
 
 def built_somewhere(names: Iterable[str]) -> bool:
-    """Whether the engine has these images of ours, of any copy: then building them takes little disk."""
+    """Whether the engine has these images of any copy of Tarn: then building them takes little disk."""
     listed = shell.capture(["docker", "image", "ls", "--format", "{{.Repository}}", "tarn/*"], timeout_s=30)
     return {f"tarn/{name}" for name in names} <= set(listed.out.split())
 
@@ -125,7 +125,13 @@ def built_somewhere(names: Iterable[str]) -> bool:
 def build(
     here: Project, config: Mapping[str, Any], offline: bool, part: Mapping[str, Any] | None = None
 ) -> str:
-    """Have every image (of `part`, where given), built from the files as they are now; say what was done.
+    """Build all images (of `part`, if given) unless no input changed; return a sentence about it.
+
+    Args:
+        here: the project.
+        config: the resolved compose file.
+        offline: do not use the network.
+        part: the services whose images are needed; None for all.
 
     Raises:
         StopError: a build failed; the message carries its last lines.
@@ -159,16 +165,16 @@ def build(
 
 
 def _mark(here: Project, config: Mapping[str, Any], without: Path | None = None) -> str:
-    """What the images depend on, as one hash: the files of the build context, how each is built, the base."""
+    """Hash of the images' inputs: files of the build context, build settings, base image."""
     builds = {name: service["build"] for name, service in config["services"].items() if "build" in service}
     base_id = image_ids([here.base]).get(here.base, "")
     return fingerprint(ROOT, json.dumps([base_id, builds], sort_keys=True), without)
 
 
 def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
-    """Whether what runs is not what stands here; None where no build is on record.
+    """Whether the files differ from those that the images were built from; None if no build is recorded.
 
-    A spec does not count: ingest reads the mounted folder, whatever the image holds.
+    Specs are excluded: ingest reads the mounted folder, whatever the image contains.
     """
     record = _recorded()
     if record is None or "code" not in record:
@@ -177,13 +183,13 @@ def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
 
 
 def jobs() -> int:
-    """How many images are built at a time: TARN_BUILD_JOBS, else 2 (one downloads while one compiles)."""
+    """Number of parallel builds: TARN_BUILD_JOBS, else 2 (one downloads while one compiles)."""
     text = os.environ.get("TARN_BUILD_JOBS", "")
     return max(1, int(text)) if text.isdigit() else 2
 
 
 def _recorded() -> dict[str, Any] | None:
-    """What the last build made: a fingerprint, and an id for each image."""
+    """Record of the last build: a fingerprint, and the id of each image."""
     try:
         found = json.loads(RECORD.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -192,7 +198,7 @@ def _recorded() -> dict[str, Any] | None:
 
 
 def _tag(wanted: list[Target], ids: Mapping[str, str]) -> bool:
-    """Whether every image is there under its name, named now where only its content was there."""
+    """Whether every image exists; an image that exists only by its id is tagged now."""
     there = image_ids([t.image for t in wanted])
     for target in wanted:
         known = ids.get(target.short)
@@ -206,15 +212,15 @@ def _tag(wanted: list[Target], ids: Mapping[str, str]) -> bool:
 
 
 def own_builder() -> dict[str, str]:
-    """The variable that chooses the engine's own builder: another one (docker-container) lacks its images.
+    """The variable that selects the engine's own builder: another one (docker-container) lacks its images.
 
-    It has the name of the client's context, and `FROM tarn/base` is found there alone.
+    That builder has the name of the client's context; only it can find `FROM tarn/base`.
     """
     return {"BUILDX_BUILDER": engine.look().kind.context}
 
 
 class _Builder:
-    """A number of builds at a time, with a line per finished image and a heartbeat between."""
+    """Parallel builds with a limit, a line per finished image and a heartbeat in between."""
 
     def __init__(self, here: Project, wanted: list[Target]) -> None:
         self._here = here
@@ -283,7 +289,14 @@ class _Builder:
 
 
 def failure(image: str, why: str, tail: list[str], base: str) -> StopError:
-    """Why a build failed: its last lines and, where they show a known fault, that one with its cure. Pure."""
+    """Error of a failed build: its last lines and, if they show a known fault, its fix. Pure.
+
+    Args:
+        image: tag of the image.
+        why: exit code or timeout, in words.
+        tail: the last lines of the build's output.
+        base: the base image, named in the fix.
+    """
     what, fix = build_fault(tail, base) or (
         "",
         "if it was the network, run this again: finished steps are kept",

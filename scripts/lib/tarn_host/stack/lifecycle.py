@@ -1,4 +1,4 @@
-"""Starting and stopping the services through Compose, and saying which one hinders."""
+"""Start and stop the services through Compose, and report which one failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 180
 POLL_S = 2
 WATCH_S = 0.5
-"""Between two looks at the services that start; a look takes some 15 ms of a core."""
+"""Interval between two checks of starting services, in seconds; a check takes some 15 ms of CPU time."""
 LOG_LINES = 20
 PROFILES = ("--profile", "tools", "--profile", "demo")
 REPLAY = "replay"
@@ -28,18 +28,18 @@ REPLAY_TIMEOUT_S = 60
 INIT_TIMEOUT_S = 120
 RECOVER_S = 120
 ENDS_WELL = (0, 130, 143)
-"""How a container ends that is done, or was asked to stop."""
+"""Exit codes of a container that finished or was asked to stop."""
 FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
-"""What the profile `small` leaves out: the engines, and what cannot work without them."""
+"""Services that the `small` profile omits: the engines, and what cannot work without them."""
 LAST = ("jupyter", "pipeline")
-"""What starts after the canary: they only ask the others, and would take the cores from their start."""
+"""Services started after the canary: they only query the others, and would slow down their start."""
 _ENDED = re.compile(r"(?:Exited|Restarting) \((\d+)\)")
 _HEALTH = re.compile(r"\((?:health: )?(healthy|unhealthy|starting)\)")
 
 
 @dataclass(frozen=True)
 class Service:
-    """One service's container as Compose sees it."""
+    """One service's container as the engine reports it."""
 
     name: str
     container: str
@@ -49,7 +49,7 @@ class Service:
 
     @property
     def good(self) -> bool:
-        """Healthy, running where it has no health check, or ended with 0."""
+        """Whether it is healthy, running without a health check, or exited with 0."""
         if self.state == "running":
             return self.health in ("healthy", "")
         return self.state == "exited" and self.exit_code == 0
@@ -64,15 +64,15 @@ class Service:
 
 
 def wait_timeout_s() -> int:
-    """How long the services may take until all are healthy: TARN_WAIT_S, else 300."""
+    """Seconds until all services must be healthy: TARN_WAIT_S, else 300."""
     text = os.environ.get("TARN_WAIT_S", "")
     return int(text) if text.isdigit() and int(text) > 0 else WAIT_TIMEOUT_S
 
 
 def parse_ps(text: str) -> list[Service]:
-    """The lines of `docker ps`: service, id, state and status, with tabs between. Pure.
+    """The services in `docker ps` lines: service, id, state and status, separated by tabs. Pure.
 
-    The status is for people, and holds the health and the exit code: `Up 3 seconds (health: starting)`,
+    The status is human-readable, and holds the health and the exit code: `Up 3 seconds (health: starting)`,
     `Exited (137) 5 minutes ago`.
     """
     found = []
@@ -94,7 +94,7 @@ def parse_ps(text: str) -> list[Service]:
 def services(here: Project) -> list[Service]:
     """The services of this project that have a container, running or not.
 
-    Asked of the engine itself: Compose takes ten times the processor time, and this is asked twice a second.
+    Queried from the engine itself: Compose takes ten times the CPU time, and this runs twice a second.
     """
     label = "com.docker.compose"
     command = ["docker", "ps", "--all", "--no-trunc"]
@@ -106,14 +106,14 @@ def services(here: Project) -> list[Service]:
 
 
 def of_profile(config: Mapping[str, Any], profile: str) -> dict[str, Any]:
-    """The configuration with the services of a profile only. Pure."""
+    """The configuration reduced to the services of a profile. Pure."""
     left_out = FULL_ONLY if profile == "small" else ()
     kept = {name: service for name, service in config["services"].items() if name not in left_out}
     return {**config, "services": kept}
 
 
 def to_start(config: Mapping[str, Any]) -> list[str]:
-    """The services that run all the time; what these wait for starts with them. Pure."""
+    """The long-running services; their dependencies start with them. Pure."""
     services = config["services"]
     ends = {
         name
@@ -127,16 +127,16 @@ def to_start(config: Mapping[str, Any]) -> list[str]:
 def start(
     here: Project, config: Mapping[str, Any], on_look: Callable[[Sequence[Service]], None] | None = None
 ) -> str:
-    """Start everything but what comes last, and wait until all is healthy; give a sentence about it.
+    """Start everything except LAST, and wait until all is healthy; return a sentence about it.
 
     Args:
         here: the project.
-        config: as Compose understands the compose file.
-        on_look: gets what each look at the services found, where none of them ran before: no container that
-            is seen is one that this start replaces.
+        config: the resolved compose file.
+        on_look: called with the services found by each check, if none of them ran before: then no container
+            that it sees is about to be replaced.
 
     Raises:
-        StopError: a service does not become healthy; the message shows which, its health check and its log.
+        StopError: a service does not become healthy; the message shows it, its health check and its log.
     """
     LOG.unlink(missing_ok=True)
     running = {s.name for s in services(here) if s.state == "running"}
@@ -159,10 +159,10 @@ def start(
 
 
 def start_last(here: Project) -> str:
-    """Start what only needs the others, and wait until it is healthy; give a sentence about it.
+    """Start the services of LAST and wait until they are healthy; return a sentence about it.
 
     Raises:
-        StopError: it does not become healthy; the message shows its health check and its log.
+        StopError: one does not become healthy; the message shows its health check and its log.
     """
     _up(here, ["--no-deps", *LAST], hidden=[s.name for s in services(here) if s.name not in LAST])
     return f"{' and '.join(LAST)} healthy"
@@ -175,13 +175,19 @@ def _up(
     hidden: Sequence[str],
     on_look: Callable[[Sequence[Service]], None] | None = None,
 ) -> None:
-    """Run `docker compose up` on images that are there, until what it starts is healthy.
+    """Run `docker compose up` on existing images, until what it starts is healthy.
 
-    Compose gives up at once on a service that is unhealthy now, also where it only misses what is being
-    started; such a one gets time to recover, and then Compose a second try.
+    Compose gives up at once on a service that is unhealthy now, even if that only lacks what is being
+    started; such a service gets time to recover, and then Compose a second try.
+
+    Args:
+        here: the project.
+        words: arguments of `docker compose up`.
+        hidden: services whose state changes are not printed.
+        on_look: called with the services found by each check.
 
     Raises:
-        StopError: it does not become healthy.
+        StopError: a service does not become healthy.
     """
     ran_before = any(s.state == "running" for s in services(here))
     code, said = _compose_up(here, words, hidden, on_look)
@@ -192,7 +198,7 @@ def _up(
 
 
 def _recovers(here: Project) -> bool:
-    """Wait until no service is unhealthy; False if one stays so, or has ended, or none was."""
+    """Wait until no service is unhealthy; False if one stays so for RECOVER_S seconds, or has failed."""
     until = time.monotonic() + RECOVER_S
     told = False
     while True:
@@ -216,7 +222,7 @@ def _compose_up(
     hidden: Sequence[str],
     on_look: Callable[[Sequence[Service]], None] | None,
 ) -> tuple[int, list[str]]:
-    """The exit code and the last words of one `docker compose up --wait`."""
+    """Exit code and last lines of one `docker compose up --wait`."""
     timeout_s = wait_timeout_s()
     command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
     command += ["--wait", "--wait-timeout", str(timeout_s), *words]
@@ -241,9 +247,9 @@ def _compose(here: Project, words: list[str], timeout_s: float) -> shell.Result:
 
 
 def complete_secrets(here: Project, running: Iterable[str]) -> None:
-    """Where secret files went missing under running services: make them, and stop who holds the former ones.
+    """Create secret files missing under running services, and stop the services that use the old ones.
 
-    They start again with all the others. What init refuses, the start itself tells.
+    They are restarted together with all the others. If init refuses, the following start reports it.
     """
     done = _compose(here, ["run", "--rm", "--no-deps", "-T", "init"], INIT_TIMEOUT_S)
     written = secrets_written(done.out.splitlines()) if done.ok else {}
@@ -256,7 +262,7 @@ def complete_secrets(here: Project, running: Iterable[str]) -> None:
 
 
 def secrets_written(log: Iterable[str]) -> dict[str, list[str]]:
-    """Consumer -> which files init wrote and why, read from its log. Pure."""
+    """Consumer -> files that init wrote and why, from its log. Pure."""
     found: dict[str, list[str]] = {}
     for text in log:
         try:
@@ -275,7 +281,7 @@ def _watch(
     hidden: Sequence[str],
     on_look: Callable[[Sequence[Service]], None] | None,
 ) -> int:
-    """Tell each change of a service that is not hidden, until the program ends; give its exit code."""
+    """Print each state change of a visible service until the program ends; return its exit code."""
     begin = time.monotonic()
     last: dict[str, str] = {}
     while True:
@@ -337,9 +343,9 @@ def _details(service: Service) -> list[str]:
 
 
 def stop(here: Project, purge: bool) -> None:
-    """Remove the containers and networks; with purge the volumes too.
+    """Remove the containers and networks; with `purge` the volumes too.
 
-    Those of another release, which the compose file here does not name, go as well.
+    Includes those of another release, which this compose file does not name.
 
     Raises:
         StopError: Compose failed, or something cannot be removed.
@@ -368,7 +374,7 @@ def stop(here: Project, purge: bool) -> None:
 
 
 def start_replay(here: Project) -> None:
-    """Start the demo's replay, which goes on where the topic ends, or leave a running one alone.
+    """Start the demo's replay, which resumes at the end of the topic, unless it is running.
 
     Raises:
         StopError: Compose failed.
@@ -386,14 +392,14 @@ def start_replay(here: Project) -> None:
 
 
 def replay_runs(here: Project) -> bool:
-    """Whether the demo's replay runs."""
+    """Whether the demo's replay is running."""
     labels = [f"label=com.docker.compose.{key}" for key in (f"project={here.name}", f"service={REPLAY}")]
     listing = ["docker", "ps", "--quiet", *(word for label in labels for word in ("--filter", label))]
     return bool(shell.capture(listing, timeout_s=20).out.strip())
 
 
 def stop_replay(here: Project) -> bool:
-    """Stop the demo's replay; whether it ran.
+    """Stop the demo's replay; returns whether it was running.
 
     Raises:
         StopError: Compose failed.

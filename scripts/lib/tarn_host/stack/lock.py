@@ -1,4 +1,4 @@
-"""One script at a time changes a project: a lock that ends with the process that holds it."""
+"""Project lock: one script at a time changes a project; released when the process that holds it ends."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tarn_host.stack import project
 from tarn_host.stack.project import Project
 
 GLANCE_S = 1.0
-"""How long a lock that is only looked at (scripts/doctor) may hold another one up."""
+"""How long, in seconds, a mere check of the lock (scripts/doctor) may delay another script."""
 POLL_S = 0.05
 
 
 def path_of(here: Project) -> Path:
-    """The lock's file. It stays; whether it is locked is what counts, so a killed holder leaves nothing."""
+    """The lock's file. It is never removed; only the lock on it counts, so a killed holder leaves nothing."""
     return project.STATE_DIR / f"{here.name}.lock"
 
 
 @contextlib.contextmanager
 def only_one(here: Project) -> Iterator[None]:
-    """Let one script at a time change a project.
+    """Hold the project's lock for a block.
 
     Raises:
-        StopError: another one is at it; the message names its process.
+        StopError: another script holds it; the message names its process.
     """
     project.STATE_DIR.mkdir(exist_ok=True)
     with path_of(here).open("a+", encoding="utf-8") as handle:
@@ -51,7 +51,7 @@ def only_one(here: Project) -> Iterator[None]:
 
 
 def is_busy(here: Project) -> bool:
-    """Whether a script changes this project now; looked at without leaving a lock file."""
+    """Whether a script is changing this project; checked without leaving a lock file."""
     path = path_of(here)
     try:
         with path.open("r", encoding="utf-8") as handle:
@@ -64,7 +64,7 @@ def is_busy(here: Project) -> bool:
 
 
 def holder(handle: IO[str]) -> str:
-    """Who holds the lock, such as `scripts/up --small (pid 4711, for 12 s)`; empty if that is not known."""
+    """The lock's holder, such as `scripts/up --small (pid 4711, for 12 s)`; empty if unknown."""
     handle.seek(0)
     try:
         said = json.loads(handle.read())

@@ -1,4 +1,4 @@
-"""How much memory the lake needs: docs/benchmarks/raw, what was measured, is the one place that says so."""
+"""Memory that the lake needs; the measurements in docs/benchmarks/raw are the only source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_MIB = 100
 
 
 def memory_mib(*, small: bool = False) -> int:
-    """The memory that a machine must have available for the lake, MiB; 0 where no figure is there."""
+    """Memory that must be available for the lake, MiB; 0 if there is no measurement."""
     found: dict[str, Any] = {}
     for name in MEASURED:
         file = RAW / f"{name}.json"
@@ -26,12 +26,12 @@ def memory_mib(*, small: bool = False) -> int:
 
 
 def asked_mib(found: Mapping[str, Any], *, small: bool = False) -> int:
-    """The same from runs of `memory` and `soak`, as far as there are any. Pure."""
+    """The same from runs of `memory` and `soak`, if there are any, MiB. Pure."""
     return _rounded(peak_small_mib(found) if small else peak_mib(found))
 
 
 def words(found: Mapping[str, Any]) -> str:
-    """What `scripts/up` asks for, for the page. Pure."""
+    """The sentence of the page about what `scripts/up` requires. Pure."""
     full, small = asked_mib(found), asked_mib(found, small=True)
     return (
         f"`scripts/up` asks for {full:,} MiB of memory: the largest moment of this table and of the hours of "
@@ -41,10 +41,10 @@ def words(found: Mapping[str, Any]) -> str:
 
 
 def peak_mib(found: Mapping[str, Any]) -> int:
-    """The most that all services held at one moment, at any stage or in hours of use. Pure.
+    """Peak memory of all services at one moment, over all stages and hours of use, MiB. Pure.
 
     Args:
-        found: `memory` and `soak`, as far as there is one -> its run.
+        found: `memory` and `soak`, if present -> its run.
     """
     stages = found.get("memory", {}).get("stages", {}).values()
     records = found.get("soak", {}).get("records", [])
@@ -52,7 +52,7 @@ def peak_mib(found: Mapping[str, Any]) -> int:
 
 
 def peak_small_mib(found: Mapping[str, Any]) -> int:
-    """The most that each service of the small profile held at any stage, added up. Pure."""
+    """Sum of the peaks of each service of the small profile over all stages, MiB. Pure."""
     peaks: dict[str, int] = {}
     for stage in found.get("memory", {}).get("stages", {}).values():
         for service, entry in stage["services"].items():
@@ -62,5 +62,5 @@ def peak_small_mib(found: Mapping[str, Any]) -> int:
 
 
 def _rounded(mib: int) -> int:
-    """With the margin, up to whole steps."""
+    """The amount plus the margin, rounded up to whole steps."""
     return -(-int(mib * (1 + MARGIN)) // STEP_MIB) * STEP_MIB

@@ -1,6 +1,6 @@
-"""scripts/doctor --versions: what is pinned, how old each pin is, and which is old enough to look again.
+"""scripts/doctor --versions: pinned versions, their ages, and which are due for review.
 
-Nothing is asked over the network: ages come from the days in versions.env and from the images that are here.
+No network is used: ages come from the dates in versions.env and from the local images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tarn_host.stack import base, project
 from tarn_host.stack.project import Project
 
 COMPARED_DAYS_MAX = 90
-"""From this age on the comparison of all pins with upstream is called old."""
+"""Age in days from which the comparison of all pins with upstream counts as old."""
 NAMES = {
     "BASE_SUITE": "Debian's suite",
     "BASE_IMAGE": "the base where it is pulled",
@@ -31,12 +31,12 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Pin:
-    """One thing that is pinned or was made on a day.
+    """One pinned version or dated artifact.
 
     Attributes:
         name: what it is.
-        version: which one.
-        day: the day that it is of, or on which it was last compared; None if nothing tells.
+        version: its version.
+        day: its date, or when it was last compared; None if unknown.
         old: what to do because it is old; empty if it is not.
     """
 
@@ -52,13 +52,20 @@ def look(here: Project, today: date) -> list[Pin]:
 
 
 def made_on(text: str) -> date | None:
-    """The day in the engine's time stamp; None where there is none. Pure."""
+    """The date in the engine's timestamp; None if there is none. Pure."""
     match = re.match(r"(\d{4})-(\d\d)-(\d\d)T", text)
     return date(int(match[1]), int(match[2]), int(match[3])) if match and int(match[1]) > 1 else None
 
 
 def pins(versions: Mapping[str, str], image: str, made: date | None, today: date) -> list[Pin]:
-    """Every pin of versions.env and the base image, with its age judged. Pure."""
+    """Every pin of versions.env and the base image, with its age evaluated. Pure.
+
+    Args:
+        versions: content of versions.env.
+        image: tag of the base image.
+        made: its creation date; None if it does not exist.
+        today: the current date.
+    """
     compared = _day(versions.get("PINS_COMPARED", ""))
     stale = compared is None or (today - compared).days > COMPARED_DAYS_MAX
     again = (
@@ -84,7 +91,7 @@ def pins(versions: Mapping[str, str], image: str, made: date | None, today: date
 
 
 def table(found: Sequence[Pin], today: date) -> list[str]:
-    """The pins as lines for people, what is old marked with what to do. Pure."""
+    """The pins as table rows; old ones are marked with what to do. Pure."""
     width = max(len(pin.name) for pin in found)
     rows = []
     for pin in found:

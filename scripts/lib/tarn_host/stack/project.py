@@ -25,22 +25,22 @@ MANAGED_END = "# managed by scripts/up: end"
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 PROFILES = ("full", "small")
 PORT_ORDER = ("S3", "CATALOG", "KAFKA", "TRINO", "SPARK", "SPARK_UI", "INGEST", "JUPYTER", "GATEWAY")
-"""The order in which a block of ports is given out; a port that is not named here comes after these."""
+"""Order in which a block of ports is assigned; a port that is not listed comes after these."""
 _REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
 _PORT = re.compile(r"\$\{(TARN_PORT_[A-Z0-9_]+):-(\d+)\}")
 
 
 @dataclass(frozen=True)
 class Project:
-    """What Compose needs to know of this clone.
+    """Compose settings of this clone.
 
     Attributes:
-        name: the Compose project, which also tags our images.
-        base: the base image that every Dockerfile starts from.
-        own_base: whether `base` is the one that scripts/up makes (not one that the user named).
-        settings: what .env and the environment say; the environment wins, then the user's own lines.
-        fixed: the names of settings that the user gave himself, so that no script chooses them.
-        choices: what this run of scripts/up was told or chose, on top of .env: ports, the profile.
+        name: the Compose project, which also tags Tarn's images.
+        base: the base image of every Dockerfile.
+        own_base: whether `base` is the one that scripts/up builds (not one that the user named).
+        settings: values of .env and the environment; the environment wins, then the user's own lines.
+        fixed: names of settings chosen by the user, which no script changes.
+        choices: settings that this run of scripts/up got or chose, on top of .env: ports, the profile.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Project:
         return self.settings.get("TARN_PROFILE") or "full"
 
     def env(self) -> dict[str, str]:
-        """The variables that every docker and docker compose call gets; the rest comes from .env itself."""
+        """The variables of every docker and docker compose call; the rest comes from .env itself."""
         own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
         return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
 
 
 def parse_env(text: str) -> dict[str, str]:
-    """The assignments of an env file; comments, blank lines and quotes around values are dropped."""
+    """The assignments of an env file, without comments, blank lines and quotes around values."""
     found: dict[str, str] = {}
     for raw in text.splitlines():
         if raw.lstrip().startswith("#"):
@@ -96,7 +96,7 @@ def without_managed(text: str) -> str:
 
 
 def merge_env(text: str, managed: Mapping[str, str]) -> str:
-    """The new text of .env: the user's lines, then our block without what the user sets himself."""
+    """The new text of .env: the user's lines, then the managed block without what the user sets."""
     own = without_managed(text)
     taken = parse_env(own)
     block = [f"{name}={value}" for name, value in managed.items() if name not in taken]
@@ -112,7 +112,7 @@ def versions(root: Path = ROOT) -> dict[str, str]:
     """The pinned versions of versions.env.
 
     Raises:
-        StopError: the file is not there.
+        StopError: the file does not exist.
     """
     path = root / "versions.env"
     if not path.is_file():
@@ -124,7 +124,7 @@ def version_of(name: str) -> str:
     """One pinned version.
 
     Raises:
-        StopError: versions.env does not have it.
+        StopError: versions.env does not contain it.
     """
     found = versions().get(name)
     if not found:
@@ -133,17 +133,17 @@ def version_of(name: str) -> str:
 
 
 def remembered(text: str) -> dict[str, str]:
-    """What scripts/up was told or chose and keeps in its block of .env: ports, the profile."""
+    """Settings that scripts/up keeps in its block of .env: ports, the profile."""
     own = without_managed(text).splitlines()
     block = "\n".join(raw for raw in text.splitlines() if raw not in own)
     return {k: v for k, v in parse_env(block).items() if _REMEMBERED.fullmatch(k)}
 
 
 def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | None = None) -> Project:
-    """This clone's project: the environment, then the user's lines of .env, `choices`, what is remembered.
+    """This clone's project: the environment wins, then the user's lines of .env, `choices`, stored settings.
 
     Raises:
-        StopError: TARN_PROFILE is no profile.
+        StopError: TARN_PROFILE is not a profile.
     """
     environ = os.environ if environ is None else environ
     text = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
@@ -163,10 +163,10 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
 
 
 def write_env(project: Project) -> bool:
-    """Bring .env up to date; True if it changed.
+    """Update .env; True if it changed.
 
-    A name or base that came from the environment is for that run alone and is not written; nor are the
-    choices of a run under such a name.
+    A name or base from the environment applies to that run only and is not written; nor are the choices of a
+    run under such a name.
     """
     old = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
     named = parse_env(without_managed(old)).get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
@@ -187,10 +187,10 @@ def write_env(project: Project) -> bool:
 
 
 def make_readable(folder: Path) -> list[str]:
-    """Let everybody read a folder that a container mounts; gives what had to be changed (umask 077, 027).
+    """Make a folder that a container mounts world-readable; returns what was changed (umask 077, 027).
 
     Raises:
-        StopError: it belongs to somebody else.
+        StopError: it belongs to another user.
     """
     changed = []
     for path in [folder, *sorted(folder.rglob("*"))]:
@@ -210,7 +210,7 @@ def make_readable(folder: Path) -> list[str]:
 
 
 def ports(settings: Mapping[str, str], compose_text: str) -> dict[str, str]:
-    """Every TARN_PORT_* variable of the compose file with its value as set, or its default."""
+    """Every TARN_PORT_* variable of the compose file with its setting or default."""
     found: dict[str, str] = {}
     for name, default in _PORT.findall(compose_text):
         found[name] = settings.get(name) or default

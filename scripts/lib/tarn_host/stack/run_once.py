@@ -1,7 +1,7 @@
-"""Running a service once, so that what ends the command ends its container too.
+"""One-off service runs: whatever ends the command also ends its container.
 
-Compose (2.26) is ended by Ctrl-C without its container: that would go on sending or writing, with nobody to
-see it. So the container has a name, Compose hears no signal, and what this process hears goes to it.
+Compose (2.26) exits on Ctrl-C without ending its container, which would go on sending or writing unseen. So
+the container has a name, Compose receives no signals, and this process forwards its own to the container.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ Stream = Union[int, IO[Any], None]
 def command(
     name: str, service: str, words: Sequence[str], *, options: Sequence[str] = (), terminal: bool = False
 ) -> list[str]:
-    """The command that runs one service once in a container of this name. Pure."""
+    """The command that runs one service once in a container of this name. Pure.
+
+    Args:
+        name: name of the container.
+        service: name in the compose file.
+        words: the service's command.
+        options: options of `docker compose run`.
+        terminal: whether the container gets a terminal.
+    """
     flags = [*([] if terminal else ["-T"]), "--name", name, *options]
     return ["docker", "compose", "run", "--rm", "--no-deps", *flags, service, *words]
 
@@ -44,7 +52,10 @@ def run(
     terminal: bool = False,
     stdin: Stream = None,
 ) -> int:
-    """Run a service once with this process's own streams; gives its exit code."""
+    """Run a service once with this process's own streams; returns its exit code.
+
+    The arguments are those of `started`.
+    """
     with started(here, service, words, options=options, terminal=terminal, stdin=stdin) as process:
         return process.wait()
 
@@ -60,16 +71,16 @@ def started(
     stdin: Stream = None,
     stdout: Stream = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A service that runs once; signals go to its container until the block ends, and it ends with the block.
+    """A one-off run of a service; signals are forwarded to its container, which ends with the block.
 
     Args:
         here: the project.
-        service: of the compose file.
+        service: name in the compose file.
         words: its command.
-        options: of `docker compose run`.
+        options: options of `docker compose run`.
         terminal: whether the container gets a terminal; it then reads Ctrl-C itself.
-        stdin: as subprocess takes it.
-        stdout: as subprocess takes it.
+        stdin: as for subprocess.
+        stdout: as for subprocess.
     """
     name = f"{here.name}-{service}-run-{secrets.token_hex(6)}"
     env = shell.environment(here.env())
@@ -98,7 +109,7 @@ def started(
 
 @contextmanager
 def _hearing(heard: queue.SimpleQueue[int | None]) -> Iterator[None]:
-    """Puts the signals that end this process into a queue instead; those it ignores stay ignored."""
+    """Queue the signals that would end this process; those that it ignores stay ignored."""
     before = {}
     for number in SENT_AS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -116,7 +127,7 @@ def _pass_on(
     name: str,
     env: Mapping[str, str],
 ) -> None:
-    """Hands each signal to the container; one that does not end within GRACE_S is killed."""
+    """Forward each signal to the container; one that does not end within GRACE_S is killed."""
     asked = False
     while True:
         try:
@@ -129,12 +140,12 @@ def _pass_on(
             break
         asked = True
         _send(SENT_AS[signal.Signals(number)], process, name, env)
-    if asked:  # Compose removes it, unless it was ended on its way
+    if asked:  # Compose removes it, unless Compose itself was interrupted
         shell.capture(["docker", "rm", "--force", name], timeout_s=ENGINE_TIMEOUT_S, env=env)
 
 
 def _send(word: str, process: subprocess.Popen[bytes], name: str, env: Mapping[str, str]) -> None:
-    """Sends a signal to the container, which may not be there yet."""
+    """Send a signal to the container, retrying while it does not exist yet."""
     deadline = time.monotonic() + START_S
     kill = ["docker", "kill", "--signal", word, name]
     while not shell.capture(kill, timeout_s=ENGINE_TIMEOUT_S, env=env).ok:

@@ -1,4 +1,4 @@
-""".ci/run: every test on a machine that may have nothing, within a hard limit, leaving only caches."""
+""".ci/run: every test on a machine with nothing installed, within a hard time limit, leaving only caches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSING = tiers.ARTIFACTS / "closing-line.txt"
 
 
 def main() -> int:
-    """Run all tests and give their exit code; clean up whatever happens."""
+    """Run all tests and return their exit code; always clean up."""
     phases = Phases()
     signal.signal(signal.SIGTERM, _interrupt)
     os.environ["COMPOSE_PROJECT_NAME"] = own_name()
@@ -46,12 +46,12 @@ def main() -> int:
 
 
 def own_name() -> str:
-    """The project of these tests, never that of the clone: a lake that somebody keeps there is not theirs."""
+    """The Compose project of these tests; never the clone's own, whose lake a user may keep."""
     return f"{project.default_name(ROOT)}-ci"
 
 
 def _tested(phases: Phases, *, stop_engine: bool) -> int:
-    """The exit code of all tests; what they made is removed, however they end."""
+    """The exit code of all tests; what they created is removed, whatever the result."""
     try:
         with phases.phase("tests"):
             return _bounded([str(ROOT / "scripts/test"), "--yes"], limit_s())
@@ -63,7 +63,7 @@ def _tested(phases: Phases, *, stop_engine: bool) -> int:
 
 
 def limit_s() -> int:
-    """How long the tests may take: 80 minutes, or what TARN_CI_LIMIT_S says."""
+    """Time limit of the tests in seconds: 80 minutes, or TARN_CI_LIMIT_S."""
     text = os.environ.get("TARN_CI_LIMIT_S", "")
     return int(text) if text.isdigit() else LIMIT_S
 
@@ -73,7 +73,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def _bounded(command: list[str], timeout_s: float) -> int:
-    """Run a program in a process group of its own; at the limit the whole group ends."""
+    """Run a program in its own process group; at the limit the whole group is killed."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=ROOT, start_new_session=True)
     try:
         return process.wait(timeout=timeout_s)
@@ -90,9 +90,9 @@ def _bounded(command: list[str], timeout_s: float) -> int:
 
 
 def clean_up(here: Project, *, stop_engine: bool) -> None:
-    """Remove containers, volumes and image names of these tests; stop the engine only if it was started here.
+    """Remove containers, volumes and image tags of these tests; stop the engine only if it was started here.
 
-    Build cache and the engine's data stay, so that the next run is quick.
+    The build cache and the engine's data are kept, so that the next run is fast.
     """
     assert here.name == own_name(), f"{here.name} is not the project of these tests"
     begin = time.monotonic()
@@ -109,7 +109,7 @@ def clean_up(here: Project, *, stop_engine: bool) -> None:
 
 
 def _forget_images(here: Project) -> None:
-    """Take these tests' names off the images: the layers stay in the build cache."""
+    """Remove these tests' image tags: the layers stay in the build cache."""
     names = [t.image for t in images.targets(images.compose_config(here))]
     there = sorted(images.image_ids(names))
     if there:

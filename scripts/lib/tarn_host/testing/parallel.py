@@ -1,4 +1,4 @@
-"""Programs side by side: each lane runs its jobs one after the other, all bounded in time."""
+"""Programs in parallel: each lane runs its jobs one after the other, all with timeouts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Job:
     """One program to run.
 
     Attributes:
-        name: what its lines are marked with where several run at once.
+        name: prefix of its output lines if several jobs run at once.
         command: the program and its arguments.
-        timeout_s: after this time it is interrupted.
-        env: what is added to the environment.
-        first: runs just before it is started.
+        timeout_s: it is interrupted after this time, in seconds.
+        env: variables added to the environment.
+        first: called just before it is started.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: its exit code, or `shell.TIMED_OUT`, and how long it took."""
+    """Exit code of a job, or `shell.TIMED_OUT`, and its duration in seconds."""
 
     name: str
     code: int
@@ -47,9 +47,9 @@ class Ended:
 
 
 def run(lanes: Sequence[Sequence[Job]], on_end: Callable[[Ended], None]) -> None:
-    """Run all jobs; the output of a job is shown as it comes, marked with its name if there are two lanes.
+    """Run all jobs; their output is shown as it arrives, prefixed with the job's name if there are two lanes.
 
-    Whatever ends this early ends the programs too.
+    If this is interrupted, the programs are stopped too.
     """
     shell.hear_interrupts()
     waiting = [deque(lane) for lane in lanes]
@@ -97,7 +97,7 @@ class _Running:
                 line(f"{self._job.name:<11}| {raw.decode(errors='replace').rstrip()}")
 
     def look(self) -> Ended | None:
-        """How it ended, if it did; a late one is stopped."""
+        """Its result if it has ended, else None; a job past its timeout is stopped."""
         code = self._process.poll()
         seconds = time.monotonic() - self._begin
         if code is None and seconds > self._job.timeout_s:
@@ -114,7 +114,7 @@ class _Running:
         return Ended(self._job.name, code, round(time.monotonic() - self._begin, 1))
 
     def stop(self) -> None:
-        """Interrupt it, so that it can clean up; end it if that takes too long."""
+        """Interrupt it so that it can clean up; kill it if that takes too long."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             try:

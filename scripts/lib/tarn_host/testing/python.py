@@ -1,4 +1,4 @@
-"""The virtual environment of the tests: uv by hash from PyPI, then what uv.lock names into .venv."""
+"""Virtual environment of the tests: uv from PyPI, verified by hash, then uv.lock installed into .venv."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tool(name: str) -> str:
 
 
 def ensure() -> str:
-    """Have .venv as uv.lock says; give a sentence about it.
+    """Bring .venv in line with uv.lock; return a sentence about it.
 
     Raises:
         StopError: uv or a package could not be installed.
@@ -54,7 +54,7 @@ def ensure() -> str:
 
 
 def _mark() -> str:
-    """What .venv depends on, as one hash."""
+    """Hash of everything that .venv depends on."""
     digest = hashlib.sha256(version_of("UV_VERSION").encode())
     for pattern in INPUTS:
         for file in sorted(ROOT.glob(pattern)):
@@ -63,7 +63,7 @@ def _mark() -> str:
 
 
 def _uv() -> Path:
-    """Our own uv, of the pinned version and hash."""
+    """Tarn's own uv, of the pinned version and hash."""
     uv = UV_HOME / "bin" / "uv"
     version = version_of("UV_VERSION")
     if uv.exists() and shell.capture([str(uv), "--version"], timeout_s=20).out.split()[1:2] == [version]:
@@ -98,7 +98,7 @@ def _uv() -> Path:
 
 
 def _make_venv(folder: Path) -> bool:
-    """Make a virtual environment with pip; as root on Debian, get the module for it where it is missing."""
+    """Create a virtual environment with pip; as root on Debian, install the venv module if it is missing."""
     command = [sys.executable, "-I", "-m", "venv", str(folder)]
     if shell.capture(command, timeout_s=120).ok:
         return True

@@ -1,4 +1,4 @@
-"""scripts/test: the tiers of tests, each in its own pytest, with everything they need set up first."""
+"""scripts/test: the test tiers, each in its own pytest run, with everything they need set up first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tarn_host.stack import firewall, lifecycle
 from tarn_host.stack.project import ROOT, Project
 from tarn_host.testing import parallel, python
 
-# Faults last: what they provoke stands in the logs of the stack that the tiers share.
+# Faults last: they leave errors in the logs of the stack that the tiers share.
 TIERS = ("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
 SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
@@ -39,23 +39,23 @@ EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/t
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a tier came to."""
+    """Result of a tier."""
 
     tier: str
     passed: int
     failed: int
     skipped: int
     seconds: float
-    broken: tuple[str, ...] = ()  # each failed test with the first line of why
+    broken: tuple[str, ...] = ()  # each failed test with the first line of the reason
 
     @property
     def tests(self) -> int:
-        """How many tests ran or were skipped."""
+        """Number of tests that ran or were skipped."""
         return self.passed + self.failed + self.skipped
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The script's own arguments and those for pytest, parted by the first `--`. Pure."""
+    """The script's own arguments and those for pytest, split at the first `--`. Pure."""
     words = list(arguments)
     if "--" in words:
         place = words.index("--")
@@ -64,12 +64,19 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def existing(tests_dir: Path) -> list[str]:
-    """The tiers whose folder holds tests, in the order in which they run."""
+    """The tiers whose folder contains tests, in execution order."""
     return [tier for tier in TIERS if any((tests_dir / tier).rglob("test_*.py"))]
 
 
 def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
-    """The counts of one pytest run; a run that failed without a failed test counts as one failure."""
+    """The counts of one pytest run; a run that failed without a failed test counts as one failure.
+
+    Args:
+        report: its JUnit XML report.
+        tier: name of the tier.
+        code: exit code of pytest.
+        seconds: duration of the run.
+    """
     passed = failed = skipped = 0
     broken: list[str] = []
     if report.is_file():
@@ -100,7 +107,7 @@ def _why(case: ElementTree.Element) -> list[str]:
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """The outcomes as lines, the last one in the form `N passed, N failed`. Pure."""
+    """The outcomes as table rows, the last one in the form `N passed, N failed`. Pure."""
     rows = ["tier          tests  passed  failed  skipped     time"]
     for o in outcomes:
         rows.append(
@@ -115,7 +122,7 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run scripts/test and give its exit code."""
+    """Run scripts/test and return its exit code."""
     own, for_pytest = split(sys.argv[1:] if arguments is None else arguments)
     found = Parser(prog="scripts/test", description=HELP, epilog=EPILOG)
     found.add_argument("tiers", nargs="*", metavar="tier", help="which tiers to run")
@@ -163,12 +170,18 @@ def _interrupt(signum: int, frame: object) -> None:
 def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, keep: bool) -> list[Outcome]:
     """Set up what the tiers need, run them, clean up.
 
+    Args:
+        wanted: the tiers.
+        for_pytest: extra arguments for pytest.
+        assume_yes: do not ask before installing or starting an engine.
+        keep: keep the tests' containers.
+
     Raises:
         StopError: something could not be set up.
     """
     phases = Phases()
     ARTIFACTS.mkdir(exist_ok=True)
-    os.environ["TARN_PROFILE"] = "full"  # whatever this clone's own stack is
+    os.environ["TARN_PROFILE"] = "full"  # whatever profile this clone's own stack uses
     env: dict[str, str] = {}
     with phases.phase("python") as notes:
         notes.append(python.ensure())
@@ -207,7 +220,7 @@ def test_project(here: Project) -> str:
 
 
 def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> parallel.Job:
-    """One tier's tests, in a pytest of their own."""
+    """One tier's tests as a job with its own pytest process."""
     folder = ARTIFACTS / tier
 
     def empty() -> None:
@@ -227,10 +240,9 @@ def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> paralle
 
 
 def planned(wanted: Sequence[str]) -> list[list[list[str]]]:
-    """Which tiers run when: stages one after the other, each of lanes side by side. Pure.
+    """The order of the tiers: sequential stages, each of parallel lanes. Pure.
 
-    The tiers that use the whole stack share it and the machine with nobody; the others leave half of two
-    cores idle, so they run in two lanes.
+    Tiers that use the whole stack run alone; the others leave one of two cores idle and run in two lanes.
     """
     first = [[tier for tier in lane if tier in wanted] for lane in SIDE_BY_SIDE]
     taken = {tier for lane in first for tier in lane}
@@ -239,7 +251,7 @@ def planned(wanted: Sequence[str]) -> list[list[list[str]]]:
 
 
 def lint() -> Outcome:
-    """Format, lint, types of the services and of the host scripts, imports: one check each."""
+    """Formatting, lint, types of the services and of the host scripts, imports: one check each."""
     tool = python.tool
     checks = {
         "format": [tool("ruff"), "format", "--check", "--quiet", "."],
@@ -263,7 +275,7 @@ def lint() -> Outcome:
 
 @contextlib.contextmanager
 def _clean_after(here: Project | None, keep: bool) -> Iterator[None]:
-    """Remove what an earlier, killed run left and, after the block, what this one made."""
+    """Remove leftovers of an earlier, killed run and, after the block, what this run created."""
     if here is None:
         yield
         return
@@ -281,7 +293,7 @@ def _clean_after(here: Project | None, keep: bool) -> Iterator[None]:
 
 
 def clean(here: Project) -> None:
-    """Remove the containers, networks, volumes and image names of the tests, whoever made them."""
+    """Remove the containers, networks, volumes and image tags of the tests, whichever run created them."""
     name = test_project(here)
     tests = Project(name=name, base=here.base, own_base=here.own_base, settings={})
     with contextlib.suppress(StopError):
@@ -300,7 +312,7 @@ def clean(here: Project) -> None:
 
 
 def by_label(condition: str) -> None:
-    """Remove every container, then network and volume, that a filter finds."""
+    """Remove all containers, then networks and volumes, that match a filter."""
     for kind, listing, removal in (
         ("container", ["ps", "--all", "--quiet"], ["rm", "--force", "--volumes"]),
         ("network", ["network", "ls", "--quiet"], ["network", "rm"]),
