@@ -98,7 +98,7 @@ class Ingesting:
         while not done():
             Ingestor(spec, world).cycle(done)
 
-    def _world(self, topic: Topic) -> IngestContext:
+    def _context(self, topic: Topic) -> IngestContext:
         return IngestContext(
             sources=MemorySources(topic),
             catalog=self._catalog,
