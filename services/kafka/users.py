@@ -45,7 +45,7 @@ def main() -> int:
         await_port()
         try:
             done = give(folder)
-        except Exception as error:  # noqa: BLE001 - whatever it is: told, and tried again
+        except Exception as error:  # noqa: BLE001 - whatever it is: logged, and tried again
             if (now := f"{type(error).__name__}: {error}"[:300]) != fault:
                 fault = now
                 tell(False, fault)

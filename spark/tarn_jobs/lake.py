@@ -91,7 +91,7 @@ class Lake:
         """
         name = self.name(table)
         rows = self.spark.sql(
-            f"SELECT s.snapshot_id, s.parent_id, s.summary['{entry}'] AS value, "  # noqa: S608 - names of ours
+            f"SELECT s.snapshot_id, s.parent_id, s.summary['{entry}'] AS value, "  # noqa: S608 - fixed names
             "unix_micros(s.committed_at) AS at_us, "
             "r.name IS NOT NULL AS current, t.name IS NOT NULL AS tagged "
             f"FROM {name}.snapshots s "

@@ -49,7 +49,7 @@ def _command(point: EntryPoint) -> Any:
     """The command of an entry point; if the import fails, a command that reports why."""
     try:
         app = point.load()
-    except Exception as error:  # noqa: BLE001 - another package's mistake takes no command of ours away
+    except Exception as error:  # noqa: BLE001 - another package's mistake takes none of these commands away
         app = _unusable(point, error)
     command = get_command(app)
     command.name = point.name

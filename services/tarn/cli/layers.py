@@ -153,7 +153,7 @@ def _progress(layer: Layer, behind: int | None, age_s: float | None) -> Progress
 
 
 def _layers_with(facts: TableFacts, read: set[str]) -> list[Layer]:
-    """The layers that a table is in, as far as it alone tells.
+    """The layers that a table is in, as far as it alone shows.
 
     Args:
         facts: the table.
@@ -180,7 +180,7 @@ def _is_unwritten(facts: TableFacts) -> bool:
 
 
 def _together(held: Sequence[Layer]) -> Layer:
-    """One layer of what its tables tell; it is as far as the one least far."""
+    """One layer, from what its tables carry; it is as far as the one least far."""
     rows = [layer.rows for layer in held]
     return Layer(
         layer=held[0].layer,

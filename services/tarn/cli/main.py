@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None, *, end: Callable[[int], NoReturn] = 
         code = _failed(error, error.message, exit_code(error), debug=debug)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else OK
-    except Exception as error:  # noqa: BLE001 - the last resort of a process, told as a defect
+    except Exception as error:  # noqa: BLE001 - the last resort of a process, reported as a defect
         message = (
             f"unexpected {type(error).__name__}: {error}. This is a defect of Tarn: run the command again as "
             "tarn --debug … and report what it prints"

@@ -106,7 +106,7 @@ class IngestorFacts:
         name: of the ingestor.
         state: what ingest says, or `?` if it does not answer.
         topic, table: what it reads and writes.
-        lag: offsets that the topic holds and the table does not; None if neither Kafka nor ingest tell.
+        lag: offsets that the topic holds and the table does not; None if neither Kafka nor ingest reports it.
         rows, bad_records, commits: since ingest started; None if it does not answer.
         message: why it is not running.
     """
@@ -193,7 +193,7 @@ def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
 def joined(
     page: Any, tables: Sequence[TableFacts], bounds: Mapping[str, Bounds] | None
 ) -> tuple[IngestorFacts, ...]:
-    """Return one entry per ingestor: what ingest says of it, and its lag as tables and topics tell.
+    """Return one entry per ingestor: what ingest says of it, and its lag, from tables and topics.
 
     A stream that a table knows is shown even if ingest does not answer; where Kafka does not, the lag is the
     one that ingest saw last.
@@ -343,7 +343,7 @@ def _look(look: Look, containers: Mapping[str, Container] | None, clock: Clock) 
 
 
 def _unlooked(sources: Sources) -> tuple[ServiceState, ...]:
-    """The services that listen nowhere, as their containers tell."""
+    """The services that listen nowhere, from their containers' state."""
     known = {look.service for look in sources.looks}
     return tuple(
         ServiceState(

@@ -191,7 +191,7 @@ def sources(settings: Settings) -> Sources:
 
 
 def containers(text: str) -> Mapping[str, Container] | None:
-    """Return what scripts/tarn tells of the containers; None if it was not asked.
+    """Return what scripts/tarn reports about the containers; None if it was not asked.
 
     Raises:
         InvalidSettingError: it is not what scripts/tarn writes.

@@ -116,7 +116,7 @@ def _read(walker: Walker, pointer: PointerValue) -> Table | Finding:
         return walker.read(pointer)
     except TarnError:
         raise
-    except Exception as error:  # noqa: BLE001 - told, and the next table is copied
+    except Exception as error:  # noqa: BLE001 - reported, and the next table is copied
         return Finding(
             kind=Kind.METADATA_UNREADABLE,
             where=pointer.text,

@@ -251,7 +251,7 @@ def _one(
         yield from _reach(found, index, places, report)
     except TarnError:
         raise
-    except Exception as error:  # noqa: BLE001 - metadata of any shape: told, and the next table is looked at
+    except Exception as error:  # noqa: BLE001 - metadata of any shape: reported, and the next table is looked at
         yield Finding(
             kind=Kind.METADATA_UNREADABLE,
             where=pointer.text,

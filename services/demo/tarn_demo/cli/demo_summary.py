@@ -20,7 +20,7 @@ LINE_S = 5.0
 RECENT_OFFSETS = 1_000
 QUESTION = "The three airlines that leave latest, so far"
 ANSWER_SQL = (
-    "SELECT name AS airline, flights, round(mean_dep_delay, 1) AS minutes_late "  # noqa: S608 - names of ours
+    "SELECT name AS airline, flights, round(mean_dep_delay, 1) AS minutes_late "  # noqa: S608 - names from constants
     f"FROM {TRINO_CATALOG}.gold.delays_by_carrier WHERE mean_dep_delay IS NOT NULL "
     "ORDER BY mean_dep_delay DESC LIMIT 3"
 )

@@ -24,7 +24,7 @@ class CatalogFacts:
     """`ports.Tables` over the REST catalog; safe for several threads.
 
     Args:
-        catalog: asked anew each time.
+        catalog: asked in every call.
     """
 
     def __init__(self, catalog: RestCatalog) -> None:
@@ -46,7 +46,7 @@ class CatalogFacts:
             if not waiting:
                 break
             namespace = waiting.pop()
-            # One that was dropped a moment ago has nothing to tell, and the others have.
+            # One that was dropped a moment ago has no tables, and the others have.
             with contextlib.suppress(NotFoundError):
                 found += [str(table) for table in self._catalog.tables(namespace)]
                 waiting += self._catalog.namespaces(namespace)
