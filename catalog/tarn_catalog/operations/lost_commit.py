@@ -59,11 +59,18 @@ def check_not_lost(
 
 
 def _earlier(core: CatalogContext, meta: Json) -> Json | None:
-    """Return the oldest metadata of the metadata log; None if the log is empty or the file was deleted."""
-    log = meta.get("metadata-log") or []
-    # Bypasses the cache, which is for current versions.
-    stored = core.store.get(core.roots.key(log[0]["metadata-file"])) if log else None
-    if stored is None:
+    """Return the oldest metadata of the metadata log; None if there is none that can be read.
+
+    The log of a registered table may name files elsewhere or in other formats: they prove nothing.
+    """
+    log = meta.get("metadata-log") or [{}]
+    location = str(log[0].get("metadata-file", ""))
+    if not location.startswith(f"{meta['location']}/"):
         return None
-    found: Json = orjson.loads(stored.data)
-    return found
+    # Bypasses the cache, which is for current versions.
+    stored = core.store.get(core.roots.key(location))
+    try:
+        found = orjson.loads(stored.data) if stored is not None else None
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) and found.get("table-uuid") == meta["table-uuid"] else None

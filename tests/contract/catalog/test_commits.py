@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import orjson
 import pytest
 
 from tarn.adapters.store import MemoryStore
@@ -310,6 +311,26 @@ def test_what_was_thinned_with_its_metadata_is_unknown_never_a_conflict(world: W
             world.catalog.tables.commit(SLOT, *append(number, 19, 20))
         with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
             together(world.catalog, number, 19, 20)
+
+
+def test_a_log_that_leads_elsewhere_proves_nothing(world: World) -> None:
+    """As in a file that was registered: another folder, no JSON, another table; never a plain refusal."""
+    grown(world, 200)
+    current = world.catalog.tables.load(SLOT)
+    (oldest, *_) = current.parsed["metadata-log"]
+    key = oldest["metadata-file"].removeprefix("s3://tarn/")
+    stored = world.memory.get(key)
+    assert stored is not None
+    other = orjson.dumps({**orjson.loads(stored.data), "table-uuid": "0" * 8})
+    for data in (b"\x1f\x8b gzip", b"[]", other):
+        world.memory.put(key, data)
+        with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
+            world.catalog.tables.commit(SLOT, *append(999, 19, 20))
+    oldest["metadata-file"] = "s3://elsewhere/1.metadata.json"
+    with pytest.raises(OutcomeUnknownError, match="history of that time was thinned"):
+        lost_commit.check_not_lost(
+            world.catalog.core, SLOT, append(999, 19, 20)[1], current, ConflictError("expected id 19 != 200")
+        )
 
 
 def test_how_far_back_a_lost_commit_is_looked_for_has_a_limit(world: World) -> None:
