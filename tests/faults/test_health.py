@@ -115,7 +115,13 @@ def wait_for(stack: Stack, services: tuple[str, ...], health: str, timeout_s: fl
                 took.setdefault(service, round(time.monotonic() - begin, 1))
         return len(took) == len(services)
 
-    eventually(look, timeout_s=timeout_s, what=f"{services} {health}; so far {took}, now {stack.health()}")
+    try:
+        eventually(look, timeout_s=timeout_s, what=f"{services} {health}")
+    except AssertionError as error:
+        found = stack.health()
+        late = {service: found.get(service) for service in services if service not in took}
+        answers = {service: stack.last_probe(service) for service in late}
+        raise AssertionError(f"{error}; took {took}; late {late}; their last probes: {answers}") from None
     return took
 
 

@@ -147,6 +147,11 @@ class Stack:
         found: dict[str, Any] = json.loads(answer.text)[0]
         return found
 
+    def last_probe(self, service: str) -> str:
+        """What the last health check of a service's container printed."""
+        log = self.inspect(service)["State"].get("Health", {}).get("Log") or [{"Output": "none has ended"}]
+        return str(log[-1]["Output"]).strip()
+
     def inspect_all(self) -> dict[str, dict[str, Any]]:
         """`docker inspect` of every service's container, in two calls; one-off containers are omitted."""
         mine = f"label=com.docker.compose.project={self.name}"

@@ -52,16 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StopError as error:
         return stopped(error)
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    told = ["--env", f"TARN_CONTAINERS={containers(lifecycle.services(here))}"] if is_status(words) else []
+    options = ["--env", f"TARN_CONTAINERS={containers(lifecycle.services(here))}"] if is_status(words) else []
     try:
         words, stdin = with_file(words)
     except OSError as error:
         what = f"could not read {error.filename}: {error.strerror}"
         return stopped(StopError(what, "name a readable YAML file", code=WRONG_INPUT))
     if stdin is None:
-        return run_once.run(here, keeper.service_of(words), words, options=told, terminal=terminal)
+        return run_once.run(here, keeper.service_of(words), words, options=options, terminal=terminal)
     with stdin:
-        return run_once.run(here, keeper.service_of(words), words, options=told, stdin=stdin)
+        return run_once.run(here, keeper.service_of(words), words, options=options, stdin=stdin)
 
 
 def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:

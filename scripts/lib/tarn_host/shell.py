@@ -63,7 +63,7 @@ def capture(
     timeout_s: float,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    told: str = "",
+    text: str = "",
 ) -> Result:
     """Run a program and capture its output; the exit code is 127 if it is missing and 124 on timeout.
 
@@ -72,12 +72,12 @@ def capture(
         timeout_s: the timeout, in seconds.
         env: variables added to this process's environment.
         cwd: the working directory.
-        told: the standard input.
+        text: the standard input.
     """
     try:
         done = subprocess.run(
             list(command),
-            input=told.encode(),
+            input=text.encode(),
             capture_output=True,
             env=environment(env),
             cwd=cwd,

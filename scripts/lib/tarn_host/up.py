@@ -83,14 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_demo_on(project.load().settings)
         if options.refresh and options.pull == "never":
             raise StopError("--refresh fetches packages, and --pull never forbids it", "choose one", 2)
-        told = choices(options.profile, options.ports)
+        chosen = choices(options.profile, options.ports)
         with only_one(project.load()), ExitStack() as ends:
             here = prepare(
                 phases,
                 assume_yes=options.yes,
                 offline=options.pull == "never",
                 ports=True,
-                told=told,
+                chosen=chosen,
                 refresh=options.refresh,
             )
             config = images.compose_config(here)
@@ -151,19 +151,19 @@ def choices(profile: str | None, ports: str | None) -> dict[str, str]:
     Raises:
         StopError: `--ports` names an invalid first port.
     """
-    told: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     if profile is not None:
-        told["TARN_PROFILE"] = "" if profile == "full" else profile
+        chosen["TARN_PROFILE"] = "" if profile == "full" else profile
     if ports is not None:
         names = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
         if ports == "default":
-            told.update(dict.fromkeys(names, ""))
+            chosen.update(dict.fromkeys(names, ""))
         elif ports.isdigit() and 1024 <= int(ports) <= 65535 - 2 * len(names):
-            told.update(project.port_block(int(ports), names))
+            chosen.update(project.port_block(int(ports), names))
         else:
             fix = f"give a number from 1024 to {65535 - 2 * len(names)}, such as 20000, or `default`"
             raise StopError(f"--ports {ports}: that is no first port", fix, 2)
-    return told
+    return chosen
 
 
 def prepare(
@@ -172,7 +172,7 @@ def prepare(
     assume_yes: bool,
     offline: bool,
     ports: bool,
-    told: Mapping[str, str] | None = None,
+    chosen: Mapping[str, str] | None = None,
     refresh: bool = False,
 ) -> Project:
     """Prepare everything before the services start: checks, engine, base image, .env, Tarn's images.
@@ -182,18 +182,18 @@ def prepare(
         assume_yes: do not ask before installing or starting an engine.
         offline: do not use the network.
         ports: also check the published ports.
-        told: settings from the command line.
+        chosen: settings from the command line.
         refresh: rebuild the base image, and with it every image.
 
     Raises:
         StopError: a requirement is missing or a step failed.
     """
     project.LOG_DIR.mkdir(parents=True, exist_ok=True)
-    here = project.load(choices=told)
+    here = project.load(choices=chosen)
     with phases.phase("checks") as notes:
         wanted, machine, moved = check(here, offline=offline, ports=ports)
         if moved:
-            here = project.load(choices={**(told or {}), **moved})
+            here = project.load(choices={**(chosen or {}), **moved})
         notes.append("all well")
     with phases.phase("engine") as notes:
         if wanted == engine.Plan():

@@ -64,17 +64,17 @@ def canary(
     timeout: Annotated[
         float, typer.Option(min=1, max=3600, help="Seconds for everything.")
     ] = Limits().total_s,
-    as_told: Annotated[
+    from_stdin: Annotated[
         bool,
         typer.Option(
-            "--engines-as-told", hidden=True, help="Ask an engine when stdin has named it, or ends."
+            "--engines-from-stdin", hidden=True, help="Ask an engine when stdin has named it, or ends."
         ),
     ] = False,
 ) -> None:
     """Send one row through Kafka and ingest and read it back with every engine."""
     tell = _teller()
-    told = sys.stdin if as_told else None
-    flight = wiring.flight(load_settings(), Limits(total_s=timeout), tell, told=told)
+    ready_names = sys.stdin if from_stdin else None
+    flight = wiring.flight(load_settings(), Limits(total_s=timeout), tell, ready_names=ready_names)
     report = fly(flight, wiring.canary_row(note))
     if as_json_:
         print(json.dumps(report_data(report)))  # noqa: T201

@@ -12,13 +12,13 @@ class Ready:
     """Engines become ready by name; at the end of the input, all of them are.
 
     Args:
-        told: names, one per line; read in a thread of its own.
+        ready_names: names, one per line; read in a thread of its own.
         later: names of the engines that are not ready at the start.
     """
 
-    def __init__(self, told: Iterable[str], *, later: Collection[str]) -> None:
+    def __init__(self, ready_names: Iterable[str], *, later: Collection[str]) -> None:
         self._ready = {name: threading.Event() for name in later}
-        threading.Thread(target=self._hear, args=(told,), daemon=True).start()
+        threading.Thread(target=self._hear, args=(ready_names,), daemon=True).start()
 
     def wait_for(self, engine: str) -> None:
         """Wait until the engine is ready, at most `WAIT_S_MAX` seconds; a query then shows what is wrong."""
@@ -26,9 +26,9 @@ class Ready:
         if event is not None:
             event.wait(WAIT_S_MAX)
 
-    def _hear(self, told: Iterable[str]) -> None:
+    def _hear(self, ready_names: Iterable[str]) -> None:
         try:
-            for line in told:
+            for line in ready_names:
                 event = self._ready.get(line.strip())
                 if event is not None:
                     event.set()

@@ -51,14 +51,16 @@ def engine(settings: Settings, name: str) -> Engine:
     raise InvalidError(f"no such engine: {name!r}; choose one of {', '.join(ENGINES)}", engine=name)
 
 
-def flight(settings: Settings, limits: Limits, tell: Tell, *, told: Iterable[str] | None = None) -> Flight:
+def flight(
+    settings: Settings, limits: Limits, tell: Tell, *, ready_names: Iterable[str] | None = None
+) -> Flight:
     """Return what a canary needs.
 
     Args:
         settings: of the command line.
         limits: how long things may take.
         tell: shows progress.
-        told: names engines that are ready, one a line, all of them at its end; None if all are.
+        ready_names: names engines that are ready, one a line, all of them at its end; None if all are.
     """
     from tarn.cli.clients.engines import Spark, Trino
     from tarn.cli.clients.kafka_log import KafkaLog
@@ -77,15 +79,15 @@ def flight(settings: Settings, limits: Limits, tell: Tell, *, told: Iterable[str
         limits=limits,
         clock=Clock(),
         tell=tell,
-        wait_for=(lambda engine: None) if told is None else _as_told(told),
+        wait_for=(lambda engine: None) if ready_names is None else _from_names(ready_names),
     )
 
 
-def _as_told(told: Iterable[str]) -> Callable[[str], None]:
+def _from_names(ready_names: Iterable[str]) -> Callable[[str], None]:
     """Return what waits until an engine is named, and meanwhile imports its client."""
     from tarn.cli.ready import Ready
 
-    ready = Ready(told, later=NOT_IN_SMALL)
+    ready = Ready(ready_names, later=NOT_IN_SMALL)
 
     def wait_for(engine: str) -> None:
         if engine == "spark":

@@ -106,8 +106,8 @@ def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b) if isinstance(a, float) else a == b
 
 
-def check(writer: Writer, rule: str, values: list[Any]) -> None:
-    """Require that every record is a row with the right value, bounds and partition, or bad by its value."""
+def check(writer: Writer, rule: str, values: list[Any]) -> int:
+    """Require that every record is a right row (value, bounds, partition) or bad by its value; count both."""
     kind = writer.kind
     transform = ""
     if rule:
@@ -145,6 +145,7 @@ def check(writer: Writer, rule: str, values: list[Any]) -> None:
     for i, (stored, part) in expected.items():
         assert same(seen[i][0], stored), (values[i], seen[i], stored)
         assert same(seen[i][1], part), (values[i], seen[i], part)
+    return len(seen) + len(made.bad)
 
 
 def check_bounds(kind: Kind, entry: Any, held: list[Any], field_id: int) -> None:
@@ -170,14 +171,13 @@ def check_bounds(kind: Kind, entry: Any, held: list[Any], field_id: int) -> None
 def test_a_value_of_any_size_is_a_right_row_or_a_bad_record(name: str, rule: str) -> None:
     kind = KINDS[name]
     writer = Writer(kind, rule)
-    check(writer, rule, [*kind.extremes, None])
-    for value in kind.extremes:
-        check(writer, rule, [value])
+    assert check(writer, rule, [*kind.extremes, None]) == len(kind.extremes) + 1
+    assert [check(writer, rule, [value]) for value in kind.extremes] == [1] * len(kind.extremes)
 
     @settings(max_examples=10, suppress_health_check=list(HealthCheck))
     @given(st.lists(kind.any | st.sampled_from(kind.extremes) | st.none(), max_size=8))
     def tried(values: list[Any]) -> None:
-        check(writer, rule, values)
+        assert check(writer, rule, values) == len(values)
 
     tried()
 

@@ -198,7 +198,7 @@ def test_the_page_shows_the_verdict_and_every_record() -> None:
 def test_who_watches_sees_a_line_for_each_record() -> None:
     record = records()[6]
     record["trino"] = {"n": 0, "errors": 2}
-    assert soak_page.told(record, 7200) == (
+    assert soak_page.summary(record, 7200) == (
         "1:00 of 2:00; 3,000 MiB; commit 20 ms; trino \u2013; spark 20 ms; "
         "6,000 rows, 144 MB stored, 30 MB live; 2 questions failed"
     )

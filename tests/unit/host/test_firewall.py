@@ -86,7 +86,7 @@ class Host:
         self.security = '["name=seccomp,profile=default"]'
         self.ran: list[list[str]] = []
 
-    def capture(self, command: Sequence[str], *, told: str = "", **_: Any) -> Result:
+    def capture(self, command: Sequence[str], *, text: str = "", **_: Any) -> Result:
         words = [word for word in command if not word.startswith("--wait")]
         self.ran.append(words)
         if words[0] == "docker":
@@ -94,8 +94,8 @@ class Host:
         if words[0].removesuffix("-restore") not in self.programs:
             return Result(NOT_FOUND, "", "not found")
         if words[0].endswith("-restore"):
-            chain = told.split()[1].lstrip(":")
-            self.chains[chain] = [row for row in told.splitlines() if row.startswith("-A ")]
+            chain = text.split()[1].lstrip(":")
+            self.chains[chain] = [row for row in text.splitlines() if row.startswith("-A ")]
             return Result(0, "", "")
         return self.iptables(*words[1:])
 

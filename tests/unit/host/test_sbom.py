@@ -108,7 +108,9 @@ def test_the_tests_of_the_images_can_be_collected_after_every_note_has_run_out(
             return cls(2099, 1, 1)
 
     monkeypatch.setattr(datetime_module, "date", Later)
-    runpy.run_path(str(command.ROOT / "tests/integration/sbom/test_sbom.py"))
+    collected = runpy.run_path(str(command.ROOT / "tests/integration/sbom/test_sbom.py"))
+    assert command.overdue(collected["NOTES"], Later.today()), "no note has run out by then"
+    assert any(name.startswith("test_") for name in collected)
 
 
 def test_our_own_notes_are_complete() -> None:

@@ -124,6 +124,8 @@ def test_any_answer_shows_that_the_process_gets_on(
         for name in ("ADDRESS", "PUBLISHED", "SERVER"):
             if hasattr(probe, name):
                 monkeypatch.setattr(probe, name, f"{host}:{port}")
+        assert probe.alive() is None
+    with pytest.raises(RuntimeError):
         probe.alive()
 
 
@@ -154,6 +156,8 @@ def test_kafka_is_asked_without_a_log_in(monkeypatch: pytest.MonkeyPatch) -> Non
     answer = struct.pack(">ihi", 1, 0, 0)
     with listener(struct.pack(">i", len(answer)) + answer) as address:
         monkeypatch.setattr(probe, "INSIDE", address)
+        assert probe.alive() is None
+    with pytest.raises((RuntimeError, OSError)):
         probe.alive()
 
 
@@ -286,5 +290,7 @@ def test_a_pipeline_that_waits_for_spark_does_not_hang(
         raise RuntimeError("Spark Connect at spark:15002: no answer within 3 s")
 
     beat(pipeline, age_s=5000)
+    with pytest.raises(RuntimeError, match="while Spark answers"):
+        pipeline.alive()
     monkeypatch.setattr(pipeline, "check_connect", away)
-    pipeline.alive()
+    assert pipeline.alive() is None

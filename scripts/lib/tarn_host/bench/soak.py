@@ -177,12 +177,12 @@ def measure(options: Options) -> list[dict[str, Any]]:
         begun = time.monotonic()
         with _busy(soak, options.seconds, stop):
             records.append(_record(soak, 0.0, [soak.look()]))
-            line(f"    {soak_page.told(records[-1], options.seconds)}")
+            line(f"    {soak_page.summary(records[-1], options.seconds)}")
             for due_s in schedule(options.seconds, options.record_every_s):
                 samples = _watched(soak, begun + due_s)
                 records.append(_record(soak, time.monotonic() - begun, samples))
                 PROGRESS.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-                line(f"    {soak_page.told(records[-1], options.seconds)}")
+                line(f"    {soak_page.summary(records[-1], options.seconds)}")
         for ok, words in soak_page.verdict(records):
             line(f"{'reached' if ok else 'MISSED'}: {words}")
     run = {"seconds": options.seconds, "pause_s": PAUSE_S, "kernel_every_s": KERNEL_EVERY_S}

@@ -128,7 +128,7 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:,.0f}"
 
 
-def told(record: Mapping[str, Any], seconds: float) -> str:
+def summary(record: Mapping[str, Any], seconds: float) -> str:
     """A record as one progress line."""
     parts = [
         f"{_clock(record['at_s'])} of {_clock(seconds)}",

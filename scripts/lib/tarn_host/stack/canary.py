@@ -80,7 +80,7 @@ class Canary:
         # A session of its own: Ctrl-C in the terminal goes to scripts/up, which then ends the container.
         self._ready = set()
         return shell.Running(
-            run_once.command(self._name, "cli", ["canary", "--engines-as-told"]),
+            run_once.command(self._name, "cli", ["canary", "--engines-from-stdin"]),
             on_line=line,
             env=self._here.env(),
             cwd=ROOT,

@@ -118,7 +118,7 @@ def close(here: Project, config: Mapping[str, Any]) -> Edge:
         return look(here)
     # Declaring a chain flushes it, and iptables-restore applies everything atomically.
     text = "\n".join(["*filter", f":{chain} - [0:0]", *wanted, "COMMIT", ""])
-    done = shell.capture([f"{program}-restore", "--noflush", LOCK_WAIT], timeout_s=TIMEOUT_S, told=text)
+    done = shell.capture([f"{program}-restore", "--noflush", LOCK_WAIT], timeout_s=TIMEOUT_S, text=text)
     if done.ok and not _is_entered(program, chain):
         _run(program, "-D", PARENT, "-j", chain)
         done = _run(program, "-I", PARENT, "1", "-j", chain)
