@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -21,12 +20,10 @@ from typing import NoReturn
 import grpc  # type: ignore[import-untyped]
 import structlog
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
-from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession
 
+from tarn.adapters import spark_remote
 from tarn.adapters.logging import configure
-from tarn.adapters.spark_remote import with_token
 from tarn_demo.flights import dataset
 from tarn_jobs import reference
 from tarn_jobs.lake import Lake, TableMismatchError
@@ -41,7 +38,6 @@ POLL_S = 5.0
 IDLE_PAUSE_S, IDLE_PAUSE_S_MAX = 15.0, 30.0
 BACKLOG_OFFSETS = 20_000
 FULL_CHECK_S = 300.0
-RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
 WAIT_PERSON_S = 30.0
 HEARTBEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
@@ -75,23 +71,9 @@ class Pace:
     full_check_s: float = FULL_CHECK_S
 
 
-@contextmanager
-def session(remote: str) -> Iterator[SparkSession]:
-    """A new session of the Spark Connect server, closed at the end.
-
-    Its calls are retried for seconds, not for the client's ten minutes: the caller retries, and logs it.
-    """
-    # Whoever catches an error logs it; the client must not log it as well.
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-    spark = SparkSession.builder.remote(remote).create()
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)])
-    try:
-        for key, value in SESSION.items():
-            spark.conf.set(key, value)
-        yield spark
-    finally:
-        spark.stop()
+def session(remote: str) -> AbstractContextManager[SparkSession]:
+    """A new session with the pipeline's settings, released at the end."""
+    return spark_remote.session(remote, SESSION)
 
 
 def open_pipeline(spark: SparkSession, on_step: Callable[[Step], None]) -> Pipeline:
@@ -226,7 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--poll-s", type=float, default=POLL_S, help="pause between two looks, seconds")
     options = parser.parse_args(arguments)
     configure(os.environ.get("TARN_LOG_LEVEL", "info"), service="pipeline")
-    remote = with_token(options.remote, Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets")))
+    remote = spark_remote.with_token(
+        options.remote, Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"))
+    )
     if not options.continuous:
         log.info("up to date", commits=run_once(remote, log_step))
         return 0

@@ -1,10 +1,19 @@
-"""The Spark Connect address with its access token."""
+"""Sessions of Spark Connect: the address with its access token, and a session that ends when it should."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tarn.core.credentials import SPARK_TOKEN_FILE
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 
 
 def with_token(remote: str, secrets_dir: Path) -> str:
@@ -23,3 +32,46 @@ def with_token(remote: str, secrets_dir: Path) -> str:
     if "/;" in remote or not path.exists():
         return remote
     return f"{remote.rstrip('/')}/;authorization=Bearer%20{path.read_text(encoding='ascii').strip()}"
+
+
+@contextmanager
+def session(remote: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A new session with these settings, released on the server at the end.
+
+    Its calls are retried for seconds, not for the client's ten minutes: the caller retries.
+
+    Args:
+        remote: the address, see `with_token`.
+        settings: Spark's settings for the session.
+
+    Raises:
+        PySparkException, grpc.RpcError: Spark failed or does not answer.
+    """
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession
+
+    # Whoever catches an error logs it; the client must not log it as well.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    opened = SparkSession.builder.remote(remote).create()
+    try:
+        opened.client.set_retry_policies(
+            [DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)]
+        )
+        for key, value in settings.items():
+            opened.conf.set(key, value)
+        yield opened
+    finally:
+        close(opened)
+
+
+def close(opened: SparkSession) -> None:
+    """Stop a session, and keep its finalizer from stopping anything later.
+
+    The finalizer of pyspark 4.1.4 closes the client again, which waits for a thread pool that all sessions of
+    the process share. If the garbage collector runs it while another session hands work to that pool, the
+    thread waits for a lock that it holds itself, for ever.
+    """
+    opened.stop()
+    opened.client.close = lambda: None  # type: ignore[method-assign]

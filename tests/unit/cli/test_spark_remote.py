@@ -1,12 +1,16 @@
-"""The token of Spark Connect is added to its address, and does not appear in messages."""
+"""The token of Spark Connect is added to its address, and does not appear in messages; sessions end once."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
+from pyspark.sql.connect.client import SparkConnectClient
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+from pyspark.sql.connect.session import SparkSession
 
-from tarn.adapters.spark_remote import with_token
+from tarn.adapters.spark_remote import session, with_token
 from tarn.cli.clients.engines import Spark
 from tarn.core.errors import InvalidSettingError
 
@@ -33,3 +37,23 @@ def test_a_wrong_address_is_named_without_its_token() -> None:
     with pytest.raises(InvalidSettingError) as caught:
         Spark("http://spark:15002/;authorization=Bearer%20t-_x")
     assert "t-_x" not in str(caught.value)
+
+
+def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its finalizer would stop the thread pool of all sessions, at a moment that nobody chose."""
+    monkeypatch.setattr(SparkConnectClient, "release_session", lambda client: None)
+    # pyspark calls this at the end of the process, with retries of ten minutes.
+    monkeypatch.setattr(SparkConnectClient, "_cleanup_ml_cache", lambda client: None)
+    with session("sc://127.0.0.1:1", {}) as closed:
+        left_alone = SparkSession.builder.remote("sc://127.0.0.1:1").create()
+    assert closed.is_stopped
+    stops: list[str] = []
+    monkeypatch.setattr(
+        ExecutePlanResponseReattachableIterator, "shutdown", classmethod(lambda cls: stops.append("pool"))
+    )
+    del closed
+    gc.collect()
+    assert stops == []
+    del left_alone
+    gc.collect()
+    assert stops == ["pool"], "pyspark's finalizer is another one: see tarn.adapters.spark_remote.close"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from trino.exceptions import Error as TrinoError
 from trino.exceptions import HttpError, TrinoConnectionError, TrinoQueryError, TrinoUserError
 from trino.types import NamedRowTuple
 
+from tarn.adapters import spark_remote
 from tarn.cli.clients.http import connect
 from tarn.cli.hostenv import TRINO_CATALOG, TRINO_USER
 from tarn.cli.ports import Answer
@@ -28,9 +28,10 @@ from tarn.core.errors import (
     UnavailableError,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
 CONNECT_S = 20.0
-RETRIES_MAX = 4
-RETRY_WAIT_MS_MAX = 2_000
 ROWS_MAX = 1_000
 # SQLSTATE classes of an error in the statement or its data: unsupported feature, cardinality, data,
 # constraint, external routine, syntax or unknown name, raised by the statement.
@@ -197,24 +198,9 @@ class Spark:
         rows = tuple(zip(*values, strict=True)) if values else ()
         return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
 
-    @contextmanager
-    def _session(self) -> Iterator[Any]:
+    def _session(self) -> AbstractContextManager[SparkSession]:
         """Context manager: a session for this statement only, always released on the server afterwards."""
-        from pyspark.logger import PySparkLogger
-        from pyspark.sql.connect.client.retries import DefaultPolicy
-        from pyspark.sql.connect.session import SparkSession
-
-        # Errors are reported by whoever catches them, not by the client as well.
-        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-        session = SparkSession.builder.remote(self._remote).create()
-        policy = DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)
-        session.client.set_retry_policies([policy])
-        try:
-            session.conf.set("spark.sql.session.timeZone", "UTC")
-            yield session
-        finally:
-            session.stop()
+        return spark_remote.session(self._remote, {"spark.sql.session.timeZone": "UTC"})
 
 
 def _ours(value: Any) -> object:
