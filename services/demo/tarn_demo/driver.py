@@ -20,7 +20,7 @@ from typing import NoReturn
 import grpc  # type: ignore[import-untyped]
 import structlog
 from pyspark.errors import PySparkException
-from pyspark.sql.connect.session import SparkSession
+from pyspark.sql import SparkSession
 
 from tarn.adapters import spark_remote
 from tarn.adapters.logging import configure

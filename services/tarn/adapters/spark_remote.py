@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tarn.core.credentials import SPARK_TOKEN_FILE
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql import SparkSession
 
 RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 
@@ -49,12 +49,12 @@ def session(remote: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """
     from pyspark.logger import PySparkLogger
     from pyspark.sql.connect.client.retries import DefaultPolicy
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     # Whoever catches an error logs it; the client must not log it as well.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-    opened = SparkSession.builder.remote(remote).create()
+    opened = cast("SparkSession", ConnectSession.builder.remote(remote).create())
     try:
         opened.client.set_retry_policies(
             [DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)]

@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import requests
@@ -29,7 +29,7 @@ from tarn.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql import SparkSession
 
 CONNECT_S = 20.0
 ROWS_MAX = 1_000
