@@ -12,6 +12,7 @@ from tarn.core.credentials import SPARK_TOKEN_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 RETRIES_MAX, RETRY_WAIT_MS_MAX = 4, 2_000
 
@@ -54,19 +55,19 @@ def session(remote: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     # Whoever catches an error logs it; the client must not log it as well.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-    opened = cast("SparkSession", ConnectSession.builder.remote(remote).create())
+    opened = ConnectSession.builder.remote(remote).create()
     try:
         opened.client.set_retry_policies(
             [DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_WAIT_MS_MAX)]
         )
         for key, value in settings.items():
             opened.conf.set(key, value)
-        yield opened
+        yield cast("SparkSession", opened)
     finally:
         close(opened)
 
 
-def close(opened: SparkSession) -> None:
+def close(opened: ConnectSession) -> None:
     """Stop a session, and keep its finalizer from stopping anything later.
 
     The finalizer of pyspark 4.1.4 closes the client again, which waits for a thread pool that all sessions of
