@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,11 +69,13 @@ def session(remote: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def close(opened: ConnectSession) -> None:
-    """Stop a session, and keep its finalizer from stopping anything later.
+    """Stop a session for good: nothing of it runs or stays in memory afterwards (pyspark 4.1.4).
 
-    The finalizer of pyspark 4.1.4 closes the client again, which waits for a thread pool that all sessions of
-    the process share. If the garbage collector runs it while another session hands work to that pool, the
-    thread waits for a lock that it holds itself, for ever.
+    Its finalizer closes the client again, which waits for a thread pool that all sessions of the process
+    share. If the garbage collector runs it while another session hands work to that pool, the thread waits for
+    a lock that it holds itself, for ever. And a call at the end of the process keeps each client until then.
     """
     opened.stop()
-    opened.client.close = lambda: None  # type: ignore[method-assign]
+    client = opened.client
+    client.close = lambda: None  # type: ignore[method-assign]
+    atexit.unregister(client._cleanup_ml_cache)

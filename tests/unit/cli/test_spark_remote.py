@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.
     with session("sc://127.0.0.1:1", {}) as closed:
         left_alone = SparkSession.builder.remote("sc://127.0.0.1:1").create()
     assert closed.is_stopped
+    client = weakref.ref(closed.client)
     stops: list[str] = []
     monkeypatch.setattr(
         ExecutePlanResponseReattachableIterator, "shutdown", classmethod(lambda cls: stops.append("pool"))
@@ -54,6 +56,7 @@ def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.
     del closed
     gc.collect()
     assert stops == []
+    assert client() is None, "each session would stay in memory until the end of the process"
     del left_alone
     gc.collect()
     assert stops == ["pool"], "pyspark's finalizer is another one: see tarn.adapters.spark_remote.close"
