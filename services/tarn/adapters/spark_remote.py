@@ -72,8 +72,9 @@ def close(opened: ConnectSession) -> None:
     """Stop a session for good: nothing of it runs or stays in memory afterwards (pyspark 4.1.4).
 
     Its finalizer closes the client again, which waits for a thread pool that all sessions of the process
-    share. If the garbage collector runs it while another session hands work to that pool, the thread waits for
-    a lock that it holds itself, for ever. And a call at the end of the process keeps each client until then.
+    share. If the garbage collector runs it while another session hands work to that pool, the thread waits
+    for a lock that it holds itself, for ever. And a call at the end of the process keeps each client until
+    then.
     """
     opened.stop()
     client = opened.client
