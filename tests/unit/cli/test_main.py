@@ -182,7 +182,7 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch, capsys):
 
 def test_missing_secrets_name_the_file_and_the_command(monkeypatch, tmp_path, capsys):
     (tmp_path / "catalog_credential").unlink()
-    assert run("env") == 3
+    assert run("env") == 2
     error = capsys.readouterr().err
     assert str(tmp_path / "catalog_credential") in error
     assert "scripts/up" in error
