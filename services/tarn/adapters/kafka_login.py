@@ -79,6 +79,17 @@ class KafkaSettings(TarnSettings):
         )
 
 
+def rejected(address: str, user: str, reason: str) -> UnauthenticatedError:
+    """The error of a login that a broker rejects."""
+    return UnauthenticatedError(
+        f"Kafka at {address} does not let user {user} in ({reason}); when it starts the broker takes the "
+        "passwords that init made: run scripts/up, then docker compose restart kafka; on the host, "
+        'run eval "$(scripts/tarn env)" again',
+        address=address,
+        user=user,
+    )
+
+
 def require_login(bootstrap: str, options: Mapping[str, Any], *, timeout_s: float = ASK_TIMEOUT_S) -> None:
     """Require a successful login; pass if no broker can be reached, as the client then reports that itself.
 
@@ -102,13 +113,7 @@ def require_login(bootstrap: str, options: Mapping[str, Any], *, timeout_s: floa
             with Broker(host, int(port), timeout_s=timeout_s, client="tarn-login") as broker:
                 broker.log_in(user, str(options["sasl_plain_password"]), mechanism=mechanism)
         except RefusedError as e:
-            raise UnauthenticatedError(
-                f"Kafka at {address} does not let user {user} in ({e}); when it starts the broker takes the "
-                "passwords that init made: run scripts/up, then docker compose restart kafka; on the host, "
-                'run eval "$(scripts/tarn env)" again',
-                address=address,
-                user=user,
-            ) from e
+            raise rejected(address, user, str(e)) from e
         except (OSError, RuntimeError, ValueError, KeyError):
             continue
         return

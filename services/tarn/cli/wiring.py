@@ -177,9 +177,7 @@ def sources(settings: Settings) -> Sources:
     return Sources(
         looks=looks(settings),
         lake=CatalogFacts(catalog),
-        log=KafkaOffsets(
-            settings.kafka_bootstrap, timeout_s=LOOK_S, security=settings.kafka_login().options()
-        ),
+        log=KafkaOffsets(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOOK_S),
         ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
         sizes=Measured(store).sizes,
         containers=containers(settings.containers),

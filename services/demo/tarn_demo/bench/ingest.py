@@ -57,7 +57,7 @@ def make_context(settings: Settings) -> BenchContext:
     """Dependencies from the settings, as the cli's own user."""
     secrets, login = load_secrets(settings.secrets_dir), settings.kafka_login()
     return BenchContext(
-        topic=Topic(bootstrap=settings.kafka_bootstrap, security=login.options()),
+        topic=Topic(bootstrap=settings.kafka_bootstrap, login=login),
         sources=KafkaSources(settings.kafka_bootstrap, lambda: login),
         catalog=RestCatalog(
             settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: secrets.credential

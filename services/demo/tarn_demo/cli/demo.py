@@ -72,7 +72,7 @@ def load_(
     try:
         done = load(
             stream,
-            Topic(bootstrap=settings.kafka_bootstrap, security=settings.kafka_login().options()),
+            Topic(bootstrap=settings.kafka_bootstrap, login=settings.kafka_login()),
             lake,
             ProgressLines(clock, _err().print),
             again=again,
@@ -119,7 +119,7 @@ def replay(
         return
     stream = _stream(duplicates, late, broken, seed)
     settings = Settings.read()
-    topic = Topic(bootstrap=settings.kafka_bootstrap, security=settings.kafka_login().options())
+    topic = Topic(bootstrap=settings.kafka_bootstrap, login=settings.kafka_login())
     ends, tails = ends_in(stream, topic.ensure()), topic.tails()
     out = _err()
     if only_own and is_of_another_stream(tails, fingerprint=stream.fingerprint):

@@ -67,7 +67,7 @@ def status(
     from tarn_demo.loading import LAYERS
 
     settings = Settings.read()
-    ends = Topic(bootstrap=settings.kafka_bootstrap, security=settings.kafka_login().options()).end_offsets()
+    ends = Topic(bootstrap=settings.kafka_bootstrap, login=settings.kafka_login()).end_offsets()
     layers = FlightTables(settings, load_secrets(settings.secrets_dir)).layers()
     total = sum(ends.values())
     if as_json_:
