@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, Literal, get_origin
 import pytest
 import structlog
 from pydantic_settings import BaseSettings
+from tarn_host.doctor.log_lines import SERVICE_FAULTS, known
 
 import tarn.bootstrap.store
 import tarn.cli.settings
@@ -237,6 +239,9 @@ def test_a_secret_that_cannot_be_used_is_one_error(
         read_secret(tmp_path / "catalog_credential")
     assert caught.value.message.startswith(f"secret {tmp_path}/catalog_credential {reason}")
     assert caught.value.fields == {"path": f"{tmp_path}/catalog_credential"}
+    found = known(SERVICE_FAULTS, [json.dumps({"level": "error", "reason": caught.value.message})])
+    assert found is not None, "scripts/doctor recognises it in a service's log"
+    assert found[0].code == "secret-missing"
 
 
 def run_ingest() -> int:
