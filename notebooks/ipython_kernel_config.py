@@ -13,7 +13,8 @@ def with_token(remote: str) -> str:
     path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), "spark_token")
     if "/;" in remote or not path.exists():
         return remote
-    return f"{remote.rstrip('/')}/;authorization=Bearer%20{path.read_text(encoding='ascii').strip()}"
+    token = path.read_text(encoding="utf-8").rstrip("\n")
+    return f"{remote.rstrip('/')}/;authorization=Bearer%20{token}"
 
 
 if os.environ.get("TARN_SPARK_REMOTE"):

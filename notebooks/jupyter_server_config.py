@@ -15,14 +15,14 @@ TOKEN_CHARS_MIN = 32
 
 
 def token() -> str:
-    """Return the server's token.
+    """Return the server's token: the secret file's content without its trailing newlines.
 
     Raises:
         ValueError: the token is too short to be secure.
         OSError: the secret file cannot be read.
     """
     path = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"), "jupyter_token")
-    found = path.read_text(encoding="ascii").strip()
+    found = path.read_text(encoding="utf-8").rstrip("\n")
     if len(found) < TOKEN_CHARS_MIN:
         raise ValueError(f"{path} has {len(found)} characters, needed are {TOKEN_CHARS_MIN}; run scripts/up")
     return found

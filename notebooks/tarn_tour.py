@@ -49,8 +49,8 @@ class Facts:
 
 
 def secret(name: str) -> str:
-    """Return the content of one of this container's secret files."""
-    return (SECRETS / name).read_text()
+    """Return the content of one of this container's secret files, without its trailing newlines."""
+    return (SECRETS / name).read_text(encoding="utf-8").rstrip("\n")
 
 
 def until(holds: Callable[[], Any], *, seconds: float, pause_s: float = 1.0) -> Any:

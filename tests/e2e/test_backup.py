@@ -25,9 +25,9 @@ import json, time, uuid
 from datetime import UTC, datetime
 from tarn.cli import wiring
 from tarn.cli.canary import TOPIC, Limits
-from tarn.cli.settings import load_settings
+from tarn.cli.settings import Settings
 
-log = wiring.flight(load_settings(), Limits(), print).log
+log = wiring.flight(Settings.read(), Limits(), print).log
 end, sent = time.monotonic() + SECONDS, 0
 while time.monotonic() < end:
     row = {"id": uuid.uuid4().hex, "sent_at": datetime.now(UTC).isoformat(), "note": "trickle"}
@@ -42,9 +42,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.types as kinds
 from tarn.cli.clients.lake import RestLake
-from tarn.cli.settings import load_secrets, load_settings
+from tarn.cli.settings import Settings, load_secrets
 
-settings = load_settings()
+settings = Settings.read()
 catalog = RestLake(settings, load_secrets(settings.secrets_dir))._catalog
 wanted = json.loads('''WANTED''')
 

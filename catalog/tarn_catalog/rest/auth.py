@@ -22,6 +22,7 @@ import jwt
 import orjson
 import structlog
 
+from tarn.adapters.service_settings import read_secret
 from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
 
 log = structlog.get_logger()
@@ -90,8 +91,8 @@ def read_key(path: Path) -> bytes:
         InvalidSettingError: the file cannot be read, or the key is too short.
     """
     try:
-        key = base64.urlsafe_b64decode(path.read_text().strip() + "==")
-    except (OSError, binascii.Error, ValueError) as e:
+        key = base64.urlsafe_b64decode(read_secret(path) + "==")
+    except (binascii.Error, ValueError) as e:
         raise InvalidSettingError(f"Cannot read the token key {path}: {e}; run the init service") from e
     if len(key) < KEY_BYTES_MIN:
         raise InvalidSettingError(

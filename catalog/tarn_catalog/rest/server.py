@@ -23,7 +23,7 @@ from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.connections import door
 from tarn_catalog.rest.request import ClientConfig
 from tarn_catalog.rest.routes import Routes
-from tarn_catalog.settings import Settings, load_settings
+from tarn_catalog.settings import Settings
 
 log = structlog.get_logger()
 
@@ -160,7 +160,7 @@ def main() -> None:
     )
     parser.parse_args()
     try:
-        settings = load_settings()
+        settings = Settings.read()
         configure(settings.log_level, service="catalog")
         run(settings)
     except TarnError as e:

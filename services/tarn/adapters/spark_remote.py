@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from tarn.adapters.service_settings import read_secret
 from tarn.core.credentials import SPARK_TOKEN_FILE
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def with_token(remote: str, secrets_dir: Path) -> str:
     file, as with a Spark of the user's own.
 
     Raises:
-        OSError: the secret file cannot be read.
+        InvalidSettingError: the secret file cannot be read or is empty.
     """
     path = secrets_dir / SPARK_TOKEN_FILE
     if "/;" in remote or not path.exists():
         return remote
-    return f"{remote.rstrip('/')}/;authorization=Bearer%20{path.read_text(encoding='ascii').strip()}"
+    return f"{remote.rstrip('/')}/;authorization=Bearer%20{read_secret(path)}"
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tarn.adapters.service_settings import TarnSettings
 from tarn.bootstrap.log import configure
 from tarn.bootstrap.volumes import SecretVolumes
 from tarn.core.credential_plan import plan
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"missing": missing, "fault": fault.message if fault else ""}))  # noqa: T201
         return exit_code(fault) if fault else FAILED if missing else OK
     try:
-        log = configure("init", os.environ.get("TARN_LOG_LEVEL", "info"))
+        log = configure("init", TarnSettings.read().log_level)
     except TarnError as error:
         print(f"init: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not there yet
         return exit_code(error)

@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tarn.adapters.environment import read
+from tarn.adapters.service_settings import StoreSettings
 from tarn.bootstrap.access import ANONYMOUS, Trial, for_bucket, probe_keys, trials
 from tarn.bootstrap.log import configure
-from tarn.bootstrap.volumes import load_secrets
 from tarn.core.credentials import (
     ADDED_STORE_USERS_FILE,
     ROOT_FILES,
@@ -46,16 +43,8 @@ WAIT_STEP_S = 0.5
 WAIT_LOG_EVERY_S = 5.0
 
 
-class Settings(BaseSettings):
+class Settings(StoreSettings):
     """Settings of the bootstrap; see docs/reference.md."""
-
-    model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore")
-
-    s3_endpoint: str = "http://minio:9000"
-    region: str = "us-east-1"
-    bucket: str = Field(default="tarn", pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
-    secrets_dir: Path = Path("/run/tarn/secrets")
-    log_level: str = "info"
 
 
 class Store(Protocol):
@@ -263,15 +252,6 @@ def verify(store: Store, users: Mapping[str, StoreUser], run_id: str) -> int:
     return len(tried) + len(users)
 
 
-def load_settings() -> Settings:
-    """Read the settings from the environment.
-
-    Raises:
-        InvalidSettingError: a variable is invalid.
-    """
-    return read(Settings)
-
-
 def run(
     settings: Settings, policies_dir: Path, log: structlog.typing.FilteringBoundLogger, clock: Clock
 ) -> None:
@@ -288,7 +268,8 @@ def run(
     """
     from tarn.bootstrap.minio_store import MinioStore
 
-    secrets = load_secrets(settings.secrets_dir, (*ROOT_FILES, STORE_USERS_FILE, ADDED_STORE_USERS_FILE))
+    names = (*ROOT_FILES, STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
+    secrets = {name: settings.secret(name) for name in names}
     users = all_users(secrets)
     policies = load_policies(policies_dir, settings.bucket)
     root = StoreUser(access_key=secrets["root_user"], secret_key=secrets["root_password"])
@@ -314,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        settings = load_settings()
+        settings = Settings.read()
         log = configure("bootstrap", settings.log_level)
     except TarnError as error:
         print(f"bootstrap: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not there yet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,26 +155,6 @@ class SecretVolumes:
                 f"remove the volume secrets-{path.parent.name} and start again",
                 path=str(path),
             ) from error
-
-
-def load_secrets(folder: Path, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Return {file name: content} of a consumer's own secrets.
-
-    Raises:
-        UnavailableError: a file is missing or cannot be read.
-    """
-    secrets: dict[str, str] = {}
-    for name in names:
-        try:
-            secrets[name] = (folder / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise UnavailableError(
-                f"could not read the secret {folder / name}: {reason}; it is made by the service init: "
-                "run scripts/up, or docker compose up init",
-                path=str(folder / name),
-            ) from error
-    return secrets
 
 
 def _sync_folder(folder: Path) -> None:

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli.settings import Settings, load_settings
+from tarn.cli.settings import Settings
 from tarn.core.credentials import ACCESS_KEY_FILE, ROOT_FILES, SECRET_KEY_FILE
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
 
@@ -48,7 +48,7 @@ def fsck(
     from tarn.keeper.fsck import fsck as look
 
     try:
-        settings = load_settings()
+        settings = Settings.read()
         report = look(_store(settings), bucket=settings.bucket, tell=_tell)
     except TarnError as error:
         print(f"tarn fsck: could not look: {error.message}", file=sys.stderr)  # noqa: T201
@@ -68,7 +68,7 @@ def backup() -> None:
 
     if sys.stdout.isatty():
         raise InvalidError("a backup is no text: name a file, as in scripts/tarn backup lake.tar")
-    settings = load_settings()
+    settings = Settings.read()
     begin = Begin(
         id=uuid.uuid4().hex,
         bucket=settings.bucket,
@@ -108,7 +108,7 @@ def restore() -> None:
 
     if sys.stdin.isatty():
         raise InvalidError("no backup on stdin: name a file, as in scripts/tarn restore lake.tar")
-    settings = load_settings()
+    settings = Settings.read()
     store = _store(settings, names=ROOT_FILES)
     done = put(store, sys.stdin.buffer, bucket=settings.bucket, warehouse=settings.warehouse, tell=_tell)
     end = done.end
@@ -136,16 +136,8 @@ def stream_lines(streams: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _store(settings: Settings, names: tuple[str, str] = (ACCESS_KEY_FILE, SECRET_KEY_FILE)) -> S3Bulk:
     from tarn.adapters.bulk import S3Bulk
-    from tarn.bootstrap.volumes import load_secrets
 
-    secrets = load_secrets(settings.secrets_dir, names)
-    return S3Bulk(
-        bucket=settings.bucket,
-        endpoint=settings.s3_endpoint,
-        region=settings.region,
-        access_key_id=secrets[names[0]].strip(),
-        secret_access_key=secrets[names[1]].strip(),
-    )
+    return S3Bulk(**settings.store_access(*names))
 
 
 def _print(report: Report, out: Console) -> None:

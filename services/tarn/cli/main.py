@@ -29,7 +29,7 @@ from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.ports import Clock, Tell
 from tarn.cli.render import print_report, print_status, report_data
-from tarn.cli.settings import load_login, load_secrets, load_settings
+from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
 from tarn.core.exit_codes import BUG, FAILED, OK, exit_code
@@ -74,7 +74,7 @@ def canary(
     """Send one row through Kafka and ingest and read it back with every engine."""
     tell = _teller()
     ready_names = sys.stdin if from_stdin else None
-    flight = wiring.flight(load_settings(), Limits(total_s=timeout), tell, ready_names=ready_names)
+    flight = wiring.flight(Settings.read(), Limits(total_s=timeout), tell, ready_names=ready_names)
     report = fly(flight, wiring.canary_row(note))
     if as_json_:
         print(json.dumps(report_data(report)))  # noqa: T201
@@ -86,7 +86,7 @@ def canary(
 @app.command()
 def status(as_json_: Json = False) -> None:
     """Show services, layers and how fresh they are, ingestors with their lag, and tables."""
-    seen = gather(wiring.sources(load_settings()), clock=Clock(), at=datetime.now(UTC))
+    seen = gather(wiring.sources(Settings.read()), clock=Clock(), at=datetime.now(UTC))
     if as_json_:
         print(json.dumps(as_data(seen)))  # noqa: T201
     else:
@@ -110,7 +110,7 @@ def sql(
         raise InvalidError('no statement; write one, such as tarn sql "SELECT count(*) FROM ops.canary"')
     _hear_a_stop()
     try:
-        answer = wiring.engine(load_settings(), engine).query(text, rows_max=rows_max)
+        answer = wiring.engine(Settings.read(), engine).query(text, rows_max=rows_max)
     except NotFoundError as error:
         # To every engine a name that is not there is a mistake in the statement.
         raise InvalidError(error.message) from error
@@ -132,8 +132,8 @@ def env(
     as_json_: Json = False,
 ) -> None:
     """Print settings for clients on the host; use it as: eval "$(scripts/tarn env)"."""
-    settings = load_settings()
-    variables = host_env(settings, load_secrets(settings.secrets_dir), load_login(settings))
+    settings = Settings.read()
+    variables = host_env(settings, load_secrets(settings.secrets_dir), settings.kafka_login())
     print(json.dumps(variables) if as_json_ else exports(variables, shell).rstrip("\n"))  # noqa: T201
 
 

@@ -4,57 +4,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tarn.adapters.environment import read
-from tarn.adapters.kafka_login import ANONYMOUS, Login
+from tarn.adapters.kafka_login import KafkaSettings
+from tarn.adapters.service_settings import SparkRemote, StoreSettings, Url, Warehouse, read_secret
 from tarn.core.credentials import (
     ACCESS_KEY_FILE,
     CREDENTIAL_FILE,
     JUPYTER_TOKEN_FILE,
-    KAFKA_PASSWORD_FILE,
-    KAFKA_USER_FILE,
     SECRET_KEY_FILE,
     SPARK_TOKEN_FILE,
 )
-from tarn.core.errors import UnavailableError
 
-_HTTP = r"^https?://[A-Za-z0-9.\-\[\]:]+/?$"
-_HOST_PORT = r"^[A-Za-z0-9.\-]+:\d{1,5}(,[A-Za-z0-9.\-]+:\d{1,5})*$"
+PublishedPort = Annotated[int, Field(ge=1, le=65_535)]
 
 
-class Settings(BaseSettings):
+class Settings(StoreSettings, KafkaSettings):
     """Addresses as reached from the cli's container, and published ports as reached from the host."""
 
-    model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore", frozen=True)
-
-    s3_endpoint: str = Field(default="http://minio:9000", pattern=_HTTP)
-    region: str = "us-east-1"
-    bucket: str = "tarn"
-    warehouse: str = "tarn"
-    catalog_uri: str = Field(default="http://catalog:8181", pattern=_HTTP)
-    kafka_bootstrap: str = Field(default="kafka:9092", pattern=_HOST_PORT)
-    kafka_security_protocol: Literal["SASL_PLAINTEXT", "SASL_SSL", "PLAINTEXT"] = "SASL_PLAINTEXT"
-    kafka_sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
-    trino_uri: str = Field(default="http://trino:8080", pattern=_HTTP)
-    spark_remote: str = Field(default="sc://spark:15002", pattern=r"^sc://[^\s]+$")
-    ingest_uri: str = Field(default="http://ingest:8091", pattern=_HTTP)
-    secrets_dir: Path = Path("/run/tarn/secrets")
-    log_level: str = "info"
+    warehouse: Warehouse = "tarn"
+    catalog_uri: Url = "http://catalog:8181"
+    trino_uri: Url = "http://trino:8080"
+    spark_remote: SparkRemote = "sc://spark:15002"
+    ingest_uri: Url = "http://ingest:8091"
     containers: str = ""
-    profile: str = Field(default="full", pattern=r"^(full|small)$")
+    profile: Literal["full", "small"] = "full"
 
-    port_s3: int = Field(default=9000, ge=1, le=65535)
-    port_catalog: int = Field(default=8181, ge=1, le=65535)
-    port_kafka: int = Field(default=9092, ge=1, le=65535)
-    port_spark: int = Field(default=15002, ge=1, le=65535)
-    port_spark_ui: int = Field(default=4040, ge=1, le=65535)
-    port_trino: int = Field(default=8080, ge=1, le=65535)
-    port_ingest: int = Field(default=8091, ge=1, le=65535)
-    port_jupyter: int = Field(default=8888, ge=1, le=65535)
+    port_s3: PublishedPort = 9000
+    port_catalog: PublishedPort = 8181
+    port_kafka: PublishedPort = 9092
+    port_spark: PublishedPort = 15002
+    port_spark_ui: PublishedPort = 4040
+    port_trino: PublishedPort = 8080
+    port_ingest: PublishedPort = 8091
+    port_jupyter: PublishedPort = 8888
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,52 +61,16 @@ class Secrets:
     spark_token: str = field(repr=False)
 
 
-def load_settings() -> Settings:
-    """Read the settings from the environment.
-
-    Raises:
-        InvalidSettingError: a variable is invalid.
-    """
-    return read(Settings)
-
-
 def load_secrets(folder: Path) -> Secrets:
     """Read the cli's own secrets.
 
     Raises:
-        UnavailableError: a secret file is missing or cannot be read.
+        InvalidSettingError: a secret file cannot be read or is empty.
     """
     return Secrets(
-        access_key=_secret(folder, ACCESS_KEY_FILE),
-        secret_key=_secret(folder, SECRET_KEY_FILE),
-        credential=_secret(folder, CREDENTIAL_FILE),
-        jupyter_token=_secret(folder, JUPYTER_TOKEN_FILE),
-        spark_token=_secret(folder, SPARK_TOKEN_FILE),
+        access_key=read_secret(folder / ACCESS_KEY_FILE),
+        secret_key=read_secret(folder / SECRET_KEY_FILE),
+        credential=read_secret(folder / CREDENTIAL_FILE),
+        jupyter_token=read_secret(folder / JUPYTER_TOKEN_FILE),
+        spark_token=read_secret(folder / SPARK_TOKEN_FILE),
     )
-
-
-def load_login(settings: Settings) -> Login:
-    """Return the cli's Kafka credentials; PLAINTEXT needs none and reads no files.
-
-    Raises:
-        UnavailableError: a secret file is missing or cannot be read.
-    """
-    if settings.kafka_security_protocol == "PLAINTEXT":
-        return ANONYMOUS
-    return Login(
-        protocol=settings.kafka_security_protocol,
-        mechanism=settings.kafka_sasl_mechanism,
-        user=_secret(settings.secrets_dir, KAFKA_USER_FILE),
-        password=_secret(settings.secrets_dir, KAFKA_PASSWORD_FILE),
-    )
-
-
-def _secret(folder: Path, name: str) -> str:
-    try:
-        return (folder / name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UnavailableError(
-            f"could not read the secret {folder / name}: {error.strerror}; the service init makes it on "
-            "first start: run scripts/up, then this command by scripts/tarn",
-            path=str(folder / name),
-        ) from error

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from tarn.adapters.spark_remote import with_token
 from tarn.cli.canary import CanaryRow, Flight, Limits
 from tarn.cli.ports import Clock, Engine, Reader, Tell
-from tarn.cli.settings import Settings, load_login, load_secrets
+from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.status import Container, Look, Sources
+from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 LOOK_S = 4.0
@@ -73,7 +74,7 @@ def flight(
     else:
         tell("the small profile: no Trino, no Spark; pyiceberg alone reads back")
     return Flight(
-        log=KafkaLog(settings.kafka_bootstrap, load_login(settings)),
+        log=KafkaLog(settings.kafka_bootstrap, settings.kafka_login()),
         lake=tables,
         readers=readers,
         limits=limits,
@@ -123,7 +124,7 @@ def looks(settings: Settings) -> tuple[Look, ...]:
         return f"version {info.get('nodeVersion', {}).get('version', '?')}"
 
     def kafka() -> str:
-        log = KafkaLog(settings.kafka_bootstrap, load_login(settings))
+        log = KafkaLog(settings.kafka_bootstrap, settings.kafka_login())
         return f"{len(log.topics(timeout_s=LOOK_S))} topics"
 
     def spark() -> str:
@@ -156,8 +157,7 @@ def sources(settings: Settings) -> Sources:
     """Return where the status comes from.
 
     Raises:
-        UnavailableError: a secret is missing.
-        InvalidSettingError: TARN_CONTAINERS is not what scripts/tarn writes.
+        InvalidSettingError: a secret cannot be read, or TARN_CONTAINERS is not what scripts/tarn writes.
     """
     from tarn.adapters.catalog_client import RestCatalog
     from tarn.adapters.store import S3Store
@@ -166,16 +166,8 @@ def sources(settings: Settings) -> Sources:
     from tarn.cli.clients.kafka_offsets import KafkaOffsets
     from tarn.cli.clients.measured import Measured
 
-    secrets = load_secrets(settings.secrets_dir)
-    credential = secrets.credential
-    store = S3Store(
-        bucket=settings.bucket,
-        endpoint=settings.s3_endpoint,
-        region=settings.region,
-        access_key_id=secrets.access_key,
-        secret_access_key=secrets.secret_key,
-        request_timeout_ms=int(LOOK_S * 1_000),
-    )
+    credential = settings.secret(CREDENTIAL_FILE)
+    store = S3Store(**settings.store_access(), request_timeout_ms=int(LOOK_S * 1_000))
     catalog = RestCatalog(
         settings.catalog_uri,
         warehouse=settings.warehouse,
@@ -185,7 +177,7 @@ def sources(settings: Settings) -> Sources:
     return Sources(
         looks=looks(settings),
         lake=CatalogFacts(catalog),
-        log=KafkaOffsets(settings.kafka_bootstrap, timeout_s=LOOK_S, security=load_login(settings).options()),
+        log=KafkaOffsets(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOOK_S),
         ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
         sizes=Measured(store).sizes,
         containers=containers(settings.containers),

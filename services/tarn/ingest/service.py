@@ -25,7 +25,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
 from tarn.ingest.specs import Loaded
 from tarn.ingest.status import State, StatusRegistry
-from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_login, make_store, make_world
+from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_store, make_world
 
 log = structlog.get_logger()
 
@@ -155,7 +155,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         {
             "store": check_store(looked_at),
             "catalog": check_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
-            "kafka": check_kafka(settings.kafka_bootstrap, lambda: make_login(settings)),
+            "kafka": check_kafka(settings.kafka_bootstrap, settings.kafka_login),
         },
         registry,
         stop,

@@ -11,9 +11,8 @@ from threading import Event
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources
-from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.adapters.store import S3Store
-from tarn.core.credentials import KAFKA_PASSWORD_FILE, KAFKA_USER_FILE
+from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.settings import Settings
@@ -55,14 +54,7 @@ def stoppable_sleep(stop: Event) -> Callable[[float], None]:
 
 def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) -> S3Store:
     """Object store client of the bucket, with this service's own key."""
-    return S3Store(
-        bucket=settings.bucket,
-        endpoint=settings.s3_endpoint,
-        region=settings.region,
-        access_key_id=settings.secret("s3_access_key_id"),
-        secret_access_key=settings.secret("s3_secret_access_key"),
-        request_timeout_ms=request_timeout_ms,
-    )
+    return S3Store(**settings.store_access(), request_timeout_ms=request_timeout_ms)
 
 
 def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCatalog:
@@ -70,24 +62,8 @@ def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCat
     return RestCatalog(
         settings.catalog_uri,
         warehouse=settings.warehouse,
-        credential=lambda: settings.secret("catalog_credential"),
+        credential=lambda: settings.secret(CREDENTIAL_FILE),
         read_timeout_s=read_timeout_s,
-    )
-
-
-def make_login(settings: Settings) -> Login:
-    """Kafka credentials of this service, read now; PLAINTEXT needs none and reads no files.
-
-    Raises:
-        InvalidSettingError: a secret file cannot be read.
-    """
-    if settings.kafka_security_protocol == "PLAINTEXT":
-        return ANONYMOUS
-    return Login(
-        protocol=settings.kafka_security_protocol,
-        mechanism=settings.kafka_sasl_mechanism,
-        user=settings.secret(KAFKA_USER_FILE),
-        password=settings.secret(KAFKA_PASSWORD_FILE),
     )
 
 
@@ -104,7 +80,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
     """
     sleep = stoppable_sleep(stop)
     return IngestContext(
-        sources=KafkaSources(settings.kafka_bootstrap, lambda: make_login(settings)),
+        sources=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
         catalog=make_catalog(settings),
         objects=FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),

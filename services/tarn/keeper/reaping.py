@@ -17,14 +17,12 @@ from pathlib import Path
 
 import structlog
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarn.adapters.bulk import S3Bulk
-from tarn.adapters.environment import read
 from tarn.adapters.logging import configure
+from tarn.adapters.service_settings import StoreSettings
 from tarn.adapters.store import Listed, ObjectStore, Stored
-from tarn.core.credentials import ACCESS_KEY_FILE, SECRET_KEY_FILE
-from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
+from tarn.core.errors import ForbiddenError, TarnError
 from tarn.core.exit_codes import OK, exit_code
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
@@ -37,16 +35,9 @@ TELL_EVERY_S = 300.0
 log = structlog.get_logger()
 
 
-class Settings(BaseSettings):
+class Settings(StoreSettings):
     """Settings of the reaper; see docs/reference.md."""
 
-    model_config = SettingsConfigDict(env_prefix="TARN_", extra="ignore")
-
-    s3_endpoint: str = "http://minio:9000"
-    region: str = "us-east-1"
-    bucket: str = "tarn"
-    secrets_dir: Path = Path("/run/tarn/secrets")
-    log_level: str = "info"
     reaper_grace_s: int = Field(default=1_800, ge=60, le=30 * 86_400)
     reaper_metadata_grace_s: int = Field(default=120, ge=30, le=30 * 86_400)
     reaper_every_s: int = Field(default=15, ge=1, le=3_600)
@@ -141,23 +132,7 @@ def made(settings: Settings) -> Reaper:
     Raises:
         InvalidSettingError: a secret file cannot be read.
     """
-
-    def secret(name: str) -> str:
-        try:
-            return (settings.secrets_dir / name).read_text(encoding="utf-8").rstrip("\n")
-        except OSError as error:
-            raise InvalidSettingError(
-                f"secret file {settings.secrets_dir / name} cannot be read: {error.strerror}; run init, or "
-                "set TARN_SECRETS_DIR"
-            ) from error
-
-    store = S3Bulk(
-        bucket=settings.bucket,
-        endpoint=settings.s3_endpoint,
-        region=settings.region,
-        access_key_id=secret(ACCESS_KEY_FILE),
-        secret_access_key=secret(SECRET_KEY_FILE),
-    )
+    store = S3Bulk(**settings.store_access())
     graces = Graces(
         metadata_ms=settings.reaper_metadata_grace_s * 1_000, files_ms=settings.reaper_grace_s * 1_000
     )
@@ -172,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="make one pass, print what it did, and end")
     options = parser.parse_args(argv)
     try:
-        settings = read(Settings)
+        settings = Settings.read()
         configure(settings.log_level, service="reaper")
         reaper = made(settings)
         if options.once:

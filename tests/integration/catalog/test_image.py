@@ -135,7 +135,7 @@ def test_it_does_not_start_without_its_secrets(serve: Serve) -> None:
     code, output = server.container.exec(["env", "TARN_BUCKET=A", "TARN_S3_ENDPOINT=minio", "tarn-catalog"])
     assert code == 1
     assert b"TARN_BUCKET" in output
-    assert b"TARN_S3_ENDPOINT: Value error, 'minio' is no endpoint" in output
+    assert b"TARN_S3_ENDPOINT is 'minio', allowed: http or https, a host and a port" in output
     code, output = server.container.exec(["tarn-catalog"])
     assert code == 1
     assert b"Cannot listen on 0.0.0.0:8181: Address already in use" in output

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tarn.adapters.service_settings import read_secret
 from tarn.bootstrap.init import forget_kafka_password, main, make_credentials
-from tarn.bootstrap.volumes import SecretVolumes, load_secrets
+from tarn.bootstrap.volumes import SecretVolumes
 from tarn.core.credentials import STORE_USERS, UIDS, files_of
 from tarn.core.errors import InvalidError, UnavailableError
 
@@ -236,17 +237,12 @@ def test_the_admins_password_and_one_nobody_holds_are_renewed_too(root: Path):
 
 def test_a_consumer_reads_its_own_secrets(root: Path):
     make_credentials(SecretVolumes(root=root, own=Owners()))
-    loaded = load_secrets(root / "cli", files_of("cli"))
-    assert set(loaded) == {
+    assert set(files_of("cli")) == {
         *("s3_access_key_id", "s3_secret_access_key", "catalog_credential", "jupyter_token"),
         *("kafka_user", "kafka_password", "spark_token"),
     }
-
-
-def test_a_missing_secret_names_the_file_and_the_service_that_makes_it(tmp_path: Path):
-    with pytest.raises(UnavailableError, match="scripts/up") as caught:
-        load_secrets(tmp_path, ("root_user",))
-    assert str(tmp_path / "root_user") in caught.value.message
+    for name in files_of("cli"):
+        assert read_secret(root / "cli" / name) == (root / "cli" / name).read_text(), "exactly as written"
 
 
 def test_a_check_names_what_is_missing_and_changes_nothing(root: Path, capsys: pytest.CaptureFixture[str]):

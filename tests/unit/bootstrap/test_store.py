@@ -17,10 +17,10 @@ from tarn.bootstrap.store import (
     WAIT_S_MAX,
     Clock,
     PolicyError,
+    Settings,
     all_users,
     await_bucket,
     load_policies,
-    load_settings,
     main,
     set_up_users,
     verify,
@@ -334,7 +334,7 @@ def test_policies_are_read_per_user_and_a_missing_one_is_named(tmp_path: Path):
 def test_a_wrong_setting_names_the_variable(monkeypatch):
     monkeypatch.setenv("TARN_BUCKET", "Not A Bucket/*")
     with pytest.raises(InvalidSettingError, match="TARN_BUCKET is 'Not A Bucket"):
-        load_settings()
+        Settings.read()
 
 
 @pytest.mark.parametrize("endpoint", ["minio:9000", "ftp://minio", "http://", "http://minio/path"])
@@ -343,9 +343,9 @@ def test_a_wrong_endpoint_is_refused(endpoint: str):
         MinioStore(endpoint=endpoint, region="us-east-1", bucket="tarn", root=USERS["cli"])
 
 
-def test_missing_secrets_exit_3_and_name_the_file(tmp_path: Path, monkeypatch, capsys):
+def test_missing_secrets_exit_2_and_name_the_file(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("TARN_SECRETS_DIR", str(tmp_path))
-    assert main([]) == 3
+    assert main([]) == 2
     line = json.loads(capsys.readouterr().out)
     assert line["level"] == "error"
     assert str(tmp_path / "root_user") in line["reason"]

@@ -8,7 +8,7 @@ import pytest
 
 from tarn.cli import wiring
 from tarn.cli.canary import Limits
-from tarn.cli.settings import Settings, load_settings
+from tarn.cli.settings import Settings
 from tarn.core.credentials import files_of
 from tarn.core.errors import InvalidSettingError, UnavailableError
 
@@ -49,4 +49,4 @@ def test_an_engine_that_is_left_out_is_told_with_both_ways_on(name: str) -> None
 def test_a_profile_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARN_PROFILE", "tiny")
     with pytest.raises(InvalidSettingError, match="TARN_PROFILE"):
-        load_settings()
+        Settings.read()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tarn.adapters.kafka_client import vendor
 from tarn.core.errors import CorruptStateError, DataError, InvalidSettingError
 from tarn_demo.flights import dataset
 from tarn_demo.flights.events import NoiseRates, Stream
@@ -18,7 +19,6 @@ from tarn_demo.flights.pace import AllAtOnce, HeadStart, Rate, Speed
 from tarn_demo.flights.producer import (
     CHUNK_MESSAGES,
     CHUNKS_IN_FLIGHT_MAX,
-    KafkaError,
     Player,
     ends_in,
     partition_of,
@@ -49,7 +49,7 @@ class Sent:
         assert timeout > 0
         self.settled = True
         if self.fails:
-            raise KafkaError("gone")
+            raise vendor.KafkaError("gone")
 
 
 @dataclass

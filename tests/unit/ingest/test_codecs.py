@@ -16,7 +16,8 @@ with warnings.catch_warnings():
 
 import cramjam
 
-from tarn.adapters.kafka import CODECS, KafkaSource
+from tarn.adapters.kafka import KafkaSource
+from tarn.adapters.kafka_client import CODECS, KafkaConnection
 from tarn.core.errors import DataError
 
 NUMBERS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -75,12 +76,13 @@ def test_a_compression_whose_library_is_missing_stops_with_what_can_be_read(
             return {TopicPartition("orders", 0): read(data)}
 
     source = KafkaSource.__new__(KafkaSource)
-    source._topic, source._bootstrap, source._positions = "orders", "b:1", {0: 5}
+    source._topic, source._positions = "orders", {0: 5}
+    source._connection = KafkaConnection(bootstrap="b:1", client_id="c")
     source._consumer = Consumer()
     with pytest.raises(DataError) as caught:
         source.poll(records_max=10, timeout_s=0.0)
     assert caught.value.message == (
-        f"topic orders holds records at or after {{0: 5}} in a compression that cannot be read here: "
-        f"UnsupportedCodecError: Libraries for {name} compression codec not found; readable are gzip, "
-        "snappy, lz4, zstd. Let producers and topic use one of these, or write to another topic"
+        "could not read topic orders at or after {0: 5}: it holds records in a compression that cannot be "
+        f"read here: UnsupportedCodecError: Libraries for {name} compression codec not found; readable are "
+        "gzip, snappy, lz4, zstd. Let producers and topic use one of these, or write to another topic"
     )

@@ -215,7 +215,7 @@ def test_only_known_hosts_are_answered_and_another_sites_page_makes_nothing_happ
 @pytest.mark.parametrize("text", ["http://a.lan", "a.lan:80", "*", "a b", "-a"])
 def test_a_bad_list_of_hosts_is_named(monkeypatch: pytest.MonkeyPatch, text: str):
     monkeypatch.setenv("TARN_HOSTS", text)
-    with pytest.raises(InvalidSettingError, match=r"TARN_HOSTS = .* is no host name; give names"):
+    with pytest.raises(InvalidSettingError, match=r"TARN_HOSTS is .* allowed: host names or addresses"):
         Settings.read()
 
 

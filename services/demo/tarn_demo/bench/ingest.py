@@ -17,7 +17,7 @@ from typing import Any
 
 from tarn.adapters.catalog_client import RestCatalog, TableName
 from tarn.adapters.kafka import KafkaSources
-from tarn.cli.settings import Settings, load_login, load_secrets, load_settings
+from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import InvalidError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.exit_codes import OK, exit_code
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
@@ -55,9 +55,9 @@ class BenchContext:
 
 def make_context(settings: Settings) -> BenchContext:
     """Dependencies from the settings, as the cli's own user."""
-    secrets, login = load_secrets(settings.secrets_dir), load_login(settings)
+    secrets, login = load_secrets(settings.secrets_dir), settings.kafka_login()
     return BenchContext(
-        topic=Topic(bootstrap=settings.kafka_bootstrap, security=login.options()),
+        topic=Topic(bootstrap=settings.kafka_bootstrap, login=login),
         sources=KafkaSources(settings.kafka_bootstrap, lambda: login),
         catalog=RestCatalog(
             settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: secrets.credential
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     verb = named[options.pop("verb")]
     try:
-        print(json.dumps(verb(make_context(load_settings()), **options)))  # noqa: T201
+        print(json.dumps(verb(make_context(Settings.read()), **options)))  # noqa: T201
     except TarnError as error:
         print(error.message, file=sys.stderr)  # noqa: T201
         return exit_code(error)

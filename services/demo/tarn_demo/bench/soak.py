@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tarn.adapters.catalog_client import RestCatalog, TableName
 from tarn.cli.ports import Engine
-from tarn.cli.settings import load_secrets, load_settings
+from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.wiring import ENGINES, engine
 from tarn.core.errors import NotFoundError, TarnError
 from tarn.core.exit_codes import OK, exit_code
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     asking.add_argument("--pause", type=float, required=True)
     verbs.add_parser("lake", allow_abbrev=False)
     options = parser.parse_args(arguments)
-    settings = load_settings()
+    settings = Settings.read()
     try:
         if options.verb == "lake":
             secrets = load_secrets(settings.secrets_dir)

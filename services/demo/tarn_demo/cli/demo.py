@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tarn.cli.ports import Clock
-from tarn.cli.settings import load_login, load_secrets, load_settings
+from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import InvalidError
 from tarn.core.exit_codes import FAILED, INTERRUPTED, OK
 
@@ -64,7 +64,7 @@ def load_(
     from tarn_demo.flights.producer import Topic
     from tarn_demo.loading import Limits, load
 
-    settings = load_settings()
+    settings = Settings.read()
     lake = FlightTables(settings, load_secrets(settings.secrets_dir))
     stream = _stream(duplicates, late, broken, seed)
     clock = Clock()
@@ -72,7 +72,7 @@ def load_(
     try:
         done = load(
             stream,
-            Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()),
+            Topic(bootstrap=settings.kafka_bootstrap, login=settings.kafka_login()),
             lake,
             ProgressLines(clock, _err().print),
             again=again,
@@ -118,8 +118,8 @@ def replay(
     if check:
         return
     stream = _stream(duplicates, late, broken, seed)
-    settings = load_settings()
-    topic = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options())
+    settings = Settings.read()
+    topic = Topic(bootstrap=settings.kafka_bootstrap, login=settings.kafka_login())
     ends, tails = ends_in(stream, topic.ensure()), topic.tails()
     out = _err()
     if only_own and is_of_another_stream(tails, fingerprint=stream.fingerprint):
@@ -159,7 +159,7 @@ def show(
     from tarn_demo.cli import demo_summary
     from tarn_demo.flight_tables import FlightTables
 
-    settings = load_settings()
+    settings = Settings.read()
     tables = FlightTables(settings, load_secrets(settings.secrets_dir))
     if wait:
         demo_summary.await_gold(tables, Clock(), wait_s=wait, tell=_err().print)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tarn.adapters.spark_remote import with_token
-from tarn.cli.settings import load_login, load_secrets, load_settings
+from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import DataError, InvalidError, UnavailableError
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def run() -> None:
         out.print(f"{step.table}: {step.offsets:,} offsets{events}{ignored}, {step.seconds:.1f} s")
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    settings = load_settings()
+    settings = Settings.read()
     try:
         commits = run_once(with_token(settings.spark_remote, settings.secrets_dir), show)
     except PositionError as e:
@@ -66,8 +66,8 @@ def status(
     from tarn_demo.flights.producer import Topic
     from tarn_demo.loading import LAYERS
 
-    settings = load_settings()
-    ends = Topic(bootstrap=settings.kafka_bootstrap, security=load_login(settings).options()).end_offsets()
+    settings = Settings.read()
+    ends = Topic(bootstrap=settings.kafka_bootstrap, login=settings.kafka_login()).end_offsets()
     layers = FlightTables(settings, load_secrets(settings.secrets_dir)).layers()
     total = sum(ends.values())
     if as_json_:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import time
-import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-with warnings.catch_warnings():
-    # The library reads its schemas with importlib.resources.read_text, deprecated in 3.11 and not in 3.13.
-    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
-    from kafka.admin import KafkaAdminClient, NewTopic
-    from kafka.consumer import KafkaConsumer
-    from kafka.errors import AuthorizationError, KafkaError, TopicAlreadyExistsError
-    from kafka.producer import KafkaProducer
-    from kafka.structs import TopicPartition
-
-from tarn.adapters.kafka_login import require_login
-from tarn.core.errors import DataError, ForbiddenError, UnavailableError
+from tarn.adapters.kafka_client import KafkaConnection, TopicPartition, create_topic, describe_topic, vendor
+from tarn.adapters.kafka_login import ANONYMOUS, Login
+from tarn.core.errors import DataError, UnavailableError
 from tarn_demo.flights.events import PARTITIONS, TOPIC, Stream
 from tarn_demo.flights.pace import Pace
 from tarn_demo.flights.resume import HEADER, ReplayMarker, ReplayPass
@@ -32,6 +23,7 @@ CHUNKS_IN_FLIGHT_MAX = 8
 DELIVERY_MS_MAX = 600_000
 TICK_S = 0.05
 TOPIC_S_MAX = 30.0
+TOPIC_POLL_S = 0.2
 TAIL_MESSAGES = 100
 TAIL_MS_MAX = 15_000
 
@@ -42,28 +34,30 @@ class Topic:
 
     Attributes:
         bootstrap: host:port of a broker, several joined by commas.
-        security: further settings of kafka-python (security_protocol, sasl_mechanism and so on).
+        login: Kafka credentials.
         name: of the topic.
     """
 
     bootstrap: str
-    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    login: Login = ANONYMOUS
     name: str = TOPIC
+
+    @property
+    def _connection(self) -> KafkaConnection:
+        return KafkaConnection(bootstrap=self.bootstrap, login=self.login, client_id="tarn-demo")
 
     def ensure(self, partitions: int = PARTITIONS) -> int:
         """Create the topic if it is missing; returns how many partitions it has.
 
         Raises:
             UnavailableError: Kafka does not answer.
+            ForbiddenError: the user lacks a right on the topic.
         """
-        with self._translated_errors():
-            admin = KafkaAdminClient(**self._options())
+        with self._errors("create", operation="CREATE"):
+            admin = self._connection.admin()
             try:
                 if self.name not in admin.list_topics():
-                    with suppress(TopicAlreadyExistsError):  # somebody else was first, which is as good
-                        admin.create_topics(
-                            [NewTopic(self.name, num_partitions=partitions, replication_factor=1)]
-                        )
+                    create_topic(admin, self.name, partitions)
             finally:
                 admin.close()
         return len(self.end_offsets())
@@ -73,33 +67,49 @@ class Topic:
 
         Raises:
             UnavailableError: Kafka does not answer, or there is no such topic.
+            ForbiddenError: the user lacks a right on the topic.
         """
-        with self._translated_errors():
-            consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
+        with self._errors("ask for the end of", operation="DESCRIBE"):
+            consumer = self._connection.consumer(enable_auto_commit=False)
             try:
-                deadline = time.monotonic() + TOPIC_S_MAX
-                while not (found := consumer.partitions_for_topic(self.name)):
+                ends = consumer.end_offsets([TopicPartition(self.name, p) for p in self._partitions()])
+                return {at.partition: int(end) for at, end in sorted(ends.items())}
+            finally:
+                consumer.close()
+
+    def _partitions(self) -> list[int]:
+        """The topic's partitions; waits for a topic that was just created.
+
+        The consumer alone cannot say whether a topic does not exist or may not be seen.
+        """
+        admin = self._connection.admin()
+        try:
+            deadline = time.monotonic() + TOPIC_S_MAX
+            while True:
+                try:
+                    found = describe_topic(admin, self.name)
+                    return [int(partition["partition_index"]) for partition in found["partitions"]]
+                except (vendor.UnknownTopicOrPartitionError, vendor.LeaderNotAvailableError) as e:
                     if time.monotonic() > deadline:
                         raise UnavailableError(
                             f"topic {self.name} does not exist on {self.bootstrap}; ingest makes it from its "
                             "spec: see docker compose logs ingest",
                             topic=self.name,
-                        )
-                    time.sleep(0.2)  # a topic just made takes a moment to be known
-                ends = consumer.end_offsets([TopicPartition(self.name, p) for p in found])
-                return {at.partition: int(end) for at, end in sorted(ends.items())}
-            finally:
-                consumer.close()
+                        ) from e
+                    time.sleep(TOPIC_POLL_S)
+        finally:
+            admin.close()
 
     def tails(self) -> dict[int, ReplayMarker | None]:
         """Per partition the marker of the newest message that has one, among its last `TAIL_MESSAGES`.
 
         Raises:
             UnavailableError: Kafka does not answer.
+            ForbiddenError: the user lacks a right on the topic.
         """
         ends = self.end_offsets()
-        with self._translated_errors():
-            consumer = KafkaConsumer(**self._options(), enable_auto_commit=False)
+        with self._errors("read", operation="READ"):
+            consumer = self._connection.consumer(enable_auto_commit=False)
             try:
                 return {p: self._tail(consumer, TopicPartition(self.name, p), e) for p, e in ends.items()}
             finally:
@@ -142,11 +152,11 @@ class Topic:
 
         Raises:
             UnavailableError: Kafka does not answer at the beginning.
+            ForbiddenError: the user lacks a right on the topic.
             DataError: Kafka refused a message, so the topic lacks one.
         """
-        with self._translated_errors():
-            producer = KafkaProducer(
-                **self._options(),
+        with self._errors("write to", operation="WRITE"):
+            producer = self._connection.producer(
                 acks="all",
                 enable_idempotence=True,
                 linger_ms=20,
@@ -157,30 +167,14 @@ class Topic:
         try:
             player = Player(send=producer.send, topic=self.name, partitions=len(play.next))
             return player.play(stream, pace, play, end=end, on_progress=on_progress)
+        except vendor.KafkaError as e:
+            action = f"write to topic {self.name}"
+            raise self._connection.error(e, action, operation="WRITE", topic=self.name) from e
         finally:
             producer.close(timeout=10)
 
-    def _options(self) -> dict[str, Any]:
-        """The settings of a client; raises before one is made if its login would be refused."""
-        require_login(self.bootstrap, self.security)
-        return {"bootstrap_servers": self.bootstrap.split(","), **self.security}
-
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except AuthorizationError as e:
-            raise ForbiddenError(
-                f"this user may not do this with topic {self.name} ({type(e).__name__}: {e}); the rights of "
-                "users are in docs/reference.md",
-                topic=self.name,
-            ) from e
-        except KafkaError as e:
-            raise UnavailableError(
-                f"Kafka at {self.bootstrap} does not answer ({type(e).__name__}: {e}); is the service kafka "
-                "running and healthy? see docker compose logs kafka",
-                bootstrap=self.bootstrap,
-            ) from e
+    def _errors(self, what: str, *, operation: str) -> AbstractContextManager[None]:
+        return self._connection.errors(f"{what} topic {self.name}", operation=operation, topic=self.name)
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -241,6 +235,7 @@ class Player:
 
         Raises:
             DataError: Kafka refused a message, so the topic lacks one.
+            AuthorizationError: the user lacks a right on the topic; the library's own error.
         """
         last = len(stream) if end is None else min(end, len(stream))
         begun, at, sent = monotonic(), play.start, 0
@@ -285,7 +280,9 @@ class Player:
                 continue
             try:
                 sent.get(timeout=DELIVERY_MS_MAX / 1000 + 30)
-            except KafkaError as e:
+            except vendor.AuthorizationError:
+                raise  # the user lacks a right: sending again does not help
+            except vendor.KafkaError as e:
                 raise DataError(
                     f"Kafka did not take a message of {self._topic} ({e}); see its logs, then run "
                     "tarn demo load --again: events that are there already are recognised by their ids",

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-with warnings.catch_warnings():
-    # kafka-python uses importlib.resources.read_text, deprecated in Python 3.11 but not in 3.13.
-    warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
-    from kafka.consumer import KafkaConsumer
-    from kafka.errors import KafkaError
-    from kafka.structs import TopicPartition
-
-from tarn.adapters.kafka_login import require_login
+from tarn.adapters.kafka_client import KafkaConnection, TopicPartition
+from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.cli.ports import Bounds
-from tarn.core.errors import UnavailableError
 
 LOOK_BACK = 8
 """Offsets to read before an end: the last ones may be transaction markers, which are not delivered."""
@@ -33,20 +25,24 @@ class KafkaOffsets:
 
     Args:
         bootstrap: `host:port`, several separated by commas.
+        login: Kafka credentials.
         timeout_s: limit of each operation, in seconds.
-        security: further settings of kafka-python (security_protocol, sasl_mechanism and so on).
     """
 
-    def __init__(
-        self, bootstrap: str, *, timeout_s: float, security: Mapping[str, Any] | None = None
-    ) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, bootstrap: str, login: Login = ANONYMOUS, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._security = dict(security or {})
+        timeout_ms = max(1, int(timeout_s * 1000))
+        self._connection = KafkaConnection(
+            bootstrap=bootstrap,
+            login=login,
+            client_id="tarn-cli",
+            request_timeout_ms=timeout_ms,
+            bootstrap_timeout_ms=timeout_ms,
+        )
 
     def bounds(self) -> Mapping[str, Bounds]:
         """See `LogEnds.bounds`; omits the broker's internal topics."""
-        try:
+        with self._connection.errors("ask for the bounds of the topics", operation="DESCRIBE"):
             topics = sorted(name for name in self._consumer.topics() if not name.startswith(INTERNAL))
             parts = [
                 TopicPartition(topic, partition)
@@ -55,8 +51,6 @@ class KafkaOffsets:
             ]
             firsts = self._consumer.beginning_offsets(parts, timeout_ms=self._timeout_s * 1000)
             ends = self._consumer.end_offsets(parts, timeout_ms=self._timeout_s * 1000)
-        except KafkaError as error:
-            raise self._unreachable(error) from error
         found: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in topics}
         for part in parts:
             found[part.topic][part.partition] = (int(firsts[part]), int(ends[part]))
@@ -71,10 +65,8 @@ class KafkaOffsets:
             {p: min(offset, bounds[p][1]) for p, offset in place.items() if p in bounds} for place in places
         ]
         wanted = {(p, offset) for place in clipped for p, offset in place.items() if offset > bounds[p][0]}
-        try:
+        with self._connection.errors(f"read topic {topic}", operation="READ", topic=topic):
             times = self._times(topic, bounds, wanted)
-        except KafkaError as error:
-            raise self._unreachable(error) from error
         found = ([times[at] for at in place.items() if at in times] for place in clipped)
         return tuple(datetime.fromtimestamp(max(ms) / 1000, UTC) if ms else None for ms in found)
 
@@ -108,25 +100,8 @@ class KafkaOffsets:
 
     @cached_property
     def _consumer(self) -> Any:
-        timeout_ms = max(1, int(self._timeout_s * 1000))
-        require_login(self._bootstrap, self._security, timeout_s=self._timeout_s)
-        try:
-            return KafkaConsumer(
-                bootstrap_servers=self._bootstrap.split(","),
-                bootstrap_timeout_ms=timeout_ms,
-                request_timeout_ms=timeout_ms,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                max_partition_fetch_bytes=FETCH_BYTES_MAX,
-                metrics_enabled=False,
-                **self._security,
-            )
-        except KafkaError as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: KafkaError) -> UnavailableError:
-        return UnavailableError(
-            f"Kafka at {self._bootstrap} does not answer ({type(error).__name__}: {error}); "
-            "is the service kafka running and healthy? see docker compose logs kafka",
-            address=self._bootstrap,
+        return self._connection.consumer(
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=FETCH_BYTES_MAX,
         )
