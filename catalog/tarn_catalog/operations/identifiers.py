@@ -16,7 +16,9 @@ from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.namespaces import Levels
+from tarn_catalog.state.context import Versioned
 from tarn_catalog.state.pointer import Pointer, PointerState
+from tarn_catalog.state.transactions import ParticipantChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +83,16 @@ def created_meanwhile(slot: TableIdentifier) -> AlreadyExistsError:
     return AlreadyExistsError(f"Requirement failed: table already exists: {slot.text}", table=slot.text)
 
 
-def blank(slot: TableIdentifier, nonce: str) -> Pointer:
-    """Return the empty pointer that a first create starts from."""
-    return Pointer(
-        state=PointerState.DROPPED,
-        namespace=slot.namespace,
-        name=slot.name,
-        uuid="",
-        version=0,
-        metadata=None,
-        nonce=nonce,
-    )
+def pointer_change(slot: TableIdentifier, held: Versioned[Pointer] | None, then: Json) -> ParticipantChange:
+    """Return the table's part in a transaction.
+
+    Args:
+        slot: the table's identifier.
+        held: its pointer, without an intent; None if there is none.
+        then: the fields of the pointer after the commit: `placed` or `gone`.
+    """
+    blank = Pointer.blank(slot.namespace, slot.name)
+    return ParticipantChange(key=slot.key, held=held, blank=blank, then=then)
 
 
 def placed(table_uuid: str, location: str) -> Json:

@@ -10,17 +10,17 @@ from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import (
     TableIdentifier,
-    blank,
     check_locations,
     created_meanwhile,
     is_create,
     placed,
+    pointer_change,
     staged,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.tables import Tables
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.transactions import ParticipantChange, Transactions
 
@@ -90,10 +90,7 @@ class MultiTableCommit:
             if done is not None:
                 self._tables.remember(done)
                 return
-        raise ConflictError(
-            f"Cannot commit {', '.join(names)} at once: others committed {ATTEMPTS_MAX} times meanwhile; "
-            "refresh and try again"
-        )
+        raise lost(f"the commit to {', '.join(names)} at once", ATTEMPTS_MAX)
 
     def _done(
         self,
@@ -134,9 +131,7 @@ class MultiTableCommit:
                 )
                 first[slot.key] = self._tables.write_first(slot, fresh)
             stored = first[slot.key]
-            base = held.value if held is not None else blank(slot, self._core.new_uuid())
-            then = placed(stored.parsed["table-uuid"], stored.location)
-            return ParticipantChange(key=slot.key, held=held, base=base, then=then)
+            return pointer_change(slot, held, placed(stored.parsed["table-uuid"], stored.location))
         held = self._tables.there(slot, held)
         current = self._tables.current(held)
         try:
@@ -160,6 +155,4 @@ class MultiTableCommit:
             check_locations(meta, current.parsed)
             location = self._tables.next_location(current)
             self._core.write_metadata(location, meta)
-        return ParticipantChange(
-            key=slot.key, held=held, base=held.value, then=placed(current.parsed["table-uuid"], location)
-        )
+        return pointer_change(slot, held, placed(current.parsed["table-uuid"], location))

@@ -12,11 +12,11 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationE
 from tarn.core.naming import POINTERS_PREFIX, claim_key
 from tarn_catalog.metadata import validate_file
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.operations.identifiers import TableIdentifier, blank, gone, placed, taken
+from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
 from tarn_catalog.operations.namespaces import LIST_READERS, Namespaces
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
-from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Metadata, Versioned
+from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.transactions import ParticipantChange, Transactions
 
@@ -69,20 +69,15 @@ class Names:
                 done = self._transactions.run(
                     [
                         self._hold(claim, table_uuid, target),
-                        ParticipantChange(
-                            key=source.key,
-                            held=before,
-                            base=before.value,
-                            then=gone(table_uuid, moved=target),
-                        ),
-                        self._name(after, target, placed(table_uuid, metadata)),
+                        pointer_change(source, before, gone(table_uuid, moved=target)),
+                        pointer_change(target, after, placed(table_uuid, metadata)),
                     ],
                     repeat=repeat,
                     confirm=lambda: self._namespaces.enter(target.namespace),
                 )
                 if done is not None:
                     return
-        raise self._lost(f"rename {source.text} to {target.text}", source)
+        raise lost(f"the rename of {source.text} to {target.text}", ATTEMPTS_MAX)
 
     # -- register
 
@@ -133,14 +128,14 @@ class Names:
             done = self._transactions.run(
                 [
                     self._hold(claim, table_uuid, slot),
-                    self._name(held, slot, placed(table_uuid, location)),
+                    pointer_change(slot, held, placed(table_uuid, location)),
                 ],
                 repeat=repeat,
                 confirm=confirm,
             )
             if done is not None:
                 return self._core.metadata(location)
-        raise self._lost(f"register {slot.text}", slot)
+        raise lost(f"the registration of {slot.text}", ATTEMPTS_MAX)
 
     def _checked(self, location: str) -> Json:
         """Return the validated metadata of the file to register.
@@ -232,13 +227,13 @@ class Names:
                 done = self._transactions.run(
                     [
                         self._claimed(claim, table_uuid, {"holder": None, "purge": purge}),
-                        ParticipantChange(key=slot.key, held=held, base=held.value, then=gone(table_uuid)),
+                        pointer_change(slot, held, gone(table_uuid)),
                     ],
                     repeat=repeat,
                 )
                 if done is not None:
                     return
-        raise self._lost(f"drop {slot.text}", slot)
+        raise lost(f"the drop of table {slot.text}", ATTEMPTS_MAX)
 
     # -- parts
 
@@ -251,17 +246,6 @@ class Names:
         return self._claimed(claim, table_uuid, {"holder": slot.key, "purge": None})
 
     def _claimed(self, claim: Versioned[Claim] | None, table_uuid: str, then: Json) -> ParticipantChange:
-        fresh = Claim(uuid=table_uuid, nonce=self._core.new_uuid())
         return ParticipantChange(
-            key=claim_key(table_uuid), held=claim, base=claim.value if claim else fresh, then=then
-        )
-
-    def _name(self, held: Versioned[Pointer] | None, slot: TableIdentifier, then: Json) -> ParticipantChange:
-        base = held.value if held is not None else blank(slot, self._core.new_uuid())
-        return ParticipantChange(key=slot.key, held=held, base=base, then=then)
-
-    @staticmethod
-    def _lost(what: str, slot: TableIdentifier) -> ConflictError:
-        return ConflictError(
-            f"Cannot {what}: others made changes {ATTEMPTS_MAX} times meanwhile; try again", table=slot.text
+            key=claim_key(table_uuid), held=claim, blank=Claim.blank(table_uuid), then=then
         )

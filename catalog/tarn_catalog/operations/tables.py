@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -12,27 +13,26 @@ from tarn.core.errors import (
     TarnError,
 )
 from tarn.core.naming import check_path_properties, claim_key, pointer_key
-from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import (
     CreateTableRequest,
     TableIdentifier,
-    blank,
     check_locations,
     created_meanwhile,
     is_create,
     last_of,
     placed,
+    pointer_change,
     staged,
     taken,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer, PointerState
-from tarn_catalog.state.register import Superseded
-from tarn_catalog.state.transactions import ParticipantChange, Transactions
+from tarn_catalog.state.register import happened
+from tarn_catalog.state.transactions import Transactions
 
 COMMIT_ATTEMPTS_MAX = 16
 CREATE_ATTEMPTS_MAX = 4
@@ -165,14 +165,10 @@ class Tables:
         stored = self.write_first(slot, meta)
         table_uuid = meta["table-uuid"]
         for _ in range(CREATE_ATTEMPTS_MAX):
-            part = ParticipantChange(
-                key=slot.key,
-                held=held,
-                base=held.value if held is not None else blank(slot, self._core.new_uuid()),
-                then=placed(table_uuid, stored.location),
-            )
             done = self._transactions.run(
-                [part], repeat=repeat, confirm=lambda: self.confirm_new(slot, table_uuid)
+                [pointer_change(slot, held, placed(table_uuid, stored.location))],
+                repeat=repeat,
+                confirm=lambda: self.confirm_new(slot, table_uuid),
             )
             if done is not None:
                 self.remember(done)
@@ -182,11 +178,7 @@ class Tables:
                 if self._core.repeated(held.value.memory, repeat):
                     return self.current(held)
                 raise taken(slot)
-        raise ConflictError(
-            f"Cannot create {slot.text}: others worked on that name {CREATE_ATTEMPTS_MAX} times meanwhile; "
-            "try again",
-            table=slot.text,
-        )
+        raise lost(f"the create of table {slot.text}", CREATE_ATTEMPTS_MAX)
 
     def write_first(self, slot: TableIdentifier, meta: Json) -> Metadata:
         """Store the first metadata of a table.
@@ -271,11 +263,7 @@ class Tables:
                 done = self._attempt(slot, held, requirements, updates, repeat)
                 if done is not None:
                     return done
-        raise ConflictError(
-            f"Cannot commit to {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; refresh "
-            "and try again",
-            table=slot.text,
-        )
+        raise lost(f"the commit to {slot.text}", COMMIT_ATTEMPTS_MAX)
 
     def _moved(
         self, held: Versioned[Pointer] | None, updates: Sequence[Json], repeat: IdempotencyKey | None
@@ -340,35 +328,14 @@ class Tables:
         else:
             check_locations(meta, base.parsed)
             stored = self._core.write_metadata(self.next_location(base), meta)
-        nonce = self._core.new_uuid()
-        written, outcome = self._core.write(
-            slot.key,
-            held.value.next(
-                nonce=nonce,
-                now_ms=now_ms,
-                key=repeat.key if repeat else None,
-                what=repeat.what if repeat else None,
-                metadata=stored.location,
-            ),
-            over=held,
-        )
-        match outcome:
-            case Superseded():
-                self._core.cache.drop(slot.key)
-                return stored
-            case Committed(etag=etag):
-                self.remember({slot.key: Versioned(value=written, etag=etag)})
-                return stored
-            case Conflict():
-                self._core.cache.drop(slot.key)
-                return None
-            case Unknown(reason=reason):
-                self._core.cache.drop(slot.key)
-                raise OutcomeUnknownError(
-                    f"Cannot tell whether the commit to {slot.text} happened: {reason}; load the table and "
-                    "look for your snapshot, and delete nothing",
-                    table=slot.text,
-                )
+        wanted = replace(held.value, metadata=stored.location).next(self._core.stamp(repeat))
+        written, outcome = self._core.write(slot.key, wanted, over=held)
+        if written is None:
+            self._core.cache.drop(slot.key)
+        else:
+            self.remember({slot.key: written})
+        look = "load the table and look for your snapshot, and delete nothing"
+        return stored if happened(outcome, f"the commit to {slot.text}", look=look) else None
 
     def remember(self, done: Mapping[str, Versioned[Pointer]]) -> None:
         """Cache pointers that were just written, for the next commit."""
@@ -421,35 +388,14 @@ class Tables:
             ConflictError: concurrent commits won every attempt.
             OutcomeUnknownError: the table may have been dropped.
         """
-        for _ in range(COMMIT_ATTEMPTS_MAX):
-            held = self._transactions.read_to_write(slot.key, Pointer.load)
-            if held is not None and self._core.repeated(held.value.memory, repeat):
-                return
-            held = self.there(slot, held)
-            _, outcome = self._core.write(
+        try:
+            self._core.update(
                 slot.key,
-                held.value.next(
-                    nonce=self._core.new_uuid(),
-                    now_ms=self._core.now_ms(),
-                    key=repeat.key if repeat else None,
-                    what=repeat.what if repeat else None,
-                    metadata=None,
-                    state=PointerState.DROPPED,
-                ),
-                over=held,
+                lambda: self._transactions.read_to_write(slot.key, Pointer.load),
+                lambda held: replace(self.there(slot, held).value, state=PointerState.DROPPED, metadata=None),
+                what=f"the drop of table {slot.text}",
+                attempts_max=COMMIT_ATTEMPTS_MAX,
+                repeat=repeat,
             )
+        finally:
             self._core.cache.drop(slot.key)
-            match outcome:
-                case Committed():
-                    return
-                case Conflict():
-                    continue
-                case Unknown(reason=reason):
-                    raise OutcomeUnknownError(
-                        f"Cannot tell whether table {slot.text} was dropped: {reason}; load it and look",
-                        table=slot.text,
-                    )
-        raise ConflictError(
-            f"Cannot drop {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; try again",
-            table=slot.text,
-        )

@@ -31,7 +31,8 @@ from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.state.context import IdempotencyKey, KeyReusedError
-from tarn_catalog.state.pointer import NamespaceState, Pointer
+from tarn_catalog.state.namespace import NamespaceState
+from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults

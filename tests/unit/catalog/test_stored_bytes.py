@@ -1,4 +1,4 @@
-"""The stored JSON of every register value, byte for byte: lakes written by earlier releases hold these bytes."""
+"""The stored JSON of every register value, byte for byte, as lakes of earlier releases hold it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tarn_catalog.state.claim import Claim
-from tarn_catalog.state.pointer import Intent, Namespace, NamespaceState, Pointer, PointerState
+from tarn_catalog.state.namespace import Namespace, NamespaceState
+from tarn_catalog.state.pointer import Pointer, PointerState
 from tarn_catalog.state.record import Record, RecordState
 from tarn_catalog.state.request_history import CompletedRequest, Page, RequestHistory
+from tarn_catalog.state.value import Intent
 
 HISTORY = RequestHistory(
     inline=(
