@@ -18,11 +18,10 @@ from tarn_catalog.operations.identifiers import (
     staged,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
-from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.tables import Tables
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned, lost
+from tarn_catalog.state.context import IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import ParticipantChange, Transactions
+from tarn_catalog.state.transactions import ParticipantChange
 
 ATTEMPTS_MAX = 16
 TABLES_MAX = 100
@@ -46,13 +45,11 @@ class Change:
 class MultiTableCommit:
     """Atomic commits to several tables."""
 
-    def __init__(
-        self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
-    ) -> None:
-        self._core = core
-        self._namespaces = namespaces
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._transactions = transactions
+        self._core = tables.core
+        self._namespaces = tables.namespaces
+        self._transactions = tables.transactions
 
     def commit(self, changes: Sequence[Change], *, repeat: IdempotencyKey | None = None) -> None:
         """Apply all changes atomically if all requirements hold.

@@ -13,12 +13,12 @@ from tarn.core.naming import POINTERS_PREFIX, claim_key
 from tarn_catalog.metadata import validate_file
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
-from tarn_catalog.operations.namespaces import LIST_READERS, Namespaces
+from tarn_catalog.operations.namespaces import LIST_READERS
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
-from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Metadata, Versioned, lost
+from tarn_catalog.state.context import MEMO_BYTES, IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import ParticipantChange, Transactions
+from tarn_catalog.state.transactions import ParticipantChange
 
 ATTEMPTS_MAX = 16
 
@@ -26,13 +26,11 @@ ATTEMPTS_MAX = 16
 class Names:
     """Operations that change the name of a table."""
 
-    def __init__(
-        self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
-    ) -> None:
-        self._core = core
-        self._namespaces = namespaces
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._transactions = transactions
+        self._core = tables.core
+        self._namespaces = tables.namespaces
+        self._transactions = tables.transactions
 
     # -- rename
 
