@@ -211,7 +211,7 @@ class Health:
         """Commit to an internal table that users cannot name; return the problem or None."""
         problem: str | None = None
         with self._lock:
-            for _ in range(DEEP_ATTEMPTS_MAX):
+            for _ in self._core.patience.attempts(DEEP_ATTEMPTS_MAX):
                 try:
                     self._commit()
                 except TarnError as e:

@@ -72,7 +72,7 @@ class MultiTableCommit:
         if twice:
             raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
         first: dict[str, Metadata] = {}
-        for _ in range(ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             held = {c.slot.key: self._transactions.read_to_write(c.slot.key, Pointer.load) for c in changes}
             if self._done(changes, held, repeat):
                 return

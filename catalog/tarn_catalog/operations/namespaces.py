@@ -217,7 +217,7 @@ class Namespaces:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the namespace may have been dropped.
         """
-        for _ in range(SWAP_ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(SWAP_ATTEMPTS_MAX):
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return

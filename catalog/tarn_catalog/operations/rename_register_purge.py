@@ -52,7 +52,7 @@ class Names:
             OutcomeUnknownError: the table may have been renamed.
         """
         with self._core.turn(source.key):
-            for _ in range(ATTEMPTS_MAX):
+            for _ in self._core.patience.attempts(ATTEMPTS_MAX):
                 before = self._transactions.read_to_write(source.key, Pointer.load)
                 if before is not None and self._core.repeated(before.value.memory, repeat):
                     return
@@ -103,7 +103,7 @@ class Names:
             OutcomeUnknownError: the table may have been registered.
         """
         self._namespaces.load(slot.namespace)
-        for _ in range(ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             held = self._transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return self._tables.current(self._tables.there(slot, held))
@@ -204,7 +204,7 @@ class Names:
             OutcomeUnknownError: the table may have been dropped.
         """
         with self._core.turn(slot.key):
-            for _ in range(ATTEMPTS_MAX):
+            for _ in self._core.patience.attempts(ATTEMPTS_MAX):
                 held = self._transactions.read_to_write(slot.key, Pointer.load)
                 if held is not None and self._core.repeated(held.value.memory, repeat):
                     return

@@ -168,7 +168,7 @@ class Tables:
         """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
         stored = self.write_first(slot, meta)
         table_uuid = meta["table-uuid"]
-        for _ in range(CREATE_ATTEMPTS_MAX):
+        for _ in self.core.patience.attempts(CREATE_ATTEMPTS_MAX):
             done = self.transactions.run(
                 [pointer_change(slot, held, placed(table_uuid, stored.location))],
                 repeat=repeat,
@@ -258,7 +258,7 @@ class Tables:
                     done = None
                 if done is not None:
                     return done
-            for _ in range(COMMIT_ATTEMPTS_MAX):
+            for _ in self.core.patience.attempts(COMMIT_ATTEMPTS_MAX):
                 held = self.transactions.read_to_write(slot.key, Pointer.load)
                 moved = self._moved(held, updates, repeat)
                 if moved is not None:

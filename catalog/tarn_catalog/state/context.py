@@ -279,7 +279,7 @@ class CatalogContext:
         attempts_max: int,
         repeat: IdempotencyKey | None = None,
     ) -> None:
-        """Read a value, check it, write the next one; start over if another writer won.
+        """Read a value, check it, write the next one; pause and start over if another writer won.
 
         Nothing is written if the request was already carried out.
 
@@ -297,7 +297,7 @@ class CatalogContext:
             OutcomeUnknownError: the write may have happened.
             UnavailableError: the write provably did not happen.
         """
-        for _ in range(attempts_max):
+        for _ in self.patience.attempts(attempts_max):
             held = read()
             if held is not None and self.repeated(held.value.memory, repeat):
                 return

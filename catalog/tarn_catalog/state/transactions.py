@@ -109,7 +109,7 @@ class Transactions:
         Raises:
             UnavailableError: the store did not answer, or the object changed on each of 20 reads.
         """
-        for _ in range(READ_ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(READ_ATTEMPTS_MAX):
             held = self._core.read(key, load, keep=True)
             if held is None or held.value.intent is None:
                 return held
@@ -132,13 +132,11 @@ class Transactions:
             if held is None or held.value.intent is None:
                 return held
             seen = self._judge(key, held)
-            if seen.verdict is Verdict.CHANGED:
-                continue
-            if seen.verdict is not Verdict.PENDING:
+            if seen.verdict in (Verdict.COMMITTED, Verdict.ABORTED):
                 return _settled(held, seen.verdict)
             # Progress by its owner changes the intent's or the record's etag and restarts the wait.
             now = held.etag, seen.record.etag if seen.record else None
-            if now != mark:
+            if now != mark or seen.verdict is Verdict.CHANGED:
                 mark, since = now, clock()
             elif (clock() - since) * 1000 >= self._intent_wait_ms:
                 self._abort(key, held, seen.record)
