@@ -22,6 +22,7 @@ from tarn.adapters.store import (
 from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog.metadata import table_metadata
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.context import CatalogContext
@@ -229,8 +230,8 @@ class Health:
         except NoSuchTableError:
             self._create()
             before = self._tables.load(HEALTH_SLOT)
-        update = {"action": "set-properties", "updates": {"probe": self._core.new_uuid()}}
-        require = {"type": "assert-table-uuid", "uuid": before.parsed["table-uuid"]}
+        update: TableUpdate = {"action": "set-properties", "updates": {"probe": self._core.new_uuid()}}
+        require: TableRequirement = {"type": "assert-table-uuid", "uuid": before.parsed["table-uuid"]}
         after = self._tables.commit(HEALTH_SLOT, [require], [update])
         if self._tables.load(HEALTH_SLOT).parsed["properties"].get("probe") is None:
             raise UnavailableError(f"the commit of {after.location} cannot be read back")

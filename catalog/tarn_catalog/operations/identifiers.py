@@ -15,6 +15,7 @@ from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.namespaces import Levels
 from tarn_catalog.state.context import Versioned
 from tarn_catalog.state.pointer import Pointer, PointerState
@@ -126,13 +127,17 @@ def check_locations(meta: Json, base: Json) -> None:
         check_path_properties(meta["properties"], meta["location"])
 
 
-def is_create(requirements: Sequence[Json]) -> bool:
+def is_create(requirements: Sequence[TableRequirement]) -> bool:
     """Return whether a commit completes a staged create (it requires `AssertCreate`)."""
     return any(requirement.get("type") == "assert-create" for requirement in requirements)
 
 
 def staged(
-    requirements: Sequence[Json], updates: Sequence[Json], *, roots: WarehouseLayout, now_ms: int
+    requirements: Sequence[TableRequirement],
+    updates: Sequence[TableUpdate],
+    *,
+    roots: WarehouseLayout,
+    now_ms: int,
 ) -> Json:
     """Return the first metadata of a table whose create was staged.
 
@@ -163,7 +168,7 @@ def staged(
     return meta
 
 
-def last_of(updates: Sequence[Json], action: str, field: str) -> object:
+def last_of(updates: Sequence[TableUpdate], action: str, field: str) -> object:
     """Return the string in a field of the last update with an action.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
     TableIdentifier,
     check_locations,
@@ -38,8 +38,8 @@ class Change:
     """
 
     slot: TableIdentifier
-    requirements: Sequence[Json]
-    updates: Sequence[Json]
+    requirements: Sequence[TableRequirement]
+    updates: Sequence[TableUpdate]
 
 
 class MultiTableCommit:

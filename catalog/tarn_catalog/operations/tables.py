@@ -15,6 +15,7 @@ from tarn.core.errors import (
 from tarn.core.naming import check_path_properties, claim_key, pointer_key
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
     CreateTableRequest,
     TableIdentifier,
@@ -221,8 +222,8 @@ class Tables:
     def commit(
         self,
         slot: TableIdentifier,
-        requirements: Sequence[Json],
-        updates: Sequence[Json],
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
         *,
         repeat: IdempotencyKey | None = None,
     ) -> Metadata:
@@ -270,7 +271,7 @@ class Tables:
         raise lost(f"the commit to {slot.text}", COMMIT_ATTEMPTS_MAX)
 
     def _moved(
-        self, held: Versioned[Pointer] | None, updates: Sequence[Json], repeat: IdempotencyKey | None
+        self, held: Versioned[Pointer] | None, updates: Sequence[TableUpdate], repeat: IdempotencyKey | None
     ) -> Metadata | None:
         """Return the table's metadata if this commit was carried out before the table was renamed; else None.
 
@@ -296,8 +297,8 @@ class Tables:
         self,
         slot: TableIdentifier,
         held: Versioned[Pointer],
-        requirements: Sequence[Json],
-        updates: Sequence[Json],
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
         repeat: IdempotencyKey | None,
         *,
         must_swap: bool = False,
@@ -357,8 +358,8 @@ class Tables:
     def _commit_create(
         self,
         slot: TableIdentifier,
-        requirements: Sequence[Json],
-        updates: Sequence[Json],
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
         repeat: IdempotencyKey | None,
     ) -> Metadata:
         """Complete a staged create and return the table's metadata."""
