@@ -120,9 +120,8 @@ def open_store(properties: Properties) -> tuple[ObjectStore, WarehouseLayout]:
     )
 
 
-def _json(model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortOrder) -> dict[str, Any]:
-    value: dict[str, Any] = orjson.loads(model.model_dump_json())
-    return value
+def _json(model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortOrder) -> Any:
+    return orjson.loads(model.model_dump_json())
 
 
 class EmbeddedCatalog(PyIcebergCatalog):

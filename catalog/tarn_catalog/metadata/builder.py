@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +58,7 @@ def check_format_version(value: Any) -> int:
     return version
 
 
-def get(update: Json, name: str, kind: type) -> Any:
+def get(update: Mapping[str, Any], name: str, kind: type) -> Any:
     """Return a field of an update, checked to be of type `kind`; a bool never passes.
 
     Args:
@@ -75,7 +76,7 @@ def get(update: Json, name: str, kind: type) -> Any:
     return value
 
 
-def numbers(update: Json, name: str) -> set[int]:
+def numbers(update: Mapping[str, Any], name: str) -> set[int]:
     """Return a field of an update that is a list of ids, as a set.
 
     Raises:

@@ -12,11 +12,17 @@ from dataclasses import replace
 from tarn.core.errors import ConflictError, InvalidError
 from tarn_catalog.metadata.builder import MetadataBuilder, get, numbers
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import (
+    AddSnapshotUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+)
 
 MAIN = "main"
 
 
-def add_snapshot(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataBuilder:
     """Apply `AddSnapshotUpdate`: add a snapshot with a new sequence number and an unused row id range.
 
     Specification: "Snapshots", "Sequence Numbers"; "Row Lineage" from format v3.
@@ -94,7 +100,7 @@ def _next_row_id(meta: Json, snapshot: Json) -> int:
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 
 
-def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> MetadataBuilder:
     """Apply `SetSnapshotRefUpdate`: point a branch or tag at a snapshot; `main` also sets the current one.
 
     Specification: "Snapshot References" and the fields of "Snapshot Retention Policy".
@@ -139,7 +145,7 @@ def set_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     return replace(draft, meta={**meta, **values})
 
 
-def remove_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def remove_snapshot_ref(draft: MetadataBuilder, update: RemoveSnapshotRefUpdate) -> MetadataBuilder:
     """Apply `RemoveSnapshotRefUpdate`: remove a branch or tag.
 
     Removing `main` leaves the table without a current snapshot but keeps its history.
@@ -157,7 +163,7 @@ def remove_snapshot_ref(draft: MetadataBuilder, update: Json) -> MetadataBuilder
     return replace(draft, meta={**draft.meta, **values})
 
 
-def remove_snapshots(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def remove_snapshots(draft: MetadataBuilder, update: RemoveSnapshotsUpdate) -> MetadataBuilder:
     """Apply `RemoveSnapshotsUpdate`: remove snapshots and their statistics; `finish` checks the refs.
 
     Raises:

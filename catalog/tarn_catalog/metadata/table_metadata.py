@@ -21,6 +21,7 @@ from tarn_catalog.metadata.schemas import (
     order_fields,
     spec_fields,
 )
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.metadata.updates import RESERVED_PROPERTIES, apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
@@ -113,7 +114,7 @@ def empty(*, table_uuid: str, format_version: int) -> Json:
 
 def commit(
     base: Json,
-    updates: Sequence[Json],
+    updates: Sequence[TableUpdate],
     *,
     now_ms: int,
     previous_location: str | None,
@@ -170,7 +171,7 @@ def with_v1_fields(meta: Json) -> Json:
     return whole
 
 
-def check_requirements(requirements: Sequence[Json], meta: Json | None) -> None:
+def check_requirements(requirements: Sequence[TableRequirement], meta: Json | None) -> None:
     """Require that all requirements of a commit hold.
 
     Supports all requirements of the REST specification: `AssertCreate`, `AssertTableUUID`,
@@ -211,7 +212,7 @@ _EQUALITIES = {
 }
 
 
-def _check_requirement(requirement: Json, meta: Json | None) -> None:
+def _check_requirement(requirement: TableRequirement, meta: Json | None) -> None:
     kind = requirement.get("type")
     if kind == "assert-create":
         if meta is not None:
@@ -236,7 +237,7 @@ def _check_requirement(requirement: Json, meta: Json | None) -> None:
             raise ConflictError(f"Requirement failed: {text}: expected id {expected} != {meta[actual]}")
 
 
-def _check_ref(name: str, expected: int | None, meta: Json) -> None:
+def _check_ref(name: str, expected: object, meta: Json) -> None:
     ref = (meta.get("refs") or {}).get(name)
     if ref is None:
         if expected is not None:
@@ -251,13 +252,13 @@ def _check_ref(name: str, expected: int | None, meta: Json) -> None:
         )
 
 
-def _get(requirement: Json, name: str) -> Any:
+def _get(requirement: Mapping[str, Any], name: str) -> Any:
     if name not in requirement:
         raise InvalidError(f"Cannot parse missing field {name} of requirement {requirement.get('type')}")
     return requirement[name]
 
 
-def already_applied(updates: Sequence[Json], meta: Json) -> bool:
+def already_applied(updates: Sequence[TableUpdate], meta: Json) -> bool:
     """Return whether all snapshots that the updates add are already in the metadata (invariant I4).
 
     A snapshot matches if its content is equal, or if its id is an ancestor of a branch that the updates set:

@@ -33,6 +33,24 @@ from tarn_catalog.metadata.snapshots import (
     setter,
     snapshot_log,
 )
+from tarn_catalog.metadata.types import (
+    AddEncryptionKeyUpdate,
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    AssignUUIDUpdate,
+    RemoveEncryptionKeyUpdate,
+    RemovePartitionSpecsUpdate,
+    RemovePropertiesUpdate,
+    RemoveSchemasUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetLocationUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+    UpgradeFormatVersionUpdate,
+)
 
 LAST_ADDED = -1
 # Reserved by engines for values that are not table properties.
@@ -55,7 +73,7 @@ _INSTEAD = {
 }
 
 
-def _assign_uuid(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _assign_uuid(draft: MetadataBuilder, update: AssignUUIDUpdate) -> MetadataBuilder:
     """Apply `AssignUUIDUpdate`; the UUID of an existing table cannot change."""
     try:
         wanted = str(UUID(get(update, "uuid", str)))
@@ -66,7 +84,7 @@ def _assign_uuid(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     raise InvalidError(f"Cannot reassign uuid: it is {draft.meta['table-uuid']}, not {wanted}")
 
 
-def _upgrade_format_version(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _upgrade_format_version(draft: MetadataBuilder, update: UpgradeFormatVersionUpdate) -> MetadataBuilder:
     """Apply `UpgradeFormatVersionUpdate` (table specification: "Format Versioning")."""
     wanted, current = get(update, "format-version", int), draft.meta["format-version"]
     if wanted > FORMAT_VERSION_MAX:
@@ -92,7 +110,7 @@ def _upgrade_format_version(draft: MetadataBuilder, update: Json) -> MetadataBui
     return replace(draft, meta=meta)
 
 
-def _add_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _add_schema(draft: MetadataBuilder, update: AddSchemaUpdate) -> MetadataBuilder:
     """Apply `AddSchemaUpdate`; an equal schema is reused."""
     meta = draft.meta
     schema = get(update, "schema", dict)
@@ -134,7 +152,7 @@ def _chosen(draft: MetadataBuilder, wanted: int, last: int | None, ids: set[int]
     return wanted
 
 
-def _set_current_schema(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _set_current_schema(draft: MetadataBuilder, update: SetCurrentSchemaUpdate) -> MetadataBuilder:
     """Apply `SetCurrentSchemaUpdate`."""
     ids = {s["schema-id"] for s in draft.meta["schemas"]}
     chosen = _chosen(draft, get(update, "schema-id", int), draft.last_schema, ids, "schema")
@@ -158,7 +176,7 @@ def _shape(fields: list[Json]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _add_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _add_spec(draft: MetadataBuilder, update: AddPartitionSpecUpdate) -> MetadataBuilder:
     """Apply `AddPartitionSpecUpdate`; an equal spec is reused."""
     meta = draft.meta
     fields = spec_fields(get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
@@ -177,14 +195,14 @@ def _add_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     )
 
 
-def _set_default_spec(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _set_default_spec(draft: MetadataBuilder, update: SetDefaultSpecUpdate) -> MetadataBuilder:
     """Apply `SetDefaultSpecUpdate`."""
     ids = {s["spec-id"] for s in draft.meta["partition-specs"]}
     chosen = _chosen(draft, get(update, "spec-id", int), draft.last_spec, ids, "partition spec")
     return draft if chosen == draft.meta["default-spec-id"] else draft.set(default_spec_id=chosen)
 
 
-def _add_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _add_sort_order(draft: MetadataBuilder, update: AddSortOrderUpdate) -> MetadataBuilder:
     """Apply `AddSortOrderUpdate`; an equal order is reused, order id 0 is unsorted."""
     meta = draft.meta
     fields = order_fields(get(update, "sort-order", dict), _current_schema(meta))
@@ -197,20 +215,20 @@ def _add_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     )
 
 
-def _set_default_sort_order(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _set_default_sort_order(draft: MetadataBuilder, update: SetDefaultSortOrderUpdate) -> MetadataBuilder:
     """Apply `SetDefaultSortOrderUpdate`."""
     ids = {o["order-id"] for o in draft.meta["sort-orders"]}
     chosen = _chosen(draft, get(update, "sort-order-id", int), draft.last_order, ids, "sort order")
     return draft if chosen == draft.meta["default-sort-order-id"] else draft.set(default_sort_order_id=chosen)
 
 
-def _set_location(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _set_location(draft: MetadataBuilder, update: SetLocationUpdate) -> MetadataBuilder:
     """Apply `SetLocationUpdate`, without a trailing slash."""
     location = get(update, "location", str).rstrip("/")
     return draft if location == draft.meta["location"] else draft.set(location=location)
 
 
-def _set_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _set_properties(draft: MetadataBuilder, update: SetPropertiesUpdate) -> MetadataBuilder:
     """Apply `SetPropertiesUpdate`; reserved names are rejected."""
     wanted = update.get("updates", update.get("updated"))
     if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
@@ -225,7 +243,7 @@ def _set_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
 
-def _remove_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _remove_properties(draft: MetadataBuilder, update: RemovePropertiesUpdate) -> MetadataBuilder:
     """Apply `RemovePropertiesUpdate`; absent names are ignored."""
     gone = update.get("removals", update.get("removed"))
     if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
@@ -234,7 +252,7 @@ def _remove_properties(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
 
-def _remove_specs(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _remove_specs(draft: MetadataBuilder, update: RemovePartitionSpecsUpdate) -> MetadataBuilder:
     """Apply `RemovePartitionSpecsUpdate`; the default spec cannot be removed."""
     gone = numbers(update, "spec-ids")
     if draft.meta["default-spec-id"] in gone:
@@ -243,7 +261,7 @@ def _remove_specs(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     return draft if len(kept) == len(draft.meta["partition-specs"]) else draft.set(partition_specs=kept)
 
 
-def _remove_schemas(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _remove_schemas(draft: MetadataBuilder, update: RemoveSchemasUpdate) -> MetadataBuilder:
     """Apply `RemoveSchemasUpdate`; the current schema cannot be removed."""
     gone = numbers(update, "schema-ids")
     if draft.meta["current-schema-id"] in gone:
@@ -252,7 +270,7 @@ def _remove_schemas(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
     return draft if len(kept) == len(draft.meta["schemas"]) else draft.set(schemas=kept)
 
 
-def _add_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _add_encryption_key(draft: MetadataBuilder, update: AddEncryptionKeyUpdate) -> MetadataBuilder:
     """Apply `AddEncryptionKeyUpdate` (format v3; table specification: "Encryption Keys")."""
     key = get(update, "encryption-key", dict)
     key_id = get(key, "key-id", str)
@@ -262,7 +280,7 @@ def _add_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder
     return draft.set(encryption_keys=[*others, key])
 
 
-def _remove_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def _remove_encryption_key(draft: MetadataBuilder, update: RemoveEncryptionKeyUpdate) -> MetadataBuilder:
     """Apply `RemoveEncryptionKeyUpdate`; an unknown key is ignored."""
     key_id = get(update, "key-id", str)
     keys = draft.meta.get("encryption-keys") or []
@@ -270,7 +288,7 @@ def _remove_encryption_key(draft: MetadataBuilder, update: Json) -> MetadataBuil
     return draft if len(others) == len(keys) else draft.set(encryption_keys=others)
 
 
-_UPDATES: dict[str, Callable[[MetadataBuilder, Json], MetadataBuilder]] = {
+_UPDATES: dict[str, Callable[[MetadataBuilder, Any], MetadataBuilder]] = {
     "assign-uuid": _assign_uuid,
     "upgrade-format-version": _upgrade_format_version,
     "add-schema": _add_schema,
@@ -297,7 +315,7 @@ _UPDATES: dict[str, Callable[[MetadataBuilder, Json], MetadataBuilder]] = {
 }
 
 
-def apply(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
+def apply(draft: MetadataBuilder, update: TableUpdate) -> MetadataBuilder:
     """Return the builder after one `TableUpdate`.
 
     Raises:

@@ -44,6 +44,6 @@ class Catalog:
         self.transactions = Transactions(self.core, intent_wait_ms=intent_wait_ms)
         self.namespaces = Namespaces(self.core, self.transactions)
         self.tables = Tables(self.core, self.namespaces, self.transactions)
-        self.names = Names(self.core, self.namespaces, self.tables, self.transactions)
-        self.together = MultiTableCommit(self.core, self.namespaces, self.tables, self.transactions)
+        self.names = Names(self.tables)
+        self.together = MultiTableCommit(self.tables)
         self.health = Health(self.core, self.tables)

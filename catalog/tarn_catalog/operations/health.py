@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -22,9 +22,11 @@ from tarn.adapters.store import (
 from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.operations.identifiers import TableIdentifier, blank
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
+from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.context import CatalogContext
+from tarn_catalog.state.pointer import Pointer, PointerState
 
 log = structlog.get_logger()
 
@@ -210,7 +212,7 @@ class Health:
         """Commit to an internal table that users cannot name; return the problem or None."""
         problem: str | None = None
         with self._lock:
-            for _ in range(DEEP_ATTEMPTS_MAX):
+            for _ in self._core.patience.attempts(DEEP_ATTEMPTS_MAX):
                 try:
                     self._commit()
                 except TarnError as e:
@@ -228,8 +230,8 @@ class Health:
         except NoSuchTableError:
             self._create()
             before = self._tables.load(HEALTH_SLOT)
-        update = {"action": "set-properties", "updates": {"probe": self._core.new_uuid()}}
-        require = {"type": "assert-table-uuid", "uuid": before.parsed["table-uuid"]}
+        update: TableUpdate = {"action": "set-properties", "updates": {"probe": self._core.new_uuid()}}
+        require: TableRequirement = {"type": "assert-table-uuid", "uuid": before.parsed["table-uuid"]}
         after = self._tables.commit(HEALTH_SLOT, [require], [update])
         if self._tables.load(HEALTH_SLOT).parsed["properties"].get("probe") is None:
             raise UnavailableError(f"the commit of {after.location} cannot be read back")
@@ -249,11 +251,11 @@ class Health:
         )
         location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
         stored = self._core.write_metadata(location, meta)
-        value = blank(HEALTH_SLOT, self._core.new_uuid()).next(
-            nonce=self._core.new_uuid(),
-            now_ms=self._core.now_ms(),
-            metadata=stored.location,
+        value = replace(
+            Pointer.blank(HEALTH_SLOT.namespace, HEALTH_SLOT.name),
+            state=PointerState.LIVE,
             uuid=table_uuid,
+            metadata=stored.location,
         )
         # On conflict another replica created the table; that one is loaded next.
-        self._core.write(HEALTH_SLOT.key, value, over=None)
+        self._core.write(HEALTH_SLOT.key, value.next(self._core.stamp()), over=None)

@@ -15,8 +15,11 @@ from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.namespaces import Levels
+from tarn_catalog.state.context import Versioned
 from tarn_catalog.state.pointer import Pointer, PointerState
+from tarn_catalog.state.transactions import ParticipantChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +84,16 @@ def created_meanwhile(slot: TableIdentifier) -> AlreadyExistsError:
     return AlreadyExistsError(f"Requirement failed: table already exists: {slot.text}", table=slot.text)
 
 
-def blank(slot: TableIdentifier, nonce: str) -> Pointer:
-    """Return the empty pointer that a first create starts from."""
-    return Pointer(
-        state=PointerState.DROPPED,
-        namespace=slot.namespace,
-        name=slot.name,
-        uuid="",
-        version=0,
-        metadata=None,
-        nonce=nonce,
-    )
+def pointer_change(slot: TableIdentifier, held: Versioned[Pointer] | None, then: Json) -> ParticipantChange:
+    """Return the table's part in a transaction.
+
+    Args:
+        slot: the table's identifier.
+        held: its pointer, without an intent; None if there is none.
+        then: the fields of the pointer after the commit: `placed` or `gone`.
+    """
+    blank = Pointer.blank(slot.namespace, slot.name)
+    return ParticipantChange(key=slot.key, held=held, blank=blank, then=then)
 
 
 def placed(table_uuid: str, location: str) -> Json:
@@ -125,13 +127,17 @@ def check_locations(meta: Json, base: Json) -> None:
         check_path_properties(meta["properties"], meta["location"])
 
 
-def is_create(requirements: Sequence[Json]) -> bool:
+def is_create(requirements: Sequence[TableRequirement]) -> bool:
     """Return whether a commit completes a staged create (it requires `AssertCreate`)."""
     return any(requirement.get("type") == "assert-create" for requirement in requirements)
 
 
 def staged(
-    requirements: Sequence[Json], updates: Sequence[Json], *, roots: WarehouseLayout, now_ms: int
+    requirements: Sequence[TableRequirement],
+    updates: Sequence[TableUpdate],
+    *,
+    roots: WarehouseLayout,
+    now_ms: int,
 ) -> Json:
     """Return the first metadata of a table whose create was staged.
 
@@ -162,7 +168,7 @@ def staged(
     return meta
 
 
-def last_of(updates: Sequence[Json], action: str, field: str) -> object:
+def last_of(updates: Sequence[TableUpdate], action: str, field: str) -> object:
     """Return the string in a field of the last update with an action.
 
     Args:

@@ -15,6 +15,7 @@ import orjson
 from tarn.core.errors import OutcomeUnknownError, TarnError
 from tarn_catalog.metadata import expiry, table_metadata
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableUpdate
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.state.context import CatalogContext, Metadata
 
@@ -24,7 +25,7 @@ READS_MAX = 16  # at twenty commits a step: 320 commits back
 def check_not_lost(
     core: CatalogContext,
     slot: TableIdentifier,
-    updates: Sequence[Json],
+    updates: Sequence[TableUpdate],
     current: Metadata,
     refused: TarnError,
 ) -> bool:

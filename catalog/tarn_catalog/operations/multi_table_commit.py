@@ -7,22 +7,21 @@ from dataclasses import dataclass
 
 from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
     TableIdentifier,
-    blank,
     check_locations,
     created_meanwhile,
     is_create,
     placed,
+    pointer_change,
     staged,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
-from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.tables import Tables
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned
+from tarn_catalog.state.context import IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import ParticipantChange, Transactions
+from tarn_catalog.state.transactions import ParticipantChange
 
 ATTEMPTS_MAX = 16
 TABLES_MAX = 100
@@ -39,20 +38,18 @@ class Change:
     """
 
     slot: TableIdentifier
-    requirements: Sequence[Json]
-    updates: Sequence[Json]
+    requirements: Sequence[TableRequirement]
+    updates: Sequence[TableUpdate]
 
 
 class MultiTableCommit:
     """Atomic commits to several tables."""
 
-    def __init__(
-        self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
-    ) -> None:
-        self._core = core
-        self._namespaces = namespaces
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._transactions = transactions
+        self._core = tables.core
+        self._namespaces = tables.namespaces
+        self._transactions = tables.transactions
 
     def commit(self, changes: Sequence[Change], *, repeat: IdempotencyKey | None = None) -> None:
         """Apply all changes atomically if all requirements hold.
@@ -75,7 +72,7 @@ class MultiTableCommit:
         if twice:
             raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
         first: dict[str, Metadata] = {}
-        for _ in range(ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             held = {c.slot.key: self._transactions.read_to_write(c.slot.key, Pointer.load) for c in changes}
             if self._done(changes, held, repeat):
                 return
@@ -90,10 +87,7 @@ class MultiTableCommit:
             if done is not None:
                 self._tables.remember(done)
                 return
-        raise ConflictError(
-            f"Cannot commit {', '.join(names)} at once: others committed {ATTEMPTS_MAX} times meanwhile; "
-            "refresh and try again"
-        )
+        raise lost(f"the commit to {', '.join(names)} at once", ATTEMPTS_MAX)
 
     def _done(
         self,
@@ -134,9 +128,7 @@ class MultiTableCommit:
                 )
                 first[slot.key] = self._tables.write_first(slot, fresh)
             stored = first[slot.key]
-            base = held.value if held is not None else blank(slot, self._core.new_uuid())
-            then = placed(stored.parsed["table-uuid"], stored.location)
-            return ParticipantChange(key=slot.key, held=held, base=base, then=then)
+            return pointer_change(slot, held, placed(stored.parsed["table-uuid"], stored.location))
         held = self._tables.there(slot, held)
         current = self._tables.current(held)
         try:
@@ -160,6 +152,4 @@ class MultiTableCommit:
             check_locations(meta, current.parsed)
             location = self._tables.next_location(current)
             self._core.write_metadata(location, meta)
-        return ParticipantChange(
-            key=slot.key, held=held, base=held.value, then=placed(current.parsed["table-uuid"], location)
-        )
+        return pointer_change(slot, held, placed(current.parsed["table-uuid"], location))

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tarn.adapters.store import Listed
 from tarn.core.errors import (
     AlreadyExistsError,
-    ConflictError,
     InvalidError,
     NoSuchNamespaceError,
     NotEmptyError,
-    OutcomeUnknownError,
 )
 from tarn.core.naming import (
     NAMESPACES_PREFIX,
@@ -29,10 +27,10 @@ from tarn.core.naming import (
     namespace_of_key,
     pointers_prefix,
 )
-from tarn.core.outcome import Committed, Conflict, Unknown
-from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Versioned
-from tarn_catalog.state.pointer import Namespace, NamespaceState, Pointer
-from tarn_catalog.state.register import Superseded
+from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, H, IdempotencyKey, Versioned, lost
+from tarn_catalog.state.namespace import Namespace, NamespaceState
+from tarn_catalog.state.pointer import Pointer
+from tarn_catalog.state.register import happened
 from tarn_catalog.state.transactions import Transactions
 
 SWAP_ATTEMPTS_MAX = 10
@@ -61,17 +59,6 @@ class PropertiesChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """A write that succeeded.
-
-    Attributes:
-        held: the stored value, as the base of a next swap; None if it was changed since.
-    """
-
-    held: Versioned[Namespace] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """One page of a listing.
 
@@ -95,10 +82,7 @@ class Namespaces:
         return self._core.read(namespace_key(levels), Namespace.load)
 
     def _there(self, levels: Levels) -> Versioned[Namespace]:
-        held = self._held(levels)
-        if held is None or not held.value.there:
-            raise no_such_namespace(levels)
-        return held
+        return _existing(levels, self._held(levels))
 
     def exists(self, levels: Levels) -> bool:
         """Return whether the namespace exists."""
@@ -129,12 +113,10 @@ class Namespaces:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the namespace may have been created.
         """
-        key = namespace_key(levels)
+        namespace_key(levels)  # a name that is not allowed is rejected before its parent is looked up
         if len(levels) > 1:
-            self._there(levels[:-1])
-        for attempt in range(1, SWAP_ATTEMPTS_MAX + 1):
-            if attempt > 1:
-                self._core.patience.pause(attempt - 1)
+            self.load(levels[:-1])
+        for _ in self._core.patience.attempts(SWAP_ATTEMPTS_MAX):
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return held.value.properties
@@ -146,12 +128,17 @@ class Namespaces:
                 held = self._begun(levels, held)
                 if held is None:
                     continue
-            base = held.value if held else self._blank(levels)
-            if self._write(
-                key, base, held, NamespaceState.LIVE, properties, repeat, uuid=self._core.new_uuid()
-            ):
+            wanted = replace(
+                held.value if held else Namespace.blank(levels),
+                state=NamespaceState.LIVE,
+                properties=properties,
+                uuid=self._core.new_uuid(),
+                making=False,
+            )
+            _, done = self._write(wanted, held, repeat)
+            if done:
                 return properties
-        raise self._lost(levels)
+        raise lost(_changing(levels), SWAP_ATTEMPTS_MAX)
 
     def _begun(self, levels: Levels, held: Versioned[Namespace] | None) -> Versioned[Namespace] | None:
         """Mark a nested namespace as being created and require its parent; None if another writer won.
@@ -161,19 +148,11 @@ class Namespaces:
         Raises:
             NoSuchNamespaceError: the parent does not exist.
         """
-        base = held.value if held else self._blank(levels)
-        written = self._write(
-            namespace_key(levels), base, held, NamespaceState.DROPPED, None, None, making=True
-        )
-        if written is None or written.held is None:
-            return None
-        self.enter(levels[:-1])
-        return written.held
-
-    def _blank(self, levels: Levels) -> Namespace:
-        return Namespace(
-            levels=levels, uuid="", state=NamespaceState.DROPPED, version=0, nonce=self._core.new_uuid()
-        )
+        base = held.value if held else Namespace.blank(levels)
+        marked, _ = self._write(replace(base, making=True), held)
+        if marked is not None:
+            self.enter(levels[:-1])
+        return marked
 
     def enter(self, levels: Levels) -> None:
         """Require a live namespace; cancels a drop in progress.
@@ -182,16 +161,13 @@ class Namespaces:
             NoSuchNamespaceError: the namespace does not exist.
             ConflictError: concurrent changes won every attempt.
         """
-        for _ in range(SWAP_ATTEMPTS_MAX):
-            # A single read decides: the namespace could be dropped between two of them, unnoticed.
-            held = self._held(levels)
-            if held is None or not held.value.there:
-                raise no_such_namespace(levels)
-            if held.value.state is NamespaceState.LIVE:
-                return
-            if self._write(namespace_key(levels), held.value, held, NamespaceState.LIVE, None, None):
-                return
-        raise self._lost(levels)
+
+        # A single read decides: the namespace could be dropped between two of them, unnoticed.
+        def live(held: Versioned[Namespace]) -> Namespace | None:
+            found = held.value
+            return None if found.state is NamespaceState.LIVE else replace(found, state=NamespaceState.LIVE)
+
+        self._update(levels, self._there, live)
 
     def update(
         self,
@@ -218,22 +194,19 @@ class Namespaces:
         both = sorted(set(updates).intersection(removals))
         if both:
             raise UnprocessableError(f"Invalid namespace update: cannot set and remove the same keys: {both}")
-        for _ in range(SWAP_ATTEMPTS_MAX):
-            held = self._there(levels)
-            before = held.value.properties
-            gone = [name for name in removals if name in before]
-            changed = PropertiesChanged(
-                updated=list(updates),
-                removed=gone,
-                missing=[name for name in removals if name not in before],
-            )
-            if self._core.repeated(held.value.memory, repeat):
-                return PropertiesChanged(updated=list(updates), removed=list(removals), missing=[])
-            after = {**{n: v for n, v in before.items() if n not in gone}, **updates}
-            key = namespace_key(levels)
-            if self._write(key, held.value, held, held.value.state, after, repeat):
-                return changed
-        raise self._lost(levels)
+        # The answer if the request was already carried out: what was missing then is not recorded.
+        removed, missing = list(removals), list[str]()
+
+        def changed(held: Versioned[Namespace]) -> Namespace:
+            nonlocal removed, missing
+            found = held.value
+            removed = [name for name in removals if name in found.properties]
+            missing = [name for name in removals if name not in found.properties]
+            kept = {name: value for name, value in found.properties.items() if name not in removed}
+            return replace(found, properties={**kept, **updates})
+
+        self._update(levels, self._there, changed, repeat)
+        return PropertiesChanged(updated=list(updates), removed=removed, missing=missing)
 
     def drop(self, levels: Levels, *, repeat: IdempotencyKey | None = None) -> None:
         """Drop an empty namespace.
@@ -244,28 +217,27 @@ class Namespaces:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the namespace may have been dropped.
         """
-        key = namespace_key(levels)
-        for _ in range(SWAP_ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(SWAP_ATTEMPTS_MAX):
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return
-            if held is None or not held.value.there:
-                raise no_such_namespace(levels)
-            written = self._write(key, held.value, held, NamespaceState.DROPPING, None, None)
-            if written is None or written.held is None:
+            held = _existing(levels, held)
+            dropping, _ = self._write(replace(held.value, state=NamespaceState.DROPPING), held)
+            if dropping is None:
                 continue
-            dropping = written.held
             child = self._child(levels)
             if child is not None:
-                self._write(key, dropping.value, dropping, NamespaceState.LIVE, None, None)
+                self._write(replace(dropping.value, state=NamespaceState.LIVE), dropping)
                 raise NotEmptyError(
                     f"Namespace {'.'.join(levels)} is not empty: it holds {child}; drop that first",
                     namespace=".".join(levels),
                     holds=child,
                 )
-            if self._write(key, dropping.value, dropping, NamespaceState.DROPPED, {}, repeat):
+            dropped = replace(dropping.value, state=NamespaceState.DROPPED, properties={})
+            _, done = self._write(dropped, dropping, repeat)
+            if done:
                 return
-        raise self._lost(levels)
+        raise lost(_changing(levels), SWAP_ATTEMPTS_MAX)
 
     def _child(self, levels: Levels) -> str | None:
         """Return a description of one live table, view or namespace in the namespace, or None."""
@@ -274,19 +246,22 @@ class Namespaces:
             if held is not None and held.value.live:
                 return f"{held.value.kind} {'.'.join((*levels, held.value.name))}"
         for listed in self._below(levels):
-            below = self._unmade(namespace_of_key(listed.key))
-            if below is not None and below.value.there:
-                return f"namespace {'.'.join(below.value.levels)}"
+            below = namespace_of_key(listed.key)
+            if self._exists_for_good(below):
+                return f"namespace {'.'.join(below)}"
         return None
 
-    def _unmade(self, levels: Levels) -> Versioned[Namespace] | None:
-        """Return a namespace's value after cancelling any create in progress."""
-        for _ in range(SWAP_ATTEMPTS_MAX):
-            held = self._held(levels)
-            if held is None or not held.value.making:
-                return held
-            self._write(namespace_key(levels), held.value, held, NamespaceState.DROPPED, None, None)
-        raise self._lost(levels)
+    def _exists_for_good(self, levels: Levels) -> bool:
+        """Return whether a namespace exists; cancels a create in progress."""
+        there = False
+
+        def cancelled(held: Versioned[Namespace] | None) -> Namespace | None:
+            nonlocal there
+            there = held is not None and held.value.there
+            return replace(held.value, making=False) if held is not None and held.value.making else None
+
+        self._update(levels, self._held, cancelled)
+        return there
 
     def _below(self, parent: Levels, after: str | None = None) -> Iterator[Listed]:
         """Yield the objects of the direct child namespaces, or of the top level; dropped ones included."""
@@ -388,66 +363,58 @@ class Namespaces:
                     found.append(listed.key)
         return found, None
 
-    def _write(
+    def _update(
         self,
-        key: str,
-        base: Namespace,
-        over: Versioned[Namespace] | None,
-        state: NamespaceState,
-        properties: Mapping[str, str] | None,
-        repeat: IdempotencyKey | None,
-        *,
-        uuid: str | None = None,
-        making: bool = False,
-    ) -> _Written | None:
-        """Swap in the next value of a namespace; None if another writer won.
+        levels: Levels,
+        read: Callable[[Levels], H],
+        mutate: Callable[[H], Namespace | None],
+        repeat: IdempotencyKey | None = None,
+    ) -> None:
+        """Change a namespace by one swap; see `CatalogContext.update`."""
+        self._core.update(
+            namespace_key(levels),
+            lambda: read(levels),
+            mutate,
+            what=_changing(levels),
+            attempts_max=SWAP_ATTEMPTS_MAX,
+            repeat=repeat,
+        )
+
+    def _write(
+        self, wanted: Namespace, over: Versioned[Namespace] | None, repeat: IdempotencyKey | None = None
+    ) -> tuple[Versioned[Namespace] | None, bool]:
+        """Swap in one value of an operation that takes several swaps.
 
         Args:
-            key: the namespace's key.
-            base: the value that the next one derives from.
+            wanted: the value with other fields; its version, nonce and history are still those before.
             over: the stored value to replace; None to create the key.
-            state: the next state.
-            properties: the next properties; None keeps them.
             repeat: the request's idempotency key.
-            uuid: the next uuid; None keeps it.
-            making: whether to mark the namespace as being created.
+
+        Returns:
+            The stored value, to build on, None if it was replaced since or another writer won; and whether
+            the write was committed.
 
         Raises:
             OutcomeUnknownError: the write may have happened.
         """
-        wanted = base.next(
-            nonce=self._core.new_uuid(),
-            now_ms=self._core.now_ms(),
-            state=state,
-            properties=properties,
-            key=repeat.key if repeat else None,
-            what=repeat.what if repeat else None,
-            uuid=uuid,
-            making=making,
+        stored, outcome = self._core.write(
+            namespace_key(wanted.levels), wanted.next(self._core.stamp(repeat)), over=over
         )
-        value, outcome = self._core.write(key, wanted, over=over)
-        match outcome:
-            case Superseded():
-                return _Written(held=None)
-            case Committed(etag=etag):
-                return _Written(held=Versioned(value=value, etag=etag))
-            case Conflict():
-                return None
-            case Unknown(reason=reason):
-                raise OutcomeUnknownError(
-                    f"Cannot tell whether namespace {'.'.join(base.levels)} was changed: {reason}; load it "
-                    "and look",
-                    namespace=".".join(base.levels),
-                )
+        return stored, happened(outcome, _changing(wanted.levels))
 
-    def _lost(self, levels: Levels) -> ConflictError:
-        return ConflictError(
-            f"Cannot change namespace {'.'.join(levels)}: others changed it {SWAP_ATTEMPTS_MAX} times "
-            "meanwhile; try again",
-            namespace=".".join(levels),
+
+def _changing(levels: Levels) -> str:
+    return f"the change of namespace {'.'.join(levels)}"
+
+
+def _existing(levels: Levels, held: Versioned[Namespace] | None) -> Versioned[Namespace]:
+    """Return the value itself, checked to be that of an existing namespace.
+
+    Raises:
+        NoSuchNamespaceError: the namespace does not exist.
+    """
+    if held is None or not held.value.there:
+        raise NoSuchNamespaceError(
+            f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels)
         )
-
-
-def no_such_namespace(levels: Levels) -> NoSuchNamespaceError:
-    """Return the error for a namespace that does not exist."""
-    return NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels))
+    return held

@@ -12,13 +12,13 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationE
 from tarn.core.naming import POINTERS_PREFIX, claim_key
 from tarn_catalog.metadata import validate_file
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.operations.identifiers import TableIdentifier, blank, gone, placed, taken
-from tarn_catalog.operations.namespaces import LIST_READERS, Namespaces
+from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
+from tarn_catalog.operations.namespaces import LIST_READERS
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
-from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, IdempotencyKey, Metadata, Versioned
+from tarn_catalog.state.context import MEMO_BYTES, IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import ParticipantChange, Transactions
+from tarn_catalog.state.transactions import ParticipantChange
 
 ATTEMPTS_MAX = 16
 
@@ -26,13 +26,11 @@ ATTEMPTS_MAX = 16
 class Names:
     """Operations that change the name of a table."""
 
-    def __init__(
-        self, core: CatalogContext, namespaces: Namespaces, tables: Tables, transactions: Transactions
-    ) -> None:
-        self._core = core
-        self._namespaces = namespaces
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._transactions = transactions
+        self._core = tables.core
+        self._namespaces = tables.namespaces
+        self._transactions = tables.transactions
 
     # -- rename
 
@@ -54,7 +52,7 @@ class Names:
             OutcomeUnknownError: the table may have been renamed.
         """
         with self._core.turn(source.key):
-            for _ in range(ATTEMPTS_MAX):
+            for _ in self._core.patience.attempts(ATTEMPTS_MAX):
                 before = self._transactions.read_to_write(source.key, Pointer.load)
                 if before is not None and self._core.repeated(before.value.memory, repeat):
                     return
@@ -69,20 +67,15 @@ class Names:
                 done = self._transactions.run(
                     [
                         self._hold(claim, table_uuid, target),
-                        ParticipantChange(
-                            key=source.key,
-                            held=before,
-                            base=before.value,
-                            then=gone(table_uuid, moved=target),
-                        ),
-                        self._name(after, target, placed(table_uuid, metadata)),
+                        pointer_change(source, before, gone(table_uuid, moved=target)),
+                        pointer_change(target, after, placed(table_uuid, metadata)),
                     ],
                     repeat=repeat,
                     confirm=lambda: self._namespaces.enter(target.namespace),
                 )
                 if done is not None:
                     return
-        raise self._lost(f"rename {source.text} to {target.text}", source)
+        raise lost(f"the rename of {source.text} to {target.text}", ATTEMPTS_MAX)
 
     # -- register
 
@@ -110,7 +103,7 @@ class Names:
             OutcomeUnknownError: the table may have been registered.
         """
         self._namespaces.load(slot.namespace)
-        for _ in range(ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             held = self._transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return self._tables.current(self._tables.there(slot, held))
@@ -133,14 +126,14 @@ class Names:
             done = self._transactions.run(
                 [
                     self._hold(claim, table_uuid, slot),
-                    self._name(held, slot, placed(table_uuid, location)),
+                    pointer_change(slot, held, placed(table_uuid, location)),
                 ],
                 repeat=repeat,
                 confirm=confirm,
             )
             if done is not None:
                 return self._core.metadata(location)
-        raise self._lost(f"register {slot.text}", slot)
+        raise lost(f"the registration of {slot.text}", ATTEMPTS_MAX)
 
     def _checked(self, location: str) -> Json:
         """Return the validated metadata of the file to register.
@@ -211,7 +204,7 @@ class Names:
             OutcomeUnknownError: the table may have been dropped.
         """
         with self._core.turn(slot.key):
-            for _ in range(ATTEMPTS_MAX):
+            for _ in self._core.patience.attempts(ATTEMPTS_MAX):
                 held = self._transactions.read_to_write(slot.key, Pointer.load)
                 if held is not None and self._core.repeated(held.value.memory, repeat):
                     return
@@ -232,13 +225,13 @@ class Names:
                 done = self._transactions.run(
                     [
                         self._claimed(claim, table_uuid, {"holder": None, "purge": purge}),
-                        ParticipantChange(key=slot.key, held=held, base=held.value, then=gone(table_uuid)),
+                        pointer_change(slot, held, gone(table_uuid)),
                     ],
                     repeat=repeat,
                 )
                 if done is not None:
                     return
-        raise self._lost(f"drop {slot.text}", slot)
+        raise lost(f"the drop of table {slot.text}", ATTEMPTS_MAX)
 
     # -- parts
 
@@ -251,17 +244,6 @@ class Names:
         return self._claimed(claim, table_uuid, {"holder": slot.key, "purge": None})
 
     def _claimed(self, claim: Versioned[Claim] | None, table_uuid: str, then: Json) -> ParticipantChange:
-        fresh = Claim(uuid=table_uuid, nonce=self._core.new_uuid())
         return ParticipantChange(
-            key=claim_key(table_uuid), held=claim, base=claim.value if claim else fresh, then=then
-        )
-
-    def _name(self, held: Versioned[Pointer] | None, slot: TableIdentifier, then: Json) -> ParticipantChange:
-        base = held.value if held is not None else blank(slot, self._core.new_uuid())
-        return ParticipantChange(key=slot.key, held=held, base=base, then=then)
-
-    @staticmethod
-    def _lost(what: str, slot: TableIdentifier) -> ConflictError:
-        return ConflictError(
-            f"Cannot {what}: others made changes {ATTEMPTS_MAX} times meanwhile; try again", table=slot.text
+            key=claim_key(table_uuid), held=claim, blank=Claim.blank(table_uuid), then=then
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -12,27 +13,27 @@ from tarn.core.errors import (
     TarnError,
 )
 from tarn.core.naming import check_path_properties, claim_key, pointer_key
-from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
     CreateTableRequest,
     TableIdentifier,
-    blank,
     check_locations,
     created_meanwhile,
     is_create,
     last_of,
     placed,
+    pointer_change,
     staged,
     taken,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import Pointer, PointerState
-from tarn_catalog.state.register import Superseded
-from tarn_catalog.state.transactions import ParticipantChange, Transactions
+from tarn_catalog.state.register import happened
+from tarn_catalog.state.transactions import Transactions
 
 COMMIT_ATTEMPTS_MAX = 16
 CREATE_ATTEMPTS_MAX = 4
@@ -41,12 +42,18 @@ POINTER_BYTES = 40_000  # with 96 inline commits that carry idempotency keys
 
 
 class Tables:
-    """Operations on tables."""
+    """Operations on tables.
+
+    Args:
+        core: the catalog context.
+        namespaces: the operations on namespaces.
+        transactions: transactions over the register.
+    """
 
     def __init__(self, core: CatalogContext, namespaces: Namespaces, transactions: Transactions) -> None:
-        self._core = core
-        self._namespaces = namespaces
-        self._transactions = transactions
+        self.core = core
+        self.namespaces = namespaces
+        self.transactions = transactions
 
     # -- reading
 
@@ -56,7 +63,7 @@ class Tables:
         Raises:
             NoSuchTableError: the table does not exist.
         """
-        return self.there(slot, self._transactions.read(slot.key, Pointer.load))
+        return self.there(slot, self.transactions.read(slot.key, Pointer.load))
 
     @staticmethod
     def there(slot: TableIdentifier, held: Versioned[Pointer] | None) -> Versioned[Pointer]:
@@ -88,7 +95,7 @@ class Tables:
     def current(self, held: Versioned[Pointer]) -> Metadata:
         """Return the metadata that a live pointer references."""
         assert held.value.metadata is not None, held.value.name
-        return self._core.metadata(held.value.metadata)
+        return self.core.metadata(held.value.metadata)
 
     # -- creating
 
@@ -100,7 +107,7 @@ class Tables:
             AlreadyExistsError: the name is in use.
             InvalidError: the request is not valid.
         """
-        self._namespaces.load(slot.namespace)
+        self.namespaces.load(slot.namespace)
         if self.exists(slot):
             raise taken(slot)
         return self._new(slot, wanted)
@@ -122,20 +129,18 @@ class Tables:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the table may have been created.
         """
-        self._namespaces.enter(slot.namespace)
-        held = self._transactions.read_to_write(slot.key, Pointer.load)
+        self.namespaces.enter(slot.namespace)
+        held = self.transactions.read_to_write(slot.key, Pointer.load)
         if held is not None:
-            if self._core.repeated(held.value.memory, repeat):
+            if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
             if held.value.live:
                 raise taken(slot)
         return self._create(slot, held, self._new(slot, wanted), repeat)
 
     def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> Json:
-        table_uuid = self._core.new_uuid()
-        location = self._core.roots.new_table(
-            slot.namespace, slot.name, table_uuid, requested=wanted.location
-        )
+        table_uuid = self.core.new_uuid()
+        location = self.core.roots.new_table(slot.namespace, slot.name, table_uuid, requested=wanted.location)
         meta = table_metadata.new_table(
             schema=wanted.schema,
             spec=wanted.spec,
@@ -143,7 +148,7 @@ class Tables:
             properties=wanted.properties,
             location=location,
             table_uuid=table_uuid,
-            now_ms=self._core.now_ms(),
+            now_ms=self.core.now_ms(),
         )
         check_path_properties(meta["properties"], location)
         return meta
@@ -164,29 +169,21 @@ class Tables:
         """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
         stored = self.write_first(slot, meta)
         table_uuid = meta["table-uuid"]
-        for _ in range(CREATE_ATTEMPTS_MAX):
-            part = ParticipantChange(
-                key=slot.key,
-                held=held,
-                base=held.value if held is not None else blank(slot, self._core.new_uuid()),
-                then=placed(table_uuid, stored.location),
-            )
-            done = self._transactions.run(
-                [part], repeat=repeat, confirm=lambda: self.confirm_new(slot, table_uuid)
+        for _ in self.core.patience.attempts(CREATE_ATTEMPTS_MAX):
+            done = self.transactions.run(
+                [pointer_change(slot, held, placed(table_uuid, stored.location))],
+                repeat=repeat,
+                confirm=lambda: self.confirm_new(slot, table_uuid),
             )
             if done is not None:
                 self.remember(done)
                 return stored
-            held = self._transactions.read_to_write(slot.key, Pointer.load)
+            held = self.transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and held.value.live:
-                if self._core.repeated(held.value.memory, repeat):
+                if self.core.repeated(held.value.memory, repeat):
                     return self.current(held)
                 raise taken(slot)
-        raise ConflictError(
-            f"Cannot create {slot.text}: others worked on that name {CREATE_ATTEMPTS_MAX} times meanwhile; "
-            "try again",
-            table=slot.text,
-        )
+        raise lost(f"the create of table {slot.text}", CREATE_ATTEMPTS_MAX)
 
     def write_first(self, slot: TableIdentifier, meta: Json) -> Metadata:
         """Store the first metadata of a table.
@@ -197,7 +194,7 @@ class Tables:
         # The first file's name is fixed by the location, so only one writer can create it (I7).
         location = f"{meta['location']}/metadata/00000-{meta['table-uuid']}.metadata.json"
         try:
-            return self._core.write_metadata(location, meta)
+            return self.core.write_metadata(location, meta)
         except ConflictError as e:
             raise ConflictError(
                 f"Cannot create {slot.text}: the location {meta['location']} was used before and locations "
@@ -212,8 +209,8 @@ class Tables:
             NoSuchNamespaceError: the namespace was dropped.
             ConflictError: the table was registered under a name in the meantime.
         """
-        self._namespaces.enter(slot.namespace)
-        if self._core.register.read(claim_key(table_uuid)) is not None:
+        self.namespaces.enter(slot.namespace)
+        if self.core.register.read(claim_key(table_uuid)) is not None:
             raise ConflictError(
                 f"Cannot create {slot.text}: the table {table_uuid} was registered meanwhile; begin the "
                 "create again",
@@ -225,8 +222,8 @@ class Tables:
     def commit(
         self,
         slot: TableIdentifier,
-        requirements: Sequence[Json],
-        updates: Sequence[Json],
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
         *,
         repeat: IdempotencyKey | None = None,
     ) -> Metadata:
@@ -249,8 +246,8 @@ class Tables:
         """
         if is_create(requirements):
             return self._commit_create(slot, requirements, updates, repeat)
-        with self._core.turn(slot.key):
-            held = self._core.known(slot.key)
+        with self.core.turn(slot.key):
+            held = self.core.known(slot.key)
             if held is not None and held.value.live and held.value.intent is None:
                 # A cached base may be stale. A successful swap proves that it was current; any other result,
                 # an error or "nothing to do", is decided on the stored pointer instead.
@@ -262,8 +259,8 @@ class Tables:
                     done = None
                 if done is not None:
                     return done
-            for _ in range(COMMIT_ATTEMPTS_MAX):
-                held = self._transactions.read_to_write(slot.key, Pointer.load)
+            for _ in self.core.patience.attempts(COMMIT_ATTEMPTS_MAX):
+                held = self.transactions.read_to_write(slot.key, Pointer.load)
                 moved = self._moved(held, updates, repeat)
                 if moved is not None:
                     return moved
@@ -271,14 +268,10 @@ class Tables:
                 done = self._attempt(slot, held, requirements, updates, repeat)
                 if done is not None:
                     return done
-        raise ConflictError(
-            f"Cannot commit to {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; refresh "
-            "and try again",
-            table=slot.text,
-        )
+        raise lost(f"the commit to {slot.text}", COMMIT_ATTEMPTS_MAX)
 
     def _moved(
-        self, held: Versioned[Pointer] | None, updates: Sequence[Json], repeat: IdempotencyKey | None
+        self, held: Versioned[Pointer] | None, updates: Sequence[TableUpdate], repeat: IdempotencyKey | None
     ) -> Metadata | None:
         """Return the table's metadata if this commit was carried out before the table was renamed; else None.
 
@@ -290,8 +283,8 @@ class Tables:
             if held is None or held.value.live or held.value.moved is None:
                 return None
             *levels, name = held.value.moved
-            remembered = remembered or self._core.repeated(held.value.memory, repeat)
-            after = self._transactions.read(pointer_key(levels, name), Pointer.load)
+            remembered = remembered or self.core.repeated(held.value.memory, repeat)
+            after = self.transactions.read(pointer_key(levels, name), Pointer.load)
             if after is None or after.value.uuid != held.value.uuid:
                 return None
             if after.value.live:
@@ -304,8 +297,8 @@ class Tables:
         self,
         slot: TableIdentifier,
         held: Versioned[Pointer],
-        requirements: Sequence[Json],
-        updates: Sequence[Json],
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
         repeat: IdempotencyKey | None,
         *,
         must_swap: bool = False,
@@ -320,17 +313,17 @@ class Tables:
             repeat: the request's idempotency key.
             must_swap: accept only a successful swap, because `held` comes from the cache.
         """
-        if self._core.repeated(held.value.memory, repeat):
+        if self.core.repeated(held.value.memory, repeat):
             return None if must_swap else self.current(held)
         base = self.current(held)
         if table_metadata.already_applied(updates, base.parsed):
             return None if must_swap else base
-        now_ms = self._core.now_ms()
+        now_ms = self.core.now_ms()
         try:
             table_metadata.check_requirements(requirements, base.parsed)
             meta = table_metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
         except ConflictError as e:
-            if not must_swap and repeat is None and check_not_lost(self._core, slot, updates, base, e):
+            if not must_swap and repeat is None and check_not_lost(self.core, slot, updates, base, e):
                 return base
             raise
         if meta is None:
@@ -339,41 +332,20 @@ class Tables:
             stored = base
         else:
             check_locations(meta, base.parsed)
-            stored = self._core.write_metadata(self.next_location(base), meta)
-        nonce = self._core.new_uuid()
-        written, outcome = self._core.write(
-            slot.key,
-            held.value.next(
-                nonce=nonce,
-                now_ms=now_ms,
-                key=repeat.key if repeat else None,
-                what=repeat.what if repeat else None,
-                metadata=stored.location,
-            ),
-            over=held,
-        )
-        match outcome:
-            case Superseded():
-                self._core.cache.drop(slot.key)
-                return stored
-            case Committed(etag=etag):
-                self.remember({slot.key: Versioned(value=written, etag=etag)})
-                return stored
-            case Conflict():
-                self._core.cache.drop(slot.key)
-                return None
-            case Unknown(reason=reason):
-                self._core.cache.drop(slot.key)
-                raise OutcomeUnknownError(
-                    f"Cannot tell whether the commit to {slot.text} happened: {reason}; load the table and "
-                    "look for your snapshot, and delete nothing",
-                    table=slot.text,
-                )
+            stored = self.core.write_metadata(self.next_location(base), meta)
+        wanted = replace(held.value, metadata=stored.location).next(self.core.stamp(repeat))
+        written, outcome = self.core.write(slot.key, wanted, over=held)
+        if written is None:
+            self.core.cache.drop(slot.key)
+        else:
+            self.remember({slot.key: written})
+        look = "load the table and look for your snapshot, and delete nothing"
+        return stored if happened(outcome, f"the commit to {slot.text}", look=look) else None
 
     def remember(self, done: Mapping[str, Versioned[Pointer]]) -> None:
         """Cache pointers that were just written, for the next commit."""
         for key, held in done.items():
-            self._core.remember(key, held, POINTER_BYTES)
+            self.core.remember(key, held, POINTER_BYTES)
 
     def next_location(self, base: Metadata) -> str:
         """Return an unused location for the next metadata file."""
@@ -381,21 +353,21 @@ class Tables:
         # A registered file may have another name pattern; the uuid makes the next name unique anyway.
         number = name.split("-", 1)[0]
         version = int(number) + 1 if number.isascii() and number.isdigit() else 1
-        return f"{folder}/{version:05}-{self._core.new_uuid()}.metadata.json"
+        return f"{folder}/{version:05}-{self.core.new_uuid()}.metadata.json"
 
     def _commit_create(
         self,
         slot: TableIdentifier,
-        requirements: Sequence[Json],
-        updates: Sequence[Json],
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
         repeat: IdempotencyKey | None,
     ) -> Metadata:
         """Complete a staged create and return the table's metadata."""
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
-        self._namespaces.enter(slot.namespace)
-        held = self._transactions.read_to_write(slot.key, Pointer.load)
+        self.namespaces.enter(slot.namespace)
+        held = self.transactions.read_to_write(slot.key, Pointer.load)
         if held is not None:
-            if self._core.repeated(held.value.memory, repeat):
+            if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
             if held.value.live:
                 current = self.current(held)
@@ -405,7 +377,7 @@ class Tables:
                 ):
                     return current
                 raise created_meanwhile(slot)
-        meta = staged(requirements, updates, roots=self._core.roots, now_ms=self._core.now_ms())
+        meta = staged(requirements, updates, roots=self.core.roots, now_ms=self.core.now_ms())
         try:
             return self._create(slot, held, meta, repeat)
         except AlreadyExistsError as e:
@@ -421,35 +393,14 @@ class Tables:
             ConflictError: concurrent commits won every attempt.
             OutcomeUnknownError: the table may have been dropped.
         """
-        for _ in range(COMMIT_ATTEMPTS_MAX):
-            held = self._transactions.read_to_write(slot.key, Pointer.load)
-            if held is not None and self._core.repeated(held.value.memory, repeat):
-                return
-            held = self.there(slot, held)
-            _, outcome = self._core.write(
+        try:
+            self.core.update(
                 slot.key,
-                held.value.next(
-                    nonce=self._core.new_uuid(),
-                    now_ms=self._core.now_ms(),
-                    key=repeat.key if repeat else None,
-                    what=repeat.what if repeat else None,
-                    metadata=None,
-                    state=PointerState.DROPPED,
-                ),
-                over=held,
+                lambda: self.transactions.read_to_write(slot.key, Pointer.load),
+                lambda held: replace(self.there(slot, held).value, state=PointerState.DROPPED, metadata=None),
+                what=f"the drop of table {slot.text}",
+                attempts_max=COMMIT_ATTEMPTS_MAX,
+                repeat=repeat,
             )
-            self._core.cache.drop(slot.key)
-            match outcome:
-                case Committed():
-                    return
-                case Conflict():
-                    continue
-                case Unknown(reason=reason):
-                    raise OutcomeUnknownError(
-                        f"Cannot tell whether table {slot.text} was dropped: {reason}; load it and look",
-                        table=slot.text,
-                    )
-        raise ConflictError(
-            f"Cannot drop {slot.text}: others committed {COMMIT_ATTEMPTS_MAX} times meanwhile; try again",
-            table=slot.text,
-        )
+        finally:
+            self.core.cache.drop(slot.key)

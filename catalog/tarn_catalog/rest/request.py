@@ -145,7 +145,7 @@ def strings(value: Mapping[str, Any], name: str) -> dict[str, str]:
     return dict(found)
 
 
-def objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def objects(value: Mapping[str, Any], name: str) -> list[Any]:
     """Return a field that is a list of JSON objects; empty if it is absent.
 
     Raises:

@@ -5,13 +5,12 @@ pending -> committed | aborted. The swap to committed is the commit point (invar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, ClassVar
 
-import orjson
-
-from tarn.core.errors import CorruptStateError
-from tarn_catalog.state.pointer import FORMAT, parse
+from tarn_catalog.state.value import RegisterValue, Rule
 
 
 class RecordState(StrEnum):
@@ -23,60 +22,59 @@ class RecordState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A transaction record.
+class Record(RegisterValue):
+    """A transaction record; its uuid is that of the transaction.
 
     Stored as a JSON object with `format`, `transaction`, `state`, `keys`, `at-ms` and `nonce`.
 
     Attributes:
-        uuid: the transaction's uuid.
         state: the decision.
         keys: the keys of the participating objects, in order.
         at_ms: start of the transaction, milliseconds since the epoch.
-        nonce: makes the bytes unique.
     """
 
-    uuid: str
+    NOUN: ClassVar[str] = "record"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        (
+            "only its state changes",
+            lambda before, after: replace(before, state=after.state, nonce=after.nonce) == after,
+        ),
+        (
+            "it begins pending, the next value decides",
+            lambda before, after: (not before.nonce) == (after.state is RecordState.PENDING),
+        ),
+        ("a decision is final", lambda before, _: before.state is RecordState.PENDING),
+    )
+
     state: RecordState = RecordState.PENDING
     keys: tuple[str, ...]
     at_ms: int
-    nonce: str
 
-    def decided(self, state: RecordState, *, nonce: str) -> Record:
-        """Return the final value of a pending record."""
-        assert self.state is RecordState.PENDING, self
-        assert state is not RecordState.PENDING, state
-        return replace(self, state=state, nonce=nonce)
+    def before_first(self) -> Record:
+        """See `RegisterValue`."""
+        return replace(self, state=RecordState.PENDING, nonce="")
 
-    def dump(self) -> bytes:
-        """Return the stored JSON."""
-        return orjson.dumps(
-            {
-                "format": FORMAT,
-                "transaction": self.uuid,
-                "state": self.state.value,
-                "keys": self.keys,
-                "at-ms": self.at_ms,
-                "nonce": self.nonce,
-            }
+    def is_in(self, found: Record) -> bool:
+        """See `RegisterValue`."""
+        return found.uuid == self.uuid and self.state in (RecordState.PENDING, found.state)
+
+    def to_json(self) -> dict[str, Any]:
+        """See `RegisterValue`."""
+        return {
+            "transaction": self.uuid,
+            "state": self.state.value,
+            "keys": self.keys,
+            "at-ms": self.at_ms,
+            "nonce": self.nonce,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Record:
+        """See `RegisterValue`."""
+        return Record(
+            uuid=value["transaction"],
+            state=RecordState(value["state"]),
+            keys=tuple(value["keys"]),
+            at_ms=value["at-ms"],
+            nonce=value["nonce"],
         )
-
-    @staticmethod
-    def load(data: bytes, key: str) -> Record:
-        """Parse the JSON stored under `key`.
-
-        Raises:
-            UnavailableError: the value's format version is unknown.
-            CorruptStateError: the value is not a valid record.
-        """
-        value = parse(data, key)
-        try:
-            return Record(
-                uuid=value["transaction"],
-                state=RecordState(value["state"]),
-                keys=tuple(value["keys"]),
-                at_ms=value["at-ms"],
-                nonce=value["nonce"],
-            )
-        except (KeyError, TypeError, ValueError) as e:
-            raise CorruptStateError(f"{key} is no record: {e!r}; restore it from a backup", key=key) from e

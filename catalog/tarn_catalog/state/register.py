@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tarn.adapters.store import (
@@ -22,7 +22,7 @@ from tarn.adapters.store import (
     StoreOutcomeUnknownError,
     StoreRefusedError,
 )
-from tarn.core.errors import ConflictError, UnavailableError
+from tarn.core.errors import ConflictError, OutcomeUnknownError, UnavailableError
 from tarn.core.outcome import Committed, Conflict, Outcome, Unknown
 
 IsMine = Callable[[bytes], bool | None]
@@ -56,10 +56,21 @@ class RetryPolicy:
     sleep: Callable[[float], None] = field(default=time.sleep)
     chance: Callable[[], float] = field(default=random.random)
 
-    def pause(self, attempt: int) -> None:
-        """Back off after attempt number `attempt` (counted from 1)."""
-        longest_ms = min(self.wait_ms_max, self.wait_ms * 2 ** (attempt - 1))
-        self.sleep(longest_ms * (0.5 + 0.5 * self.chance()) / 1000)
+    def attempts(self, attempts_max: int) -> Iterator[int]:
+        """Yield the numbers of the attempts, from 1; pause before each but the first."""
+        for attempt in range(1, attempts_max + 1):
+            if attempt > 1:
+                longest_ms = min(self.wait_ms_max, self.wait_ms * 2 ** (attempt - 2))
+                self.sleep(longest_ms * (0.5 + 0.5 * self.chance()) / 1000)
+            yield attempt
+
+    def resends(self) -> Iterator[int]:
+        """Yield the numbers of the attempts to send the same bytes: as `attempts`, until the deadline."""
+        started = self.clock()
+        for attempt in self.attempts(self.attempts_max):
+            yield attempt
+            if (self.clock() - started) * 1000 > self.deadline_ms:
+                return
 
 
 class Register:
@@ -103,16 +114,9 @@ class Register:
         return self._write(key, data, if_match=if_match, is_mine=is_mine)
 
     def _write(self, key: str, data: bytes, *, if_match: str | None, is_mine: IsMine) -> Outcome:
-        patience = self._patience
-        started = patience.clock()
         ambiguous = False
         reason = ""
-        for attempt in range(1, patience.attempts_max + 1):
-            late = (patience.clock() - started) * 1000 > patience.deadline_ms
-            if attempt > 1:
-                if late:
-                    break
-                patience.pause(attempt - 1)
+        for _ in self._patience.resends():
             try:
                 etag = self._store.put(key, data, if_absent=if_match is None, if_match=if_match)
                 return Committed(etag=etag)
@@ -138,8 +142,8 @@ class Register:
             seen = self._look(key, data, if_match=if_match, is_mine=is_mine)
             return Unknown(reason=reason) if seen is None or isinstance(seen, Unlooked) else seen
         raise UnavailableError(
-            f"could not write {key}: refused {patience.attempts_max} times although nothing was in the way "
-            f"({reason}); nothing was changed, try again",
+            f"could not write {key}: refused {self._patience.attempts_max} times although its precondition "
+            f"held ({reason}); nothing was changed, try again",
             key=key,
         )
 
@@ -176,6 +180,24 @@ class Unlooked:
     reason: str
 
 
+def happened(outcome: Outcome, what: str, *, look: str = "load it and look") -> bool:
+    """Return whether a write was committed; False on a conflict.
+
+    Args:
+        outcome: the outcome of the write.
+        what: what the write does, such as "the drop of table a.b", for the message.
+        look: what to do if the outcome is unknown, for the message.
+
+    Raises:
+        OutcomeUnknownError: the write may have happened.
+    """
+    if isinstance(outcome, Unknown):
+        raise OutcomeUnknownError(
+            f"Cannot tell whether {what} happened: {outcome.reason}; {look}", change=what
+        )
+    return isinstance(outcome, Committed)
+
+
 def write_once(store: ObjectStore, key: str, data: bytes, *, patience: RetryPolicy) -> None:
     """Write an immutable object; a repeated write of the same bytes succeeds.
 
@@ -191,12 +213,7 @@ def write_once(store: ObjectStore, key: str, data: bytes, *, patience: RetryPoli
         StoreDeniedError: the store denies the write.
     """
     reason = ""
-    started = patience.clock()
-    for attempt in range(1, patience.attempts_max + 1):
-        if attempt > 1:
-            if (patience.clock() - started) * 1000 > patience.deadline_ms:
-                break
-            patience.pause(attempt - 1)
+    for _ in patience.resends():
         try:
             store.put(key, data, if_absent=True)
         except StoreRefusedError as e:

@@ -7,7 +7,7 @@ LSM tree). Keys expire by time only, never by count.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,7 +115,7 @@ class RequestHistory:
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> RequestHistory:
+    def from_json(value: Mapping[str, Any]) -> RequestHistory:
         """Parse the stored JSON fields."""
         return RequestHistory(
             inline=tuple(CompletedRequest.from_json(row) for row in value["recent"]),

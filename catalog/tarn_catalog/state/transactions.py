@@ -24,20 +24,20 @@ again, and a commit after it would succeed without any intents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
-from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
+from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.naming import transaction_key
-from tarn.core.outcome import Committed, Conflict, Unknown
+from tarn.core.outcome import Committed, Outcome, Unknown
 from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Versioned
-from tarn_catalog.state.pointer import Intent, Participant
 from tarn_catalog.state.record import Record, RecordState
-from tarn_catalog.state.register import Superseded
+from tarn_catalog.state.register import happened
+from tarn_catalog.state.value import Intent, Participant, WriteStamp
 
 log = structlog.get_logger()
 
@@ -45,6 +45,7 @@ INTENT_WAIT_MS = 2_000
 LOOK_EVERY_MS = 20
 SETTLE_MS_MAX = 30_000
 READ_ATTEMPTS_MAX = 20
+LOOK = "load what it names and look, and delete nothing"
 
 P = TypeVar("P", bound=Participant)
 
@@ -56,13 +57,13 @@ class ParticipantChange:
     Attributes:
         key: the object's key.
         held: the stored value, without an intent; None if there is none.
-        base: the value to build on: that of `held`, or an empty one.
+        blank: the value to build on if there is none.
         then: its fields once the transaction is committed, JSON.
     """
 
     key: str
     held: Versioned[Any] | None
-    base: Participant
+    blank: Participant
     then: Mapping[str, Any]
 
 
@@ -108,7 +109,7 @@ class Transactions:
         Raises:
             UnavailableError: the store did not answer, or the object changed on each of 20 reads.
         """
-        for _ in range(READ_ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(READ_ATTEMPTS_MAX):
             held = self._core.read(key, load, keep=True)
             if held is None or held.value.intent is None:
                 return held
@@ -131,13 +132,11 @@ class Transactions:
             if held is None or held.value.intent is None:
                 return held
             seen = self._judge(key, held)
-            if seen.verdict is Verdict.CHANGED:
-                continue
-            if seen.verdict is not Verdict.PENDING:
+            if seen.verdict in (Verdict.COMMITTED, Verdict.ABORTED):
                 return _settled(held, seen.verdict)
             # Progress by its owner changes the intent's or the record's etag and restarts the wait.
             now = held.etag, seen.record.etag if seen.record else None
-            if now != mark:
+            if now != mark or seen.verdict is Verdict.CHANGED:
                 mark, since = now, clock()
             elif (clock() - since) * 1000 >= self._intent_wait_ms:
                 self._abort(key, held, seen.record)
@@ -168,30 +167,18 @@ class Transactions:
         log.info("intent aborted", key=key)
         self._settle(key, held, committed=False)
 
-    def _decide(self, record: Versioned[Record], state: RecordState) -> Committed | Conflict | Unknown:
+    def _decide(self, record: Versioned[Record], state: RecordState) -> Outcome:
         """Swap a pending record to its final state."""
-        key = transaction_key(record.value.uuid)
-        value = record.value.decided(state, nonce=self._core.new_uuid())
-
-        def is_mine(data: bytes) -> bool:
-            return Record.load(data, key).state is state
-
-        return self._core.register.swap(key, value.dump(), if_match=record.etag, is_mine=is_mine)
+        wanted = replace(record.value, state=state, nonce=self._core.new_uuid())
+        _, outcome = self._core.write(transaction_key(record.value.uuid), wanted, over=record)
+        return outcome
 
     def _settle(
         self, key: str, held: Versioned[Any], *, committed: bool
-    ) -> tuple[Versioned[Any] | None, Committed | Conflict | Unknown]:
-        """Swap in the value with its intent applied or discarded.
-
-        Returns:
-            The stored value, None if not known, and the outcome of the swap.
-        """
-        value = held.value.settled(committed=committed)
-        wanted = value.touched(nonce=self._core.new_uuid(), now_ms=self._core.now_ms())
-        written, outcome = self._core.write(key, wanted, over=held)
-        if isinstance(outcome, Committed) and not isinstance(outcome, Superseded):
-            return Versioned(value=written, etag=outcome.etag), outcome
-        return None, outcome
+    ) -> tuple[Versioned[Any] | None, Outcome]:
+        """Swap in the value with its intent applied or discarded; return what `CatalogContext.write` does."""
+        wanted = held.value.settled(committed=committed).next(self._core.stamp())
+        return self._core.write(key, wanted, over=held)
 
     # -- beginning one
 
@@ -220,18 +207,18 @@ class Transactions:
         ordered = sorted(parts, key=lambda part: part.key)
         for part in ordered:
             self._core.cache.drop(part.key)
-        nonce, at_ms = self._core.new_uuid(), self._core.now_ms()
-        record = self._open(ordered, nonce, at_ms) if len(ordered) > 1 else None
+        stamp = self._core.stamp(repeat)
+        record = self._open(ordered, stamp) if len(ordered) > 1 else None
         taken: list[tuple[str, Versioned[Any]]] = []
         try:
             for part in ordered:
                 intent = Intent(
-                    record=transaction_key(nonce) if record else None,
-                    nonce=nonce,
+                    record=transaction_key(stamp.nonce) if record else None,
+                    nonce=stamp.nonce,
                     then=part.then,
-                    at_ms=at_ms,
-                    key=repeat.key if repeat else None,
-                    what=repeat.what if repeat else None,
+                    at_ms=stamp.at_ms,
+                    key=stamp.key,
+                    what=stamp.what,
                 )
                 held = self._take(part, intent)
                 if held is None:
@@ -244,7 +231,7 @@ class Transactions:
             raise
         return self._commit_alone(*taken[0]) if record is None else self._commit(record, taken)
 
-    def _open(self, parts: Sequence[ParticipantChange], nonce: str, at_ms: int) -> Versioned[Record]:
+    def _open(self, parts: Sequence[ParticipantChange], stamp: WriteStamp) -> Versioned[Record]:
         """Create the transaction record, pending.
 
         Raises:
@@ -252,13 +239,11 @@ class Transactions:
         """
         keys = tuple(part.key for part in parts)
         assert len(set(keys)) == len(keys), keys
-        value = Record(uuid=nonce, keys=keys, at_ms=at_ms, nonce=self._core.new_uuid())
-        key = transaction_key(nonce)
-        outcome = self._core.register.create(
-            key, value.dump(), is_mine=lambda data: Record.load(data, key).uuid == nonce
-        )
-        if isinstance(outcome, Committed) and not isinstance(outcome, Superseded):
-            return Versioned(value=value, etag=outcome.etag)
+        wanted = Record(uuid=stamp.nonce, keys=keys, at_ms=stamp.at_ms, nonce=self._core.new_uuid())
+        key = transaction_key(stamp.nonce)
+        record, _ = self._core.write(key, wanted, over=None)
+        if record is not None:
+            return record
         raise UnavailableError(
             f"could not begin a change of {', '.join(keys)}: no answer to the record {key}; nothing was "
             "changed, try again",
@@ -271,18 +256,15 @@ class Transactions:
         Raises:
             UnavailableError: the write may have happened; the transaction is to be aborted.
         """
-        wanted = part.base.touched(nonce=self._core.new_uuid(), now_ms=self._core.now_ms(), intent=intent)
+        base = part.held.value if part.held is not None else part.blank
+        wanted = replace(base, intent=intent).next(self._core.stamp())
         written, outcome = self._core.write(part.key, wanted, over=part.held)
-        match outcome:
-            case Superseded() | Conflict():
-                return None
-            case Committed(etag=etag):
-                return Versioned(value=written, etag=etag)
-            case Unknown(reason=reason):
-                # If the write lands after all, its intent names an aborted transaction.
-                raise UnavailableError(
-                    f"could not change {part.key}: {reason}; nothing was changed, try again", key=part.key
-                )
+        if isinstance(outcome, Unknown):
+            # If the write lands after all, its intent names an aborted transaction.
+            raise UnavailableError(
+                f"could not change {part.key}: {outcome.reason}; nothing was changed, try again", key=part.key
+            )
+        return written
 
     def _commit_alone(self, key: str, held: Versioned[Any]) -> Mapping[str, Versioned[Any]] | None:
         """Commit the change of one object by swapping in its next value."""
@@ -292,13 +274,9 @@ class Transactions:
             # Definitely not committed: roll back, so that other writers need not wait for the intent.
             self._quietly(lambda: self._settle(key, held, committed=False))
             raise
-        match outcome:
-            case Committed():
-                return {} if stored is None else {key: stored}
-            case Conflict():
-                return None
-            case Unknown(reason=reason):
-                raise _unknown([key], reason)
+        if not happened(outcome, f"the change of {key}", look=LOOK):
+            return None
+        return {} if stored is None else {key: stored}
 
     def _commit(
         self, record: Versioned[Record], taken: Sequence[tuple[str, Versioned[Any]]]
@@ -310,15 +288,11 @@ class Transactions:
             # Definitely not committed: roll back, so that other writers need not wait for the intent.
             self._quietly(lambda: self._decide(record, RecordState.ABORTED))
             raise
-        match outcome:
-            case Committed():
-                return self._finish(record, taken)
-            case Conflict():
-                for key, held in taken:
-                    self._quietly(partial(self._settle, key, held, committed=False))
-                return None
-            case Unknown(reason=reason):
-                raise _unknown(record.value.keys, reason)
+        if happened(outcome, f"the change of {', '.join(record.value.keys)}", look=LOOK):
+            return self._finish(record, taken)
+        for key, held in taken:
+            self._quietly(partial(self._settle, key, held, committed=False))
+        return None
 
     def _finish(
         self, record: Versioned[Record], taken: Sequence[tuple[str, Versioned[Any]]]
@@ -372,13 +346,4 @@ def _settled(held: Versioned[P], verdict: Verdict) -> Versioned[P]:
 def _restless(key: str) -> UnavailableError:
     return UnavailableError(
         f"could not read {key}: others are changing it and do not finish; try again", key=key
-    )
-
-
-def _unknown(keys: Iterable[str], reason: str) -> OutcomeUnknownError:
-    names = ", ".join(keys)
-    return OutcomeUnknownError(
-        f"Cannot tell whether the change of {names} happened: {reason}; load what it names and look, and "
-        "delete nothing",
-        keys=names,
     )

@@ -25,13 +25,15 @@ from tarn.core.errors import (
     TarnError,
     UnavailableError,
 )
-from tarn.core.naming import WarehouseLayout, namespace_key
+from tarn.core.naming import TRANSACTIONS_PREFIX, WarehouseLayout, namespace_key
+from tarn.core.outcome import Conflict, Outcome
 from tarn_catalog.operations import lost_commit
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.state.context import IdempotencyKey, KeyReusedError
-from tarn_catalog.state.pointer import NamespaceState, Pointer
+from tarn_catalog.state.namespace import NamespaceState
+from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
@@ -41,6 +43,9 @@ SLOT = TableIdentifier.of(("ns",), "t")
 NOW_MS = 1_795_000_000_000
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 NEW = CreateTableRequest(schema=SCHEMA, properties={})
+SECOND = TableIdentifier.of(("ns",), "second")
+FREE = TableIdentifier.of(("ns",), "free")
+LOCATION = ["set by the test"]
 
 
 class Time:
@@ -438,6 +443,71 @@ def test_a_drop_of_a_namespace_that_was_made_live_again_looks_anew(world: World)
     assert events == ["lost", "live again", "table"]
     assert other.namespaces.exists(("ns",))
     assert other.tables.exists(SLOT)
+
+
+SET = [{"action": "set-properties", "updates": {"a": "1"}}]
+# What is changed, how often it is tried, and the operation.
+CONTENDED: dict[str, tuple[int, Callable[[Catalog], object]]] = {
+    "create": (4, lambda catalog: catalog.tables.create(FREE, NEW)),
+    "commit": (16, lambda catalog: catalog.tables.commit(SLOT, [], SET)),
+    "drop": (16, lambda catalog: catalog.tables.drop(SLOT)),
+    "rename": (16, lambda catalog: catalog.names.rename(SLOT, FREE)),
+    "register": (16, lambda catalog: catalog.names.register(SLOT, LOCATION[0], overwrite=True)),
+    "purge": (16, lambda catalog: catalog.names.purge(SLOT)),
+    "several tables": (
+        16,
+        lambda catalog: catalog.together.commit(
+            [Change(slot=slot, requirements=[], updates=SET) for slot in (SLOT, SECOND)]
+        ),
+    ),
+    "create namespace": (10, lambda catalog: catalog.namespaces.create(("new",), {})),
+    "create nested namespace": (10, lambda catalog: catalog.namespaces.create(("ns", "below"), {})),
+    "change namespace": (
+        10,
+        lambda catalog: catalog.namespaces.update(("ns",), updates={"a": "1"}, removals=[]),
+    ),
+    "drop namespace": (10, lambda catalog: catalog.namespaces.drop(("empty",))),
+}
+
+
+@pytest.mark.parametrize("operation", CONTENDED)
+def test_an_operation_that_others_always_outrun_pauses_between_its_attempts(
+    world: World, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    world.table()
+    world.catalog.tables.create(SECOND, NEW)
+    world.catalog.namespaces.create(("empty",), {})
+    monkeypatch.setattr(f"{__name__}.LOCATION", [world.catalog.tables.load(SLOT).location])
+    events: list[str] = []
+    waits_s: list[float] = []
+
+    def sleep(wait_s: float) -> None:
+        events.append("pause")
+        waits_s.append(wait_s)
+
+    slow = Catalog(world.store, ROOTS, patience=RetryPolicy(sleep=sleep, clock=lambda: 0.0))
+    register = slow.core.register
+    create, swap = register.create, register.swap
+
+    def outrun(write: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        def put(key: str, data: bytes, **how: Any) -> Outcome:
+            if key.startswith(TRANSACTIONS_PREFIX):
+                return write(key, data, **how)
+            events.append("lost")
+            return Conflict(reason="another writer was first")
+
+        return put
+
+    monkeypatch.setattr(register, "create", outrun(create))
+    monkeypatch.setattr(register, "swap", outrun(swap))
+    before = world.memory.get(SLOT.key)
+    attempts, run = CONTENDED[operation]
+    with pytest.raises(ConflictError, match=rf"Cannot finish .* {attempts} times meanwhile; refresh"):
+        run(slow)
+    assert events == ["lost", *["pause", "lost"] * (attempts - 1)], "no attempt but the first is without"
+    longest_s = [min(1.0, 0.02 * 2**number) for number in range(attempts - 1)]
+    assert all(longest / 2 <= wait <= longest for wait, longest in zip(waits_s, longest_s, strict=True))
+    assert world.memory.get(SLOT.key) == before
 
 
 def test_create_and_drop_repeat_by_key(world: World) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tarn.adapters.store import MemoryStore
+from tarn.core.errors import ConflictError
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.state.register import RetryPolicy
@@ -48,6 +51,21 @@ def test_replicas_do_not_call_each_other_ill() -> None:
         thread.join()
     assert [problem for problem in problems if problem] == []
     assert len(problems) == 60
+
+
+def test_a_deep_check_that_another_replica_outran_pauses_before_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits_s: list[float] = []
+    catalog = Catalog(MemoryStore(), ROOTS, patience=RetryPolicy(sleep=waits_s.append))
+    assert catalog.health.deep() is None
+
+    def outrun(*_: object, **__: object) -> None:
+        raise ConflictError("others were first")
+
+    monkeypatch.setattr(catalog.tables, "commit", outrun)
+    assert catalog.health.deep() == "others were first"
+    assert len(waits_s) == 2
 
 
 def test_what_the_store_refuses_is_told() -> None:

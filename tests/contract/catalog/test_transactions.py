@@ -20,6 +20,7 @@ from tarn.core.errors import (
     NoSuchTableError,
     OutcomeUnknownError,
     TarnError,
+    UnavailableError,
 )
 from tarn.core.naming import (
     CLAIMS_PREFIX,
@@ -363,6 +364,41 @@ def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader(
     assert world.pointer(B).intent is not None, "nobody has come by there yet"
     healthy.tables.create(B, NEW)
     assert check(world.memory).keys() == {"ns.a", "two.b"}
+
+
+def test_an_object_that_changes_at_every_look_is_read_again_after_a_pause() -> None:
+    """Its record was deleted and it is replaced before each second read, so that nothing is decided."""
+    world = small_world()
+    world.catalog.tables.create(A, NEW)
+    steps = itertools.count(1)
+    world.store.plan = lambda _: Fault.CRASH if next(steps) == 9 else None
+    with pytest.raises(Crash):
+        world.another().names.rename(A, B)
+    (record,) = world.memory.list(TRANSACTIONS_PREFIX)
+    world.memory.delete(record.key)
+    looks: list[str] = []
+
+    def plan(op: Op) -> Fault | None:
+        if op.key == record.key:
+            looks.append(op.key)
+            stored = world.memory.get(A.key)
+            value = {**orjson.loads(stored.data), "nonce": f"n{len(looks)}"}
+            world.memory.put(A.key, orjson.dumps(value), if_match=stored.etag)
+        return None
+
+    world.store.plan = plan
+    seconds: list[float] = []
+    patient = Catalog(
+        world.store, ROOTS, patience=RetryPolicy(clock=lambda: sum(seconds), sleep=seconds.append)
+    )
+    with pytest.raises(UnavailableError, match="do not finish; try again"):
+        patient.tables.load(A)
+    assert (len(looks), len(seconds)) == (20, 19)
+    looks.clear()
+    seconds.clear()
+    with pytest.raises(UnavailableError, match="do not finish; try again"):
+        patient.tables.commit(A, *append(1, None, 1))
+    assert len(looks) == len(seconds) == pytest.approx(1500, abs=2), "30 s at one look every 20 ms"
 
 
 # -- many actors under faults

@@ -206,6 +206,21 @@ def test_no_attempt_starts_after_the_deadline() -> None:
     assert len([op for op in store.seen if op.kind == "put"]) < 8
 
 
+def test_every_attempt_but_the_first_pauses_with_jitter_up_to_a_limit() -> None:
+    clock = Clock()
+    draws = iter([0.0, 0.5, 0.999, 0.0, 0.0, 0.999])
+    patience = RetryPolicy(
+        sleep=clock.sleep, chance=lambda: next(draws), wait_ms=20, wait_ms_max=200, attempts_max=99
+    )
+    attempts = patience.attempts(7)
+    assert next(attempts) == 1
+    assert clock.waits_s == []
+    assert list(attempts) == [2, 3, 4, 5, 6, 7]
+    longest_ms = [20, 40, 80, 160, 200, 200]
+    share = [0.5, 0.75, 0.9995, 0.5, 0.5, 0.9995]
+    assert clock.waits_s == pytest.approx([ms * f / 1000 for ms, f in zip(longest_ms, share, strict=True)])
+
+
 FAULTS = [None, *ANSWERS]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tarn.core.errors import ConflictError, InvalidError, TarnError
-from tarn_catalog.metadata import table_metadata
+from tarn_catalog.metadata import table_metadata, types
+from tarn_catalog.metadata import updates as table_updates
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
 NOW_MS = 1_795_000_000_000
@@ -681,3 +682,12 @@ def test_lists_nested_without_end_are_refused() -> None:
         table(
             schema={"type": "struct", "fields": [{"id": 999, "name": "a", "type": kind, "required": False}]}
         )
+
+
+def test_every_update_and_every_requirement_has_a_type() -> None:
+    def names(union: Any, field: str) -> list[str]:
+        return sorted(get_args(get_type_hints(shape)[field])[0] for shape in get_args(union))
+
+    assert names(types.TableUpdate, "action") == sorted(table_updates._UPDATES)
+    others = ("assert-create", "assert-table-uuid", "assert-ref-snapshot-id")
+    assert names(types.TableRequirement, "type") == sorted((*others, *table_metadata._EQUALITIES))

@@ -1,0 +1,176 @@
+"""Rules that every write of a register value must keep; each case breaks one rule and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.naming import WarehouseLayout
+from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed
+from tarn_catalog.state.claim import Claim
+from tarn_catalog.state.context import CatalogContext
+from tarn_catalog.state.namespace import Namespace, NamespaceState
+from tarn_catalog.state.pointer import Pointer, PointerState
+from tarn_catalog.state.record import Record, RecordState
+from tarn_catalog.state.request_history import Page, RequestHistory
+from tarn_catalog.state.value import Intent, RegisterValue, WriteStamp
+
+FIRST = WriteStamp(nonce="n1", at_ms=1)
+SECOND = WriteStamp(nonce="n2", at_ms=2, key="k", what="commit:1")
+THIRD = WriteStamp(nonce="n3", at_ms=3)
+
+BLANK = Pointer.blank(("ns",), "t")
+LIVE = replace(BLANK, state=PointerState.LIVE, uuid="u", metadata="s3://m1").next(FIRST)
+TOMBSTONE = replace(LIVE, state=PointerState.DROPPED, metadata=None).next(SECOND)
+MOVE = Intent(record="r", nonce="tx", at_ms=2, then=gone("u", moved=TableIdentifier.of(("ns",), "other")))
+MOVING = replace(LIVE, intent=MOVE).next(SECOND)
+
+THERE = replace(Namespace.blank(("ns",)), state=NamespaceState.LIVE, uuid="u").next(FIRST)
+DROPPING = replace(THERE, state=NamespaceState.DROPPING).next(SECOND)
+DROPPED = replace(DROPPING, state=NamespaceState.DROPPED).next(THIRD)
+NESTED = Namespace.blank(("ns", "below"))
+MAKING = replace(NESTED, making=True).next(FIRST)
+
+CLAIM = Claim.blank("u")
+HELD = replace(CLAIM, holder="p").next(FIRST)
+PURGED = replace(CLAIM, purge={"name": "t"}).next(FIRST)
+
+PENDING = Record(uuid="x", keys=("a", "b"), at_ms=1, nonce="n1")
+COMMITTED = replace(PENDING, state=RecordState.COMMITTED, nonce="n2")
+
+# (the rule, the stored value or None, a value that must not replace it)
+BROKEN: tuple[tuple[str, RegisterValue | None, RegisterValue], ...] = (
+    ("the version grows by one", LIVE, replace(LIVE, version=2).next(SECOND)),
+    ("the version grows by one", DROPPING, replace(DROPPING, version=1).next(SECOND)),
+    ("the version grows by one", None, replace(CLAIM, version=1).next(FIRST)),
+    ("the history ends with the write itself", LIVE, replace(LIVE.next(SECOND), nonce="n9")),
+    ("the history only grows", LIVE, replace(LIVE, memory=RequestHistory()).next(SECOND)),
+    (
+        "the history only grows",
+        HELD,
+        replace(HELD, memory=replace(HELD.memory, pages=(Page(key="p", level=0, to_ms=1),))).next(SECOND),
+    ),
+    ("an intent changes nothing else", LIVE, replace(LIVE, intent=MOVE, metadata="s3://m2").next(SECOND)),
+    ("an intent changes nothing else", None, replace(CLAIM, intent=MOVE, holder="p").next(FIRST)),
+    (
+        "an intent is applied or discarded, with no other change",
+        MOVING,
+        replace(MOVING.settled(committed=True), moved=None).next(THIRD),
+    ),
+    (
+        "an intent is applied or discarded, with no other change",
+        MOVING,
+        replace(MOVING.settled(committed=False), metadata="s3://m2").next(THIRD),
+    ),
+    ("an intent is applied or discarded, with no other change", MOVING, MOVING.next(THIRD)),
+    ("kind, namespace and name never change", LIVE, replace(LIVE, kind="view").next(SECOND)),
+    ("kind, namespace and name never change", LIVE, replace(LIVE, namespace=("other",)).next(SECOND)),
+    ("kind, namespace and name never change", LIVE, replace(LIVE, name="other").next(SECOND)),
+    ("metadata is set exactly while live", LIVE, replace(LIVE, metadata=None).next(SECOND)),
+    ("metadata is set exactly while live", LIVE, replace(LIVE, state=PointerState.DROPPED).next(SECOND)),
+    (
+        "a live pointer has a table's uuid",
+        None,
+        replace(BLANK, state=PointerState.LIVE, metadata="s3://m1").next(FIRST),
+    ),
+    ("only a tombstone leads to a new name", LIVE, replace(LIVE, moved=("ns", "other")).next(SECOND)),
+    ("a live name gets another table by an intent only", LIVE, replace(LIVE, uuid="v").next(SECOND)),
+    ("its name never changes", THERE, replace(THERE, levels=("other",)).next(SECOND)),
+    (
+        "a drop goes from live by dropping to dropped",
+        THERE,
+        replace(THERE, state=NamespaceState.DROPPED).next(SECOND),
+    ),
+    (
+        "a drop goes from live by dropping to dropped",
+        DROPPED,
+        replace(DROPPED, state=NamespaceState.DROPPING, uuid="v").next(FIRST),
+    ),
+    ("a create assigns a uuid, nothing else does", THERE, replace(THERE, uuid="v").next(SECOND)),
+    (
+        "a create assigns a uuid, nothing else does",
+        DROPPED,
+        replace(DROPPED, state=NamespaceState.LIVE).next(FIRST),
+    ),
+    ("only a dropped namespace is being created", THERE, replace(THERE, making=True).next(SECOND)),
+    (
+        "a nested create is announced first",
+        None,
+        replace(NESTED, state=NamespaceState.LIVE, uuid="u").next(FIRST),
+    ),
+    ("its uuid never changes", HELD, replace(HELD, uuid="v").next(SECOND)),
+    ("a table has a holder or is purged", HELD, replace(HELD, purge={"name": "t"}).next(SECOND)),
+    ("a purge is never taken back", PURGED, replace(PURGED, purge=None).next(SECOND)),
+    ("a purge is never taken back", PURGED, replace(PURGED, purge={"name": "other"}).next(SECOND)),
+    ("only its state changes", PENDING, replace(COMMITTED, keys=("a",))),
+    ("only its state changes", PENDING, replace(COMMITTED, uuid="y")),
+    ("it begins pending, the next value decides", None, COMMITTED),
+    ("it begins pending, the next value decides", PENDING, replace(PENDING, nonce="n2")),
+    ("a decision is final", COMMITTED, replace(COMMITTED, state=RecordState.ABORTED, nonce="n3")),
+)
+KEPT: tuple[tuple[RegisterValue | None, RegisterValue], ...] = (
+    (None, LIVE),
+    (LIVE, replace(LIVE, metadata="s3://m2").next(SECOND)),
+    (LIVE, TOMBSTONE),
+    (LIVE, MOVING),
+    (MOVING, MOVING.settled(committed=True).next(THIRD)),
+    (MOVING, MOVING.settled(committed=False).next(THIRD)),
+    (None, replace(BLANK, intent=replace(MOVE, then=placed("v", "s3://v"))).next(FIRST)),
+    (TOMBSTONE, replace(TOMBSTONE, state=PointerState.LIVE, uuid="v", metadata="s3://v").next(THIRD)),
+    (None, THERE),
+    (THERE, replace(THERE, properties={"owner": "ops"}).next(SECOND)),
+    (THERE, DROPPING),
+    (DROPPING, DROPPING.next(THIRD)),
+    (DROPPING, replace(DROPPING, state=NamespaceState.LIVE).next(THIRD)),
+    (DROPPING, DROPPED),
+    (DROPPED, replace(DROPPED, state=NamespaceState.LIVE, uuid="v").next(FIRST)),
+    (None, MAKING),
+    (MAKING, replace(MAKING, making=False).next(SECOND)),
+    (MAKING, replace(MAKING, making=False, state=NamespaceState.LIVE, uuid="v").next(SECOND)),
+    (None, HELD),
+    (HELD, replace(HELD, holder=None, purge={"name": "t"}).next(SECOND)),
+    (None, PENDING),
+    (PENDING, COMMITTED),
+    (PENDING, replace(COMMITTED, state=RecordState.ABORTED)),
+)
+
+
+@pytest.mark.parametrize(("rule", "before", "after"), BROKEN)
+def test_a_value_that_breaks_one_rule_is_refused_with_it(
+    rule: str, before: RegisterValue | None, after: RegisterValue
+) -> None:
+    with pytest.raises(AssertionError) as refused:
+        after.check_follows(before, "the-key")
+    assert str(refused.value).startswith("the-key must not change from ")
+    assert str(refused.value).endswith(f": {rule}"), "this rule is broken and no other"
+
+
+@pytest.mark.parametrize(("before", "after"), KEPT)
+def test_what_the_operations_write_keeps_all_rules(
+    before: RegisterValue | None, after: RegisterValue
+) -> None:
+    after.check_follows(before, "the-key")
+
+
+def test_every_rule_has_a_case() -> None:
+    stated = {rule for cls in (Pointer, Namespace, Claim, Record) for rule, _ in cls.RULES}
+    assert stated == {rule for rule, _, _ in BROKEN}
+
+
+@pytest.mark.parametrize(("before", "after"), [(case[1], case[2]) for case in BROKEN])
+def test_the_one_write_stores_nothing_that_breaks_a_rule(
+    before: RegisterValue | None, after: RegisterValue
+) -> None:
+    store = MemoryStore()
+    context = CatalogContext(store, WarehouseLayout(base="s3://tarn"))
+    held: Any = None
+    if before is not None:
+        store.put("the-key", before.dump(), if_absent=True)
+        held = context.read("the-key", type(before).load)
+    with pytest.raises(AssertionError, match="the-key must not change"):
+        context.write("the-key", after, over=held)
+    stored = store.get("the-key")
+    assert (stored.data if stored else None) == (before.dump() if before else None)
