@@ -8,69 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from tarn.core.credentials import STORE_USERS
 from tarn.core.errors import InvalidError
-
-
-class Area(Enum):
-    """A part of the bucket with its own privileges."""
-
-    CATALOG = "catalog/*"
-    METADATA = "warehouse/*.metadata.json"
-    DATA = "the rest of warehouse/*"
-    HOLDS = "reaper/v1/holds/*"
-    MEASURED = "reaper/v1/measured/*"
-    REAPER = "the rest of reaper/*"
-
-
-class Action(Enum):
-    """An operation on an object or, for LIST, on the prefix that contains it."""
-
-    READ = "read"
-    WRITE = "write"
-    LIST = "list"
-    DELETE = "delete"
-
-
-_CLIENT: Mapping[Area, frozenset[Action]] = {
-    Area.CATALOG: frozenset(),
-    Area.METADATA: frozenset({Action.READ}),
-    Area.DATA: frozenset({Action.READ, Action.WRITE, Action.DELETE, Action.LIST}),
-}
-_EVERYTHING = frozenset(Action)
-
-_GIVEN: Mapping[str, Mapping[Area, frozenset[Action]]] = {
-    "catalog": {
-        Area.CATALOG: frozenset(Action),
-        Area.METADATA: frozenset({Action.READ, Action.WRITE}),
-        Area.DATA: frozenset({Action.READ, Action.LIST}),
-    },
-    "ingest": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.WRITE, Action.LIST})},
-    "spark": _CLIENT,
-    "trino": _CLIENT,
-    "cli": {**_CLIENT, Area.MEASURED: frozenset({Action.READ})},
-    "jupyter": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.LIST})},
-    "keeper": {
-        Area.CATALOG: frozenset({Action.READ, Action.LIST}),
-        Area.METADATA: frozenset({Action.READ}),
-        Area.DATA: frozenset({Action.READ, Action.LIST}),
-        Area.HOLDS: _EVERYTHING,
-    },
-    "reaper": {
-        Area.CATALOG: frozenset({Action.READ, Action.LIST}),
-        Area.METADATA: frozenset({Action.READ, Action.DELETE}),
-        Area.DATA: frozenset({Action.READ, Action.DELETE, Action.LIST}),
-        Area.HOLDS: _EVERYTHING,
-        Area.MEASURED: _EVERYTHING,
-        Area.REAPER: _EVERYTHING,
-    },
-}
+from tarn.core.services import SERVICES, Action, Area
 
 RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
-    user: {area: given.get(area, frozenset()) for area in Area} for user, given in _GIVEN.items()
+    user: {area: (SERVICES[user].store or {}).get(area, frozenset()) for area in Area} for user in STORE_USERS
 }
+"""Store user to its actions in every area."""
 
 ANONYMOUS = "anonymous"
 

@@ -20,6 +20,7 @@ from tarn.adapters.kafka_login import Login
 from tarn.cli.hostenv import host_env
 from tarn.core.credentials import UIDS, files_of
 from tarn.core.kafka_users import ADMIN, EVERYBODY, RIGHTS
+from tests.support import reference
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
@@ -127,28 +128,23 @@ def test_every_secret_volume_is_mounted_by_init_and_by_its_one_consumer_read_onl
         "kafka-data": {("kafka", "/data")},
         "notebooks-work": {("jupyter", "/notebooks/work")},
     }
-    listed = [name for row in table("Volumes") for name in row["volume"].split(", ")]
-    assert sorted(listed) == sorted(COMPOSE["volumes"])
+    *listed, secrets = [row["volume"] for row in table("Volumes")]
+    assert secrets.startswith("secrets-<consumer>, ")
+    assert sorted([*listed, *(f"secrets-{consumer}" for consumer in UIDS)]) == sorted(COMPOSE["volumes"])
 
 
 def test_every_consumer_holds_the_secrets_of_the_table_and_no_other():
-    rows = table("Secrets")
-    held: dict[str, set[str]] = {consumer: set() for consumer in UIDS}
-    for row in rows:
-        files = re.match(r"[\w., ]+", row.pop("file"))
-        assert files
-        for consumer, mark in row.items():
-            assert mark in ("x", ""), row
-            if mark:
-                held[consumer] |= {name.strip() for name in files[0].split(",")}
+    held = reference.secrets()
     assert held == {consumer: set(files_of(consumer)) for consumer in UIDS}
+    explained = {name for row in reference.table("Secrets", "file") for name in reference.words(row["file"])}
+    assert explained == set().union(*held.values())
 
 
 def test_every_user_of_kafka_has_the_rights_of_the_table_and_no_other():
     rows = table("Kafka's users and what they may do")
     admin, *found = [(r["user"], r["resource"], r["names"], r["may"]) for r in rows]
     assert admin[0] == ADMIN
-    assert found == [
+    assert sorted(found) == sorted(
         (
             "everybody" if user == EVERYBODY else user,
             right.resource,
@@ -157,7 +153,7 @@ def test_every_user_of_kafka_has_the_rights_of_the_table_and_no_other():
         )
         for user, rights in RIGHTS.items()
         for right in rights
-    ]
+    )
 
 
 def documented() -> set[str]:
