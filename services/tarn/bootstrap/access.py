@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tarn.core.credentials import STORE_USERS
-from tarn.core.errors import InvalidError
 from tarn.core.services import SERVICES, Action, Area
 
 RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
@@ -76,34 +75,3 @@ def trials(run_id: str) -> tuple[Trial, ...]:
         if user != "catalog":
             found.append(Trial(user=user, action=Action.LIST, key="", allowed=False))
     return tuple(found)
-
-
-def for_bucket(policy: Mapping[str, object], bucket: str) -> dict[str, object]:
-    """Return a policy written for the bucket `tarn` as one for another bucket; never wider.
-
-    Raises:
-        InvalidError: a statement names a resource outside the bucket `tarn`.
-    """
-    statements = policy.get("Statement")
-    if not isinstance(statements, list) or not statements:
-        raise InvalidError("the policy has no list of statements under 'Statement'; see minio/policies")
-    return {**policy, "Statement": [_statement_for(statement, bucket) for statement in statements]}
-
-
-def _statement_for(statement: object, bucket: str) -> dict[str, object]:
-    if not isinstance(statement, dict):
-        raise InvalidError(f"a policy statement is {statement!r}, not an object; see minio/policies")
-    resources = statement.get("Resource")
-    listed = [resources] if isinstance(resources, str) else resources
-    if not isinstance(listed, list) or not listed:
-        raise InvalidError(f"statement {statement.get('Sid')!r} names no Resource; see minio/policies")
-    return {**statement, "Resource": [_resource_for(resource, bucket) for resource in listed]}
-
-
-def _resource_for(resource: object, bucket: str) -> str:
-    prefix = "arn:aws:s3:::tarn"
-    text = str(resource)
-    rest = text.removeprefix(prefix)
-    if rest == text or rest[:1] not in ("", "/"):
-        raise InvalidError(f"a policy names {text!r}; only {prefix} and {prefix}/… are allowed")
-    return f"arn:aws:s3:::{bucket}{rest}"
