@@ -254,7 +254,8 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
         for name, aim in AIM_MIB.items()
         if name in stages
     ]
-    left_out = ", ".join(f"`{name}`" for name in lifecycle.FULL_ONLY)
+    small = stages.get("small", {}).get("services", {})
+    left_out = ", ".join(f"`{name}`" for name in services if name not in (*small, lifecycle.REPLAY))
     return (
         "\n".join(rows)
         + "\n\nMedians, and in the last column the largest sample; a dash is a service that does not run "
