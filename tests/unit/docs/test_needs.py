@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tests.support.compose import COMPOSE, SERVICES
 from tests.support.needs import needs
 
-ROOT = Path(__file__).parents[3]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 ADDRESS = re.compile(r"(?:^|[/,])([a-z][a-z0-9-]*):(\d{2,5})\b")
 
 
