@@ -14,6 +14,15 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 LONG_RUNNING = tuple(name for name, service in SERVICES.items() if service.get("restart") == "unless-stopped")
 """Services that run until they are stopped, and are then healthy or not."""
 
+_ADDRESS = re.compile(r"(?:^|[/,])([a-z][a-z0-9-]*):(\d{2,5})\b")
+
+
+def addresses(service: str) -> set[str]:
+    """`service:port` of every other service that the settings of one name."""
+    values = " ".join(f",{value}" for value in SERVICES[service].get("environment", {}).values())
+    found = _ADDRESS.findall(values)
+    return {f"{host}:{port}" for host, port in found if host in SERVICES and host != service}
+
 
 def image_of(service: str) -> str:
     """The short name of a service's image, for example `services` for `tarn/services:<tag>`."""

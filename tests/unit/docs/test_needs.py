@@ -5,17 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.support.compose import COMPOSE, SERVICES
+from tests.support.compose import COMPOSE, SERVICES, addresses
 from tests.support.needs import needs
-
-ADDRESS = re.compile(r"(?:^|[/,])([a-z][a-z0-9-]*):(\d{2,5})\b")
-
-
-def addresses(service: str) -> set[str]:
-    """`service:port` of every other service that the settings of one name."""
-    values = " ".join(f",{value}" for value in SERVICES[service].get("environment", {}).values())
-    found = ADDRESS.findall(values)
-    return {f"{host}:{port}" for host, port in found if host in SERVICES and host != service}
 
 
 def networks(service: str) -> dict[str, Any]:
