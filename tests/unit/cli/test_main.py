@@ -225,7 +225,9 @@ def test_a_canary_that_does_not_arrive_exits_1_with_every_stage_in_json(monkeypa
 
     log = MemoryLog()
     readers = (MemoryReader("trino", [()]),)
-    monkeypatch.setattr(wiring, "flight", lambda s, limits, tell, told: flight(log=log, readers=readers))
+    monkeypatch.setattr(
+        wiring, "flight", lambda s, limits, tell, ready_names: flight(log=log, readers=readers)
+    )
     monkeypatch.setattr(wiring, "canary_row", lambda note: ROW)
     assert run("canary", "--json") == 1
     data = json.loads(capsys.readouterr().out)
@@ -241,7 +243,7 @@ def test_a_canary_that_does_not_arrive_exits_1_with_every_stage_in_json(monkeypa
 def test_a_canary_that_arrives_exits_0_and_prints_a_row_per_part(monkeypatch, capsys):
     from tests.unit.cli.test_canary import ROW, flight
 
-    monkeypatch.setattr(wiring, "flight", lambda s, limits, tell, told: flight(tell=tell))
+    monkeypatch.setattr(wiring, "flight", lambda s, limits, tell, ready_names: flight(tell=tell))
     monkeypatch.setattr(wiring, "canary_row", lambda note: ROW)
     assert run("canary") == 0
     captured = capsys.readouterr()
