@@ -1,7 +1,7 @@
 """Sets the broker's users and ACLs at every start: started by the entry point beside the broker.
 
-Passwords come from the secret files, so a renewed one is valid from the next start on; ACLs from the one
-table in `kafka_users.py`. Whatever is not in the table is removed. The operation is idempotent, so a log from
+Passwords come from the secret files, so a renewed one is valid from the next start on; ACLs from the table
+in `tarn.core.services`. Whatever is not in the table is removed. The operation is idempotent, so a log from
 before there were users gets them in the same way as a new one, and keeps its records.
 
 A file shows the progress to the health check: the broker is unhealthy until this is done. Removals come
@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = ["/opt/tarn", "/opt/tarn/lib"]
+sys.path[:0] = ["/opt/tarn/python", "/opt/tarn/lib"]
 
-from kafka_users import ADMIN, MECHANISM, USERS, Changes, Rule, changes  # noqa: E402
+from tarn.core.kafka_users import ADMIN, MECHANISM, USERS, Changes, Rule, changes  # noqa: E402
 
 LOCAL = ("127.0.0.1", 9095)
 TOLD = Path("/tmp/tarn-kafka-users.json")  # noqa: S108 - the container's own tmpfs

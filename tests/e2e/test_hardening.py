@@ -9,9 +9,9 @@ import pytest
 from tarn_host.stack import project
 
 from tarn.core.credentials import UIDS
+from tests.support import reference
 from tests.support.stack import LONG_RUNNING, Stack
 
-REFERENCE = (project.ROOT / "docs/reference.md").read_text(encoding="utf-8")
 EXTRA_CAPS = {"init": {"CHOWN", "FOWNER", "DAC_OVERRIDE"}}
 
 
@@ -65,15 +65,14 @@ def test_the_running_containers_are_as_the_file_says(stack: Stack) -> None:
 
 
 def test_users_are_those_of_the_reference(stack: Stack) -> None:
-    rows = re.findall(r"^\| (\w+) \| tarn/\w+ \| (\d+)", REFERENCE, re.MULTILINE)
-    wanted = {name: uid for name, uid in rows if name in LONG_RUNNING}
+    wanted = {name: uid for name, uid in reference.uids().items() if name in LONG_RUNNING}
     assert set(wanted) == set(LONG_RUNNING)
-    assert {name: stack.inside(name, "id", "-u").text.strip() for name in wanted} == wanted
+    assert {name: int(stack.inside(name, "id", "-u").text) for name in wanted} == wanted
 
 
 def test_ports_are_those_of_the_reference() -> None:
     text = project.COMPOSE_FILE.read_text(encoding="utf-8")
-    documented = {name: number for number, name in re.findall(r"(\d+) `(TARN_PORT_\w+)`", REFERENCE)}
+    documented = {name: number for number, name in re.findall(r"(\d+) `(TARN_PORT_\w+)`", reference.TEXT)}
     assert project.ports({}, text) == documented
 
 

@@ -196,11 +196,15 @@ KILLED = Fault(
 
 # Together, so that starts overlap and one pass also shows services whose dependencies are down too.
 # Services not in a group keep running: over all groups every service loses each of its dependencies once.
-GROUPS = (
+# A service that is named in no first group is in the second.
+FIRST = (
     (OUT_OF_MEMORY, ("minio", "spark", "ingest", "jupyter")),
-    (OUT_OF_MEMORY, ("kafka", "catalog", "trino", "pipeline", "reaper")),
     (KILLED, ("minio", "kafka", "trino", "jupyter")),
-    (KILLED, ("catalog", "spark", "ingest", "pipeline", "reaper")),
+)
+GROUPS = tuple(
+    (fault, group)
+    for fault, first in FIRST
+    for group in (first, tuple(name for name in LONG_RUNNING if name not in first))
 )
 FROZEN_WHILE_THE_STORE_IS_AWAY = ("kafka", "jupyter")
 FROZEN_TOGETHER = tuple(name for name in LONG_RUNNING if name not in FROZEN_WHILE_THE_STORE_IS_AWAY)

@@ -79,15 +79,18 @@ def switch_users(stack: Stack, verb: str, names: tuple[str, ...]) -> None:
 
 
 Fault = Callable[[Stack], AbstractContextManager[None]]
+STRUCK = ("minio", "catalog", "kafka", "ingest", "jupyter", "spark", "pipeline", "trino")
+OTHERS = tuple(name for name in LONG_RUNNING if name not in STRUCK)
+"""Services that no fault is made for, such as the reaper: they are frozen together with Spark."""
 FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
     "the store stands still": (lambda s: frozen_process(s, "minio"), ("minio", "catalog")),
     "broker and notebooks stand still": (
         lambda s: frozen_process(s, "kafka", "jupyter"),
         ("kafka", "ingest", "jupyter"),
     ),
-    "Spark and the reaper stand still": (
-        lambda s: frozen_process(s, "spark", "reaper"),
-        ("spark", "pipeline", "reaper"),
+    "Spark and the others stand still": (
+        lambda s: frozen_process(s, "spark", *OTHERS),
+        ("spark", "pipeline", *OTHERS),
     ),
     "the catalog stands still": (lambda s: frozen_container(s, "catalog"), ("spark", "trino", "ingest")),
     "store keys are revoked": (

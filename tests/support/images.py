@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-IMAGES = ("minio", "kafka", "trino", "spark", "catalog", "services", "jupyter")
+from tests.support.compose import SERVICES, image_of
+
+IMAGES = tuple(dict.fromkeys(image_of(service) for service in SERVICES))
 
 
 def tag() -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
-NONE = "\u2013"
+from tests.support.reference import table, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +29,13 @@ class Needs:
 
 def needs() -> dict[str, Needs]:
     """Service -> what it uses and where it is reached itself."""
-    section = REFERENCE.read_text(encoding="utf-8").partition("## Who uses whom")[2].partition("\n## ")[0]
-    found = {}
-    for line in re.findall(r"^\| (?!service|---)(.*) \|$", section, re.MULTILINE):
-        if line.startswith("---"):
-            continue
-        name, uses, network, ports = (cell.strip() for cell in line.split("|"))
-        found[name] = Needs(
-            uses=frozenset(() if uses == NONE else uses.split(", ")),
-            network="" if network == NONE else network,
-            ports=frozenset(() if ports == NONE else (int(port) for port in ports.split(", "))),
+    found = {
+        row["service"]: Needs(
+            uses=frozenset(words(row["uses"])),
+            network="".join(words(row["reached in"])),
+            ports=frozenset(int(port) for port in words(row["at"])),
         )
+        for row in table("Who uses whom")
+    }
     assert len(found) > 5, "the table `Who uses whom` is not in docs/reference.md"
     return found

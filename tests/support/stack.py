@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from tarn_host.stack import lifecycle, project
 
+from tests.support.compose import LONG_RUNNING
 from tests.support.containers import LogKeeper, artifacts
 
 T = TypeVar("T")
@@ -26,8 +27,6 @@ PORTS_FILE = project.STATE_DIR / "test-ports.json"
 UP_TIMEOUT_S = 900
 FAULT_ECHO_S = 20
 HEALTHY_WITHIN_S = 180
-LONG_RUNNING = ("minio", "catalog", "kafka", "spark", "trino", "ingest", "pipeline", "jupyter", "reaper")
-PROFILES = ("--profile", "tools", "--profile", "demo")
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
 
 
@@ -122,7 +121,7 @@ class Stack:
     def config(self) -> dict[str, Any]:
         """The compose file as resolved by Compose, all profiles included."""
         done = subprocess.run(
-            ["docker", "compose", *PROFILES, "config", "--format", "json"],
+            ["docker", "compose", *lifecycle.PROFILES, "config", "--format", "json"],
             capture_output=True,
             check=True,
             timeout=60,
@@ -243,7 +242,7 @@ class Stack:
 
     def keep_logs(self, keeper: LogKeeper) -> None:
         """Save the log of every container; lines of provoked faults are left out of the error check."""
-        listed = self.compose(*PROFILES, "ps", "--all", "--format", "{{.Service}} {{.ID}}")
+        listed = self.compose(*lifecycle.PROFILES, "ps", "--all", "--format", "{{.Service}} {{.ID}}")
         for row in listed.text.splitlines():
             service, _, identity = row.partition(" ")
             if not identity or identity in self.seen:

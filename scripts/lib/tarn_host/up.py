@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with phases.phase("pipeline") as notes:
                     if plays:
                         lifecycle.start_replay(here)
-                    notes.append(lifecycle.start_last(here))
+                    notes.append(lifecycle.start_last(here, config))
             if plays:
                 with phases.phase("demo"):
                     demo(here)

@@ -8,69 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from tarn.core.credentials import STORE_USERS
-from tarn.core.errors import InvalidError
-
-
-class Area(Enum):
-    """A part of the bucket with its own privileges."""
-
-    CATALOG = "catalog/*"
-    METADATA = "warehouse/*.metadata.json"
-    DATA = "the rest of warehouse/*"
-    HOLDS = "reaper/v1/holds/*"
-    MEASURED = "reaper/v1/measured/*"
-    REAPER = "the rest of reaper/*"
-
-
-class Action(Enum):
-    """An operation on an object or, for LIST, on the prefix that contains it."""
-
-    READ = "read"
-    WRITE = "write"
-    LIST = "list"
-    DELETE = "delete"
-
-
-_CLIENT: Mapping[Area, frozenset[Action]] = {
-    Area.CATALOG: frozenset(),
-    Area.METADATA: frozenset({Action.READ}),
-    Area.DATA: frozenset({Action.READ, Action.WRITE, Action.DELETE, Action.LIST}),
-}
-_EVERYTHING = frozenset(Action)
-
-_GIVEN: Mapping[str, Mapping[Area, frozenset[Action]]] = {
-    "catalog": {
-        Area.CATALOG: frozenset(Action),
-        Area.METADATA: frozenset({Action.READ, Action.WRITE}),
-        Area.DATA: frozenset({Action.READ, Action.LIST}),
-    },
-    "ingest": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.WRITE, Action.LIST})},
-    "spark": _CLIENT,
-    "trino": _CLIENT,
-    "cli": {**_CLIENT, Area.MEASURED: frozenset({Action.READ})},
-    "jupyter": {**_CLIENT, Area.DATA: frozenset({Action.READ, Action.LIST})},
-    "keeper": {
-        Area.CATALOG: frozenset({Action.READ, Action.LIST}),
-        Area.METADATA: frozenset({Action.READ}),
-        Area.DATA: frozenset({Action.READ, Action.LIST}),
-        Area.HOLDS: _EVERYTHING,
-    },
-    "reaper": {
-        Area.CATALOG: frozenset({Action.READ, Action.LIST}),
-        Area.METADATA: frozenset({Action.READ, Action.DELETE}),
-        Area.DATA: frozenset({Action.READ, Action.DELETE, Action.LIST}),
-        Area.HOLDS: _EVERYTHING,
-        Area.MEASURED: _EVERYTHING,
-        Area.REAPER: _EVERYTHING,
-    },
-}
+from tarn.core.services import SERVICES, Action, Area
 
 RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
-    user: {area: given.get(area, frozenset()) for area in Area} for user, given in _GIVEN.items()
+    user: {area: (SERVICES[user].store or {}).get(area, frozenset()) for area in Area} for user in STORE_USERS
 }
+"""Store user to its actions in every area."""
 
 ANONYMOUS = "anonymous"
 
@@ -130,34 +75,3 @@ def trials(run_id: str) -> tuple[Trial, ...]:
         if user != "catalog":
             found.append(Trial(user=user, action=Action.LIST, key="", allowed=False))
     return tuple(found)
-
-
-def for_bucket(policy: Mapping[str, object], bucket: str) -> dict[str, object]:
-    """Return a policy written for the bucket `tarn` as one for another bucket; never wider.
-
-    Raises:
-        InvalidError: a statement names a resource outside the bucket `tarn`.
-    """
-    statements = policy.get("Statement")
-    if not isinstance(statements, list) or not statements:
-        raise InvalidError("the policy has no list of statements under 'Statement'; see minio/policies")
-    return {**policy, "Statement": [_statement_for(statement, bucket) for statement in statements]}
-
-
-def _statement_for(statement: object, bucket: str) -> dict[str, object]:
-    if not isinstance(statement, dict):
-        raise InvalidError(f"a policy statement is {statement!r}, not an object; see minio/policies")
-    resources = statement.get("Resource")
-    listed = [resources] if isinstance(resources, str) else resources
-    if not isinstance(listed, list) or not listed:
-        raise InvalidError(f"statement {statement.get('Sid')!r} names no Resource; see minio/policies")
-    return {**statement, "Resource": [_resource_for(resource, bucket) for resource in listed]}
-
-
-def _resource_for(resource: object, bucket: str) -> str:
-    prefix = "arn:aws:s3:::tarn"
-    text = str(resource)
-    rest = text.removeprefix(prefix)
-    if rest == text or rest[:1] not in ("", "/"):
-        raise InvalidError(f"a policy names {text!r}; only {prefix} and {prefix}/… are allowed")
-    return f"arn:aws:s3:::{bucket}{rest}"

@@ -13,9 +13,10 @@ from minio import Minio, MinioAdmin
 from minio.credentials.providers import StaticProvider
 from minio.error import InvalidResponseError, MinioAdminException, S3Error, ServerError
 
-from tarn.bootstrap.access import Action, Trial
+from tarn.bootstrap.access import Trial
 from tarn.core.credentials import StoreUser
 from tarn.core.errors import InvalidSettingError, TarnError, UnauthenticatedError, UnavailableError
+from tarn.core.services import Action
 
 CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 15.0

@@ -7,20 +7,19 @@ does not hold, 3 a store that did not answer in time, 4 a wrong root secret.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import structlog
 
 from tarn.adapters.service_settings import StoreSettings
-from tarn.bootstrap.access import ANONYMOUS, Trial, for_bucket, probe_keys, trials
+from tarn.bootstrap.access import ANONYMOUS, Trial, probe_keys, trials
 from tarn.bootstrap.log import configure
+from tarn.bootstrap.policies import policies
 from tarn.core.credentials import (
     ADDED_STORE_USERS_FILE,
     ROOT_FILES,
@@ -32,7 +31,6 @@ from tarn.core.credentials import (
 )
 from tarn.core.errors import (
     CorruptStateError,
-    InvalidError,
     TarnError,
     UnavailableError,
 )
@@ -127,29 +125,6 @@ def await_bucket(store: Store, log: structlog.typing.FilteringBoundLogger, clock
             clock.wait(WAIT_STEP_S)
 
 
-def load_policies(folder: Path, bucket: str) -> dict[str, dict[str, object]]:
-    """Return {user: policy}, read from `<folder>/<user>.json`, for this bucket.
-
-    Raises:
-        InvalidError: a file is missing or is not a policy for this bucket.
-    """
-    policies: dict[str, dict[str, object]] = {}
-    for user in STORE_USERS:
-        path = folder / f"{user}.json"
-        try:
-            policies[user] = for_bucket(json.loads(path.read_text(encoding="utf-8")), bucket)
-        except OSError as error:
-            raise InvalidError(
-                f"no policy for {user}: {path}: {error.strerror}; the image must hold minio/policies",
-                path=str(path),
-            ) from error
-        except (ValueError, AttributeError) as error:
-            raise InvalidError(f"{path} is not a JSON object: {error}", path=str(path)) from error
-        except InvalidError as error:
-            raise InvalidError(f"{path}: {error.message}", path=str(path)) from error
-    return policies
-
-
 def all_users(secrets: Mapping[str, str]) -> dict[str, StoreUser]:
     """Return {user: keys} of all of Tarn's store users; users known only to a later release are omitted.
 
@@ -169,7 +144,7 @@ def all_users(secrets: Mapping[str, str]) -> dict[str, StoreUser]:
 
 
 def set_up_users(
-    store: Store, users: Mapping[str, StoreUser], policies: Mapping[str, Mapping[str, object]]
+    store: Store, users: Mapping[str, StoreUser], wanted: Mapping[str, Mapping[str, object]]
 ) -> tuple[str, ...]:
     """Give the store exactly Tarn's users, each with exactly its own policy.
 
@@ -180,12 +155,12 @@ def set_up_users(
     Args:
         store: store administration.
         users: user to keys.
-        policies: user to policy.
+        wanted: user to policy.
 
     Returns:
         The changes made.
     """
-    for name, policy in policies.items():
+    for name, policy in wanted.items():
         store.put_policy(name, policy)
     changes: list[str] = []
     before = store.users()
@@ -246,20 +221,17 @@ def verify(store: Store, users: Mapping[str, StoreUser], run_id: str) -> int:
     if wrong:
         raise PolicyError(
             f"{len(wrong)} of {len(tried) + len(users)} trials went the wrong way: {'; '.join(wrong[:10])}. "
-            "Correct minio/policies (what must hold: docs/reference.md, Store users) and build again",
+            "Correct tarn.bootstrap.policies (what must hold: docs/reference.md, Store users), build again",
             wrong=wrong,
         )
     return len(tried) + len(users)
 
 
-def run(
-    settings: Settings, policies_dir: Path, log: structlog.typing.FilteringBoundLogger, clock: Clock
-) -> None:
+def run(settings: Settings, log: structlog.typing.FilteringBoundLogger, clock: Clock) -> None:
     """Prepare the store.
 
     Args:
         settings: settings of the job.
-        policies_dir: folder of the policies.
         log: logger.
         clock: time.
 
@@ -271,14 +243,13 @@ def run(
     names = (*ROOT_FILES, STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
     secrets = {name: settings.secret(name) for name in names}
     users = all_users(secrets)
-    policies = load_policies(policies_dir, settings.bucket)
     root = StoreUser(access_key=secrets["root_user"], secret_key=secrets["root_password"])
     store = MinioStore(
         endpoint=settings.s3_endpoint, region=settings.region, bucket=settings.bucket, root=root
     )
     made = await_bucket(store, log, clock)
     log.info("bucket ready", bucket=settings.bucket, made=made)
-    for change in set_up_users(store, users, policies):
+    for change in set_up_users(store, users, policies(settings.bucket)):
         log.info("store user changed", what=change)
     start_s = clock.now_s()
     count = verify(store, users, uuid.uuid4().hex)
@@ -290,10 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False, prog="python -m tarn.bootstrap.store", description=__doc__
     )
-    parser.add_argument(
-        "--policies", type=Path, default=Path("/opt/tarn/policies"), help="folder with <user>.json"
-    )
-    options = parser.parse_args(argv)
+    parser.parse_args(argv)
     try:
         settings = Settings.read()
         log = configure("bootstrap", settings.log_level)
@@ -301,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bootstrap: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not there yet
         return exit_code(error)
     try:
-        run(settings, options.policies, log, Clock())
+        run(settings, log, Clock())
     except TarnError as error:
         log.error("store not prepared", reason=error.message, **error.fields)
         return exit_code(error)

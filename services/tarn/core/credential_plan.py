@@ -33,6 +33,7 @@ from tarn.core.credentials import (
     ACCESS_KEY_FILE,
     ADDED_STORE_USERS_FILE,
     CREDENTIAL_FILE,
+    JUPYTER_CLIENTS,
     JUPYTER_TOKEN_FILE,
     KAFKA_CLIENTS,
     KAFKA_PASSWORD_FILE,
@@ -110,8 +111,11 @@ def plan(volumes: Volumes, *, random_bytes: RandomBytes) -> tuple[SecretFile, ..
     writes += _plan_store_users(volumes, random_bytes, disagreements)
     writes += _plan_token_key(volumes, random_bytes)
     writes += _plan_principals(volumes, random_bytes, disagreements)
-    writes += _plan_jupyter_token(volumes, random_bytes, disagreements)
-    writes += _plan_spark_token(volumes, random_bytes, disagreements)
+    for owner, file, clients in (
+        ("jupyter", JUPYTER_TOKEN_FILE, JUPYTER_CLIENTS),
+        ("spark", SPARK_TOKEN_FILE, SPARK_CLIENTS),
+    ):
+        writes += _plan_token(owner, file, clients, volumes, random_bytes, disagreements)
     writes += _plan_kafka(volumes, random_bytes, disagreements)
     if disagreements:
         raise _contradiction(disagreements)
@@ -238,39 +242,28 @@ def _plan_principals(
     yield from handed_out
 
 
-def _plan_jupyter_token(
-    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
+def _plan_token(
+    owner: str,
+    file: str,
+    clients: tuple[str, ...],
+    volumes: Volumes,
+    random_bytes: RandomBytes,
+    disagreements: list[Disagreement],
 ) -> Iterator[SecretFile]:
-    truth, copy = (volumes[consumer].get(JUPYTER_TOKEN_FILE) for consumer in ("jupyter", "cli"))
-    if truth is not None and copy is not None and truth != copy:
-        disagreements.append(Disagreement(decides="jupyter", follows="cli", about=JUPYTER_TOKEN_FILE))
-        return
-    value = truth or copy or _secret(random_bytes)
-    if truth is None:
-        reason = "made" if copy is None else "taken back from cli"
-        yield SecretFile(consumer="jupyter", name=JUPYTER_TOKEN_FILE, content=value, reason=reason)
-    if copy is None:
-        yield SecretFile(consumer="cli", name=JUPYTER_TOKEN_FILE, content=value, reason="copied from jupyter")
-
-
-def _plan_spark_token(
-    volumes: Volumes, random_bytes: RandomBytes, disagreements: list[Disagreement]
-) -> Iterator[SecretFile]:
-    truth = volumes["spark"].get(SPARK_TOKEN_FILE)
-    copies = {consumer: volumes[consumer].get(SPARK_TOKEN_FILE) for consumer in SPARK_CLIENTS}
+    """A token that a service demands of its clients: its own volume is authoritative, theirs have copies."""
+    truth = volumes[owner].get(file)
+    copies = {consumer: volumes[consumer].get(file) for consumer in clients}
     holder = next((consumer for consumer, copy in copies.items() if copy is not None), None)
     value = truth or (copies[holder] if holder else None) or _secret(random_bytes)
     if truth is None:
         reason = f"taken back from {holder}" if holder else "made"
-        yield SecretFile(consumer="spark", name=SPARK_TOKEN_FILE, content=value, reason=reason)
+        yield SecretFile(consumer=owner, name=file, content=value, reason=reason)
     for consumer, copy in copies.items():
         if copy is None:
-            yield SecretFile(
-                consumer=consumer, name=SPARK_TOKEN_FILE, content=value, reason="copied from spark"
-            )
+            yield SecretFile(consumer=consumer, name=file, content=value, reason=f"copied from {owner}")
         elif copy != value:
-            decides = "spark" if truth is not None else str(holder)
-            disagreements.append(Disagreement(decides=decides, follows=consumer, about=SPARK_TOKEN_FILE))
+            decides = owner if truth is not None else str(holder)
+            disagreements.append(Disagreement(decides=decides, follows=consumer, about=file))
 
 
 def _plan_kafka(

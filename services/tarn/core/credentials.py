@@ -13,32 +13,21 @@ from dataclasses import dataclass, field
 from tarn.core.errors import InvalidError
 from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
 from tarn.core.kafka_users import USERS as KAFKA_USERS
+from tarn.core.services import SERVICES
 
-UIDS: Mapping[str, int] = {
-    "minio": 10001,
-    "bootstrap": 10008,
-    "catalog": 10005,
-    "kafka": 10002,
-    "spark": 10004,
-    "trino": 10003,
-    "ingest": 10006,
-    "pipeline": 10009,
-    "replay": 10010,
-    "cli": 10007,
-    "jupyter": 10011,
-    "keeper": 10012,
-    "reaper": 10013,
-}
+UIDS: Mapping[str, int] = {name: service.uid for name, service in SERVICES.items()}
 """Consumer to the uid (and gid) that may read its volume."""
 
-STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper", "reaper")
-ADDED_STORE_USERS = ("reaper",)
-"""Store users with a file of their own: an earlier release rejects a `store_users.json` that names users
-unknown to it, and a downgrade must remain possible."""
-PRINCIPALS = ("spark", "trino", "ingest", "cli", "jupyter")
-SPARK_CLIENTS = ("pipeline", "cli", "jupyter")
+STORE_USERS = tuple(name for name, service in SERVICES.items() if service.store is not None)
+FIRST_STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper")
+"""Store users that every release knows; this list never changes. All others are in a file of their own: a
+release rejects a `store_users.json` with users unknown to it, and a downgrade must remain possible."""
+PRINCIPALS = tuple(name for name, service in SERVICES.items() if "catalog" in service.credentials_for)
+SPARK_CLIENTS = tuple(name for name, service in SERVICES.items() if "spark" in service.credentials_for)
 """Consumers that have the token of Spark Connect, besides Spark itself."""
-KAFKA_CLIENTS = tuple(user for user in KAFKA_USERS if user in UIDS)
+JUPYTER_CLIENTS = tuple(name for name, service in SERVICES.items() if "jupyter" in service.credentials_for)
+"""Consumers that have the token of JupyterLab, besides JupyterLab itself."""
+KAFKA_CLIENTS = tuple(name for name, service in SERVICES.items() if service.kafka)
 """Consumers that log in to Kafka, each as a user of the same name."""
 
 ROOT_FILES = ("root_user", "root_password")
@@ -84,7 +73,7 @@ def files_of(consumer: str) -> tuple[str, ...]:
         names += (TOKEN_KEY_FILE, PRINCIPALS_FILE)
     if consumer in PRINCIPALS:
         names.append(CREDENTIAL_FILE)
-    if consumer in ("jupyter", "cli"):
+    if consumer == "jupyter" or consumer in JUPYTER_CLIENTS:
         names.append(JUPYTER_TOKEN_FILE)
     if consumer == "spark" or consumer in SPARK_CLIENTS:
         names.append(SPARK_TOKEN_FILE)
@@ -127,7 +116,7 @@ class SecretFile:
 
 def store_users_file(user: str) -> str:
     """Return the name of the file in the volume of `bootstrap` that has a store user's keys."""
-    return ADDED_STORE_USERS_FILE if user in ADDED_STORE_USERS else STORE_USERS_FILE
+    return STORE_USERS_FILE if user in FIRST_STORE_USERS else ADDED_STORE_USERS_FILE
 
 
 def parse_store_users(text: str, file: str = STORE_USERS_FILE) -> dict[str, StoreUser]:

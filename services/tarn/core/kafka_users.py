@@ -1,9 +1,6 @@
-"""Kafka users and their privileges: one table, from which the broker's users and ACLs are set at each start.
+"""Kafka users and their ACLs, from the table of services; the broker's are set to them at each start.
 
-Stdlib only: the broker's image has this file alone, without the package. Names of resources and operations
-are Kafka's own. Allowing read, write, delete or alter implies describe, as in Kafka.
-
-The admin is not in this table: it logs in over the broker's loopback only and has all privileges.
+Stdlib only, except for that table: the broker's image has these two files alone, without the package.
 """
 
 from __future__ import annotations
@@ -11,70 +8,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from tarn.core.services import ALL, SERVICES, Right
+
 ADMIN = "kafka"
 MECHANISM = "SCRAM-SHA-512"
 
-ALL = "*"
 EVERYBODY = ALL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Right:
-    """A privilege of a user on some resources.
-
-    Attributes:
-        resource: `TOPIC`, `GROUP`, `TRANSACTIONAL_ID` or `CLUSTER`.
-        name: name of the resource, `*` for all, or a name prefix.
-        operations: operations allowed.
-        prefixed: whether the name is a prefix.
-        denied: deny instead, to everyone but the admin, whatever else is allowed.
-    """
-
-    resource: str
-    name: str
-    operations: tuple[str, ...]
-    prefixed: bool = False
-    denied: bool = False
-
 
 HEALTH = "health"
 HEALTH_TOPIC = "_tarn_health"
 
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
-    # Specs name the topics, and may request their creation. A table stores the cluster id: the library asks
-    # for the privileges on the cluster along with it, and their denial would be logged at each commit.
-    "ingest": (
-        Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
-        Right(resource="GROUP", name="tarn-", prefixed=True, operations=("READ",)),
-        Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
-    ),
-    # A person's tools, also from the host.
-    "cli": (
-        Right(
-            resource="TOPIC",
-            name=ALL,
-            operations=(
-                "READ",
-                "WRITE",
-                "CREATE",
-                "DELETE",
-                "ALTER",
-                "DESCRIBE_CONFIGS",
-                "ALTER_CONFIGS",
-            ),
-        ),
-        Right(resource="GROUP", name=ALL, operations=("READ", "DELETE")),
-        Right(resource="TRANSACTIONAL_ID", name=ALL, operations=("WRITE",)),
-        Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
-    ),
-    # It reads the end of its topic, to resume there.
-    "replay": (Right(resource="TOPIC", name="flight-events", operations=("READ", "WRITE", "CREATE")),),
+    **{name: service.kafka for name, service in SERVICES.items() if service.kafka},
     # The broker's own health check; its password never leaves the broker.
     HEALTH: (Right(resource="TOPIC", name=HEALTH_TOPIC, operations=("READ", "WRITE", "CREATE")),),
     # Group offsets, transactions and similar topics are internal to the broker.
     EVERYBODY: (Right(resource="TOPIC", name="__", prefixed=True, operations=("ALL",), denied=True),),
 }
-"""User to privileges. A new service gets a row here, and its files from `tarn.core.credentials`."""
+"""User to privileges: the services' own, and two that belong to no service."""
 
 USERS: tuple[str, ...] = tuple(user for user in RIGHTS if user != EVERYBODY)
 """Users that log in with a password of their own."""

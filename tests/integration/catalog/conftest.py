@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
 from tarn.adapters.store import S3Store
+from tarn.bootstrap.policies import policies
 from tarn_catalog.testing.server import write_secrets as write_access
 from tests.integration.minio.conftest import eventually, hardened, write_secrets
 from tests.support.images import image
@@ -84,8 +84,8 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
             Minio(host, access_key=root[0], secret_key=root[1], secure=False, region=REGION).make_bucket(
                 BUCKET
             )
-            for path in (REPOSITORY / "minio" / "policies").glob("*.json"):
-                store.admin.policy_add(path.stem, policy=json.loads(path.read_text()))
+            for user, policy in policies(BUCKET).items():
+                store.admin.policy_add(user, policy=policy)
             yield store
 
 

@@ -15,13 +15,13 @@ from minio import Minio
 from minio.error import S3Error
 
 from tarn.bootstrap.minio_store import MinioStore
-from tarn.bootstrap.store import load_policies, set_up_users, verify
+from tarn.bootstrap.policies import policies
+from tarn.bootstrap.store import set_up_users, verify
 from tarn.core.credentials import STORE_USERS, StoreUser
 from tarn.probe.runner import Limits
 from tests.integration.minio.conftest import Server, eventually, hardened, write_secrets
 from tests.integration.minio.requests_by_hand import send, sign
 
-ROOT = Path(__file__).resolve().parents[3]
 UNHEALTHY_WITHIN_S = 60.0
 RACERS = 12
 ROUNDS = 25
@@ -170,7 +170,7 @@ def test_each_store_user_may_do_what_the_table_says(server: Server) -> None:
     root = StoreUser(access_key=server.user, secret_key=server.password)
     store = MinioStore(endpoint=f"http://{server.address}", region="us-east-1", bucket="tarn", root=root)
     store.ensure_bucket()
-    set_up_users(store, users, load_policies(ROOT / "minio/policies", "tarn"))
+    set_up_users(store, users, policies("tarn"))
     assert verify(store, users, uuid.uuid4().hex) >= 90
     intruder = users["spark"]
     client = Minio(server.address, intruder.access_key, intruder.secret_key, secure=False, region="us-east-1")

@@ -16,6 +16,8 @@ from tarn.bootstrap.volumes import SecretVolumes
 from tarn.core.credentials import STORE_USERS, UIDS, files_of
 from tarn.core.errors import InvalidError, UnavailableError
 
+FILES = {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
+
 
 class CrashError(Exception):
     """Simulates the end of the process."""
@@ -66,9 +68,9 @@ def contents(root: Path) -> dict[str, str]:
 def test_first_start_writes_every_file_and_the_second_none(root: Path):
     owners = Owners()
     first = make_credentials(SecretVolumes(root=root, own=owners))
-    assert len(first.written) == 44
+    assert len(first.written) == len(FILES)
     before = contents(root)
-    assert set(before) == {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
+    assert set(before) == FILES
     second = make_credentials(SecretVolumes(root=root, own=owners))
     assert second.written == ()
     assert contents(root) == before
@@ -109,7 +111,7 @@ def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_comp
     # Only the process crashes here; thousands of real fsyncs take a minute on a busy disk.
     monkeypatch.setattr("tarn.bootstrap.volumes.os.fsync", lambda descriptor: None)
     steps = steps_of_a_first_start(tmp_path / "count")
-    assert steps == 44 * 5
+    assert steps == len(FILES) * 5
     for step in range(1, steps + 1):
         root = tmp_path / str(step)
         for consumer in UIDS:
@@ -120,7 +122,7 @@ def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_comp
         assert all(text for text in halfway.values()), "a file under its final name is whole"
         make_credentials(SecretVolumes(root=root, own=Owners()))
         after = contents(root)
-        assert set(after) == {f"{consumer}/{name}" for consumer in UIDS for name in files_of(consumer)}
+        assert set(after) == FILES
         for path, text in halfway.items():
             if path != "catalog/principals.json":
                 assert after[path] == text, f"step {step}: {path} changed"
@@ -198,7 +200,12 @@ def test_no_secret_is_logged(root: Path, capsys, monkeypatch):
     assert main(["--root", str(root)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines if line["event"] == "secret written"].count("root_password") == 2
-    assert lines[-1] == {**lines[-1], "event": "credentials complete", "written": 44, "service": "init"}
+    assert lines[-1] == {
+        **lines[-1],
+        "event": "credentials complete",
+        "written": len(FILES),
+        "service": "init",
+    }
     for path, text in contents(root).items():
         if not path.endswith("/kafka_user"):  # not a secret
             assert text not in json.dumps(lines), path

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tarn.core.kafka_users import ADMIN, EVERYBODY, HEALTH_TOPIC, RIGHTS, USERS, Rule, changes, rules
 from tarn_demo.flights.events import TOPIC
+from tests.support import reference
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_each_user_has_its_rules_and_the_admin_none() -> None:
-    assert USERS == ("ingest", "cli", "replay", "health")
+    assert set(USERS) == reference.kafka_users()
     assert ADMIN not in RIGHTS
     found = rules()
     assert {rule.principal for rule in found} == {f"User:{user}" for user in (*USERS, "*")}
     assert len(found) == sum(len(right.operations) for held in RIGHTS.values() for right in held)
     assert all(rule.permission == "ALLOW" for rule in found if rule.principal != f"User:{EVERYBODY}")
+
+
+def test_the_brokers_image_has_what_its_users_are_set_from(tmp_path: Path) -> None:
+    """It has no package `tarn`: the files alone must do, where users.py looks for them."""
+    dockerfile = (ROOT / "services/kafka/Dockerfile").read_text(encoding="utf-8")
+    folder = "/opt/tarn/python"
+    (copied,) = re.findall(rf"^COPY --chmod=0644 (.+) {folder}/tarn/core/$", dockerfile, re.MULTILINE)
+    (tmp_path / "tarn/core").mkdir(parents=True)
+    for name in copied.split():
+        shutil.copy(ROOT / name, tmp_path / "tarn/core")
+    users = (ROOT / "services/kafka/users.py").read_text(encoding="utf-8")
+    (path,) = re.findall(r"^sys\.path\[:0\] = .*$", users, re.MULTILINE)
+    (imports,) = re.findall(r"^from tarn\..*$", users, re.MULTILINE)
+    code = f"import sys\n{path.replace(folder, str(tmp_path))}\n{imports}\nprint(','.join(USERS))"
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout.strip(), ran.stderr) == (",".join(USERS), "")
 
 
 def test_the_topics_that_are_named_are_those_of_the_code() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tarn.bootstrap.access import RIGHTS, Action, Area, Trial, for_bucket, probe_keys, trials
+from tarn.bootstrap.access import RIGHTS, Trial, probe_keys, trials
 from tarn.bootstrap.log import configure
 from tarn.bootstrap.minio_store import MinioStore
 from tarn.bootstrap.store import (
@@ -20,7 +20,6 @@ from tarn.bootstrap.store import (
     Settings,
     all_users,
     await_bucket,
-    load_policies,
     main,
     set_up_users,
     verify,
@@ -28,12 +27,12 @@ from tarn.bootstrap.store import (
 from tarn.core.credentials import STORE_USERS, StoreUser
 from tarn.core.errors import (
     CorruptStateError,
-    InvalidError,
     InvalidSettingError,
     TarnError,
     UnavailableError,
 )
 from tarn.core.exit_codes import FAILED, exit_code
+from tarn.core.services import Action, Area
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference.md"
 USERS = {
@@ -151,7 +150,7 @@ def test_a_fresh_store_gets_users_with_exactly_their_own_policy_and_the_second_r
     first = set_up_users(store, USERS, {name: {"Version": name} for name in USERS})
     assert store.users() == {user.access_key: frozenset({name}) for name, user in USERS.items()}
     assert store.policies == {name: {"Version": name} for name in USERS}
-    assert len(first) == 16
+    assert len(first) == 2 * len(STORE_USERS), "each is made, and given its policy"
     assert set_up_users(store, USERS, {name: {"Version": name} for name in USERS}) == ()
 
 
@@ -183,7 +182,7 @@ def test_a_retired_key_is_removed_and_a_user_made_by_hand_stays():
 
 def test_rights_that_hold_pass_and_nothing_is_left_behind():
     store = MemoryStore()
-    assert verify(store, USERS, "run") == len(trials("run")) + 8
+    assert verify(store, USERS, "run") == len(trials("run")) + len(STORE_USERS)
     assert store.objects == set()
 
 
@@ -285,50 +284,6 @@ def test_a_refusal_is_not_waited_for():
     with pytest.raises(TarnError, match="wrong secret"):
         await_bucket(Refusing(), silent(), time.clock())
     assert time.now == 0
-
-
-POLICY = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::tarn/warehouse/*"},
-        {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": ["arn:aws:s3:::tarn"]},
-    ],
-}
-
-
-def test_a_policy_is_carried_over_to_another_bucket():
-    moved = for_bucket(POLICY, "lake-7")
-    assert [s["Resource"] for s in moved["Statement"]] == [
-        ["arn:aws:s3:::lake-7/warehouse/*"],
-        ["arn:aws:s3:::lake-7"],
-    ]
-    assert POLICY["Statement"][0]["Resource"] == "arn:aws:s3:::tarn/warehouse/*"
-
-
-@pytest.mark.parametrize(
-    ("resource", "part"),
-    [
-        ("arn:aws:s3:::*", "only arn:aws:s3:::tarn"),
-        ("arn:aws:s3:::tarnished/*", "only arn:aws:s3:::tarn"),
-        ([], "names no Resource"),
-        (None, "names no Resource"),
-    ],
-)
-def test_a_policy_that_reaches_beyond_the_bucket_is_refused(resource, part):
-    with pytest.raises(InvalidError, match=re.escape(part)):
-        for_bucket({"Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": resource}]}, "tarn")
-
-
-def test_policies_are_read_per_user_and_a_missing_one_is_named(tmp_path: Path):
-    for user in STORE_USERS[:-1]:
-        (tmp_path / f"{user}.json").write_text(json.dumps(POLICY))
-    with pytest.raises(InvalidError, match=f"no policy for {STORE_USERS[-1]}"):
-        load_policies(tmp_path, "tarn")
-    (tmp_path / f"{STORE_USERS[-1]}.json").write_text("{")
-    with pytest.raises(InvalidError, match="is not a JSON object"):
-        load_policies(tmp_path, "tarn")
-    (tmp_path / f"{STORE_USERS[-1]}.json").write_text(json.dumps(POLICY))
-    assert set(load_policies(tmp_path, "tarn")) == set(STORE_USERS)
 
 
 def test_a_wrong_setting_names_the_variable(monkeypatch):

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tests.support.compose import COMPOSE, SERVICES, addresses
 from tests.support.needs import needs
-
-ROOT = Path(__file__).parents[3]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-ADDRESS = re.compile(r"(?:^|[/,])([a-z][a-z0-9-]*):(\d{2,5})\b")
-
-
-def addresses(service: str) -> set[str]:
-    """`service:port` of every other service that the settings of one name."""
-    values = " ".join(f",{value}" for value in SERVICES[service].get("environment", {}).values())
-    found = ADDRESS.findall(values)
-    return {f"{host}:{port}" for host, port in found if host in SERVICES and host != service}
 
 
 def networks(service: str) -> dict[str, Any]:

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from pydantic_settings import BaseSettings
 
-import tarn.bootstrap.store
 import tarn.cli.settings
-import tarn.ingest.settings
-import tarn.keeper.reaping
-import tarn_catalog.settings
 from tarn.adapters.kafka_login import Login
 from tarn.cli.hostenv import host_env
 from tarn.core.credentials import UIDS, files_of
 from tarn.core.kafka_users import ADMIN, EVERYBODY, RIGHTS
+from tests.support import reference
+from tests.support.compose import COMPOSE, SERVICES, user_of
+from tests.support.pages import section
+from tests.support.pages import tables as tables_of
+from tests.support.reference import TEXT, table
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-SETTINGS: tuple[type[BaseSettings], ...] = (
-    tarn.bootstrap.store.Settings,
-    tarn.cli.settings.Settings,
-    tarn.ingest.settings.Settings,
-    tarn.keeper.reaping.Settings,
-    tarn_catalog.settings.Settings,
+SETTINGS: tuple[type[BaseSettings], ...] = tuple(
+    importlib.import_module(".".join(path.relative_to(ROOT / folder).with_suffix("").parts)).Settings
+    for folder in ("services", "catalog")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if re.search(r"^class Settings\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 VARIABLE = re.compile(r"\bTARN_[A-Z0-9_]*[A-Z0-9]\b")
 NONE = "\u2013"
 
 
-def tables(heading: str) -> Iterator[list[dict[str, str]]]:
+def tables(heading: str) -> list[list[dict[str, str]]]:
     """The tables below a heading, each as a list of rows by column."""
-    section = TEXT.partition(f"## {heading}")[2].partition("\n## ")[0]
-    assert section, heading
-    for block in re.findall(r"(?:^\|.*\n?)+", section, re.MULTILINE):
-        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        yield [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
-
-
-def table(heading: str) -> list[dict[str, str]]:
-    return next(tables(heading))
+    return tables_of(section(TEXT, heading))
 
 
 def rows_of_services() -> dict[str, dict[str, str]]:
@@ -58,22 +45,6 @@ def test_the_services_are_those_of_the_compose_file_with_their_images():
     assert set(rows) == set(SERVICES)
     for name, row in rows.items():
         assert SERVICES[name]["image"] == f"{row['image']}:${{COMPOSE_PROJECT_NAME}}", name
-
-
-def dockerfile_of(service: str) -> Path:
-    return ROOT / SERVICES[service]["build"]["dockerfile"]
-
-
-def user_of(service: str) -> int:
-    """The uid a service runs as: what compose says, else the last USER of its image."""
-    user = SERVICES[service].get("user")
-    if user is None:
-        user = re.findall(r"^USER (\S+)", dockerfile_of(service).read_text(encoding="utf-8"), re.MULTILINE)[
-            -1
-        ]
-    uid, _, gid = str(user).partition(":")
-    assert uid == gid, f"{service}: uid and gid are the same number, {user}"
-    return int(uid)
 
 
 def test_every_service_runs_as_the_user_of_the_table_and_its_secrets_belong_to_it():
@@ -127,28 +98,23 @@ def test_every_secret_volume_is_mounted_by_init_and_by_its_one_consumer_read_onl
         "kafka-data": {("kafka", "/data")},
         "notebooks-work": {("jupyter", "/notebooks/work")},
     }
-    listed = [name for row in table("Volumes") for name in row["volume"].split(", ")]
-    assert sorted(listed) == sorted(COMPOSE["volumes"])
+    *listed, secrets = [row["volume"] for row in table("Volumes")]
+    assert secrets.startswith("secrets-<consumer>, ")
+    assert sorted([*listed, *(f"secrets-{consumer}" for consumer in UIDS)]) == sorted(COMPOSE["volumes"])
 
 
 def test_every_consumer_holds_the_secrets_of_the_table_and_no_other():
-    rows = table("Secrets")
-    held: dict[str, set[str]] = {consumer: set() for consumer in UIDS}
-    for row in rows:
-        files = re.match(r"[\w., ]+", row.pop("file"))
-        assert files
-        for consumer, mark in row.items():
-            assert mark in ("x", ""), row
-            if mark:
-                held[consumer] |= {name.strip() for name in files[0].split(",")}
+    held = reference.secrets()
     assert held == {consumer: set(files_of(consumer)) for consumer in UIDS}
+    explained = {name for row in reference.table("Secrets", "file") for name in reference.words(row["file"])}
+    assert explained == set().union(*held.values())
 
 
 def test_every_user_of_kafka_has_the_rights_of_the_table_and_no_other():
     rows = table("Kafka's users and what they may do")
     admin, *found = [(r["user"], r["resource"], r["names"], r["may"]) for r in rows]
     assert admin[0] == ADMIN
-    assert found == [
+    assert sorted(found) == sorted(
         (
             "everybody" if user == EVERYBODY else user,
             right.resource,
@@ -157,7 +123,7 @@ def test_every_user_of_kafka_has_the_rights_of_the_table_and_no_other():
         )
         for user, rights in RIGHTS.items()
         for right in rights
-    ]
+    )
 
 
 def documented() -> set[str]:
@@ -196,6 +162,7 @@ def test_every_variable_that_is_used_is_documented_and_no_other():
 
 def test_the_scan_sees_variables_of_every_kind():
     found = used()
+    assert len(SETTINGS) >= 5
     for name in (
         "TARN_MEM_TRINO",
         "TARN_BUCKET",
@@ -220,7 +187,7 @@ def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSett
 
 
 def test_env_prints_the_documented_variables():
-    section = list(tables("Settings"))[-1]
+    section = tables("Settings")[-1]
     named = {name for row in section for name in re.findall(r"[A-Z0-9_]{6,}", row["variable"])}
     secrets = tarn.cli.settings.Secrets(
         access_key="a", secret_key="s", credential="c", jupyter_token="j", spark_token="t"

@@ -14,6 +14,7 @@ def stage(total: int, **services: int) -> dict[str, Any]:
 
 MEMORY = {
     "stages": {
+        "small": stage(500, minio=300, kafka=190),
         "idle": stage(2_300, minio=400, kafka=200, spark=900),
         "load": stage(3_000, minio=350, kafka=580, spark=1_700, replay=300, trino=400),
     }

@@ -6,20 +6,23 @@ import sys
 import time
 
 import pytest
-import yaml
 from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.shell import Result
 from tarn_host.stack import lifecycle, project
 from tarn_host.stack.lifecycle import (
-    FULL_ONLY,
     Service,
     addresses,
+    full_only,
     of_profile,
     parse_ps,
     secrets_written,
+    started_last,
     to_start,
 )
+
+from tarn.cli.wiring import NOT_IN_SMALL
+from tests.support.compose import COMPOSE, SERVICES
 
 
 def test_parse_ps_reads_what_the_engine_says_of_each_state() -> None:
@@ -84,8 +87,14 @@ CONFIG = {
     "services": {
         "init": {},
         "minio": {"depends_on": {"init": {"condition": "service_completed_successfully"}}},
-        "trino": {"depends_on": {"init": {"condition": "service_completed_successfully"}}},
-        "pipeline": {"depends_on": {"trino": {"condition": "service_healthy"}}},
+        "trino": {
+            "depends_on": {"init": {"condition": "service_completed_successfully"}},
+            "labels": {"tarn.profile": "full"},
+        },
+        "pipeline": {
+            "depends_on": {"trino": {"condition": "service_healthy"}},
+            "labels": {"tarn.profile": "full", "tarn.start": "last"},
+        },
         "cli": {"profiles": ["tools"]},
     },
     "volumes": {},
@@ -100,13 +109,12 @@ def test_the_small_profile_leaves_out_the_engines_and_what_needs_them() -> None:
 
 
 def test_what_the_small_profile_leaves_out_is_needed_by_nothing_that_stays() -> None:
-    text = project.COMPOSE_FILE.read_text(encoding="utf-8")
-    services = yaml.safe_load(text.replace("<<: [*hardened, *services-image]", "<<: *services-image"))[
-        "services"
-    ]
-    for name, service in services.items():
-        if name not in FULL_ONLY:
-            assert not set(service.get("depends_on") or {}) & set(FULL_ONLY), name
+    left_out = set(full_only(COMPOSE))
+    assert left_out >= {"spark", "trino", "jupyter", "pipeline"}
+    assert left_out >= NOT_IN_SMALL
+    for name, service in SERVICES.items():
+        if name not in left_out:
+            assert not set(service.get("depends_on") or {}) & left_out, name
 
 
 def test_written_secrets_are_read_from_inits_log() -> None:
@@ -125,7 +133,8 @@ def test_the_small_profile_stops_the_engines_only_when_the_rest_is_up(
     """A failed start leaves running services running."""
     here = project.Project(name="t", base="b", own_base=True, settings={"TARN_PROFILE": "small"}, choices={})
     running = [
-        Service(name=n, container=n, state="running", health="healthy", exit_code=0) for n in FULL_ONLY
+        Service(name=n, container=n, state="running", health="healthy", exit_code=0)
+        for n in full_only(CONFIG)
     ]
     ran: list[str] = []
 
@@ -222,8 +231,23 @@ def test_what_looks_on_is_asked_only_where_nothing_ran_before(monkeypatch: pytes
 
 
 def test_what_only_asks_the_others_starts_after_the_canary() -> None:
-    text = project.COMPOSE_FILE.read_text(encoding="utf-8")
-    services = yaml.safe_load(text)["services"]
-    assert set(lifecycle.LAST) <= set(FULL_ONLY), "the small profile starts nothing after the canary"
-    for name, service in services.items():
-        assert not set(service.get("depends_on") or {}) & set(lifecycle.LAST), name
+    last = set(started_last(COMPOSE))
+    assert last >= {"jupyter", "pipeline"}
+    assert last <= set(full_only(COMPOSE)), "the small profile starts nothing after the canary"
+    for name, service in SERVICES.items():
+        assert not set(service.get("depends_on") or {}) & last, name
+
+
+def test_a_label_that_no_script_reads_is_a_mistake() -> None:
+    known = {("tarn.profile", "full"), ("tarn.start", "last")}
+    for name, service in SERVICES.items():
+        assert set((service.get("labels") or {}).items()) <= known, name
+
+
+def test_what_starts_last_is_what_the_labels_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = quick(monkeypatch, [])
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(lifecycle, "_up", lambda _, words, **__: started.append(tuple(words)))
+    lifecycle.start(here, CONFIG)
+    assert lifecycle.start_last(here, CONFIG) == "pipeline healthy"
+    assert started == [("--remove-orphans", "minio", "trino"), ("--no-deps", "pipeline")]

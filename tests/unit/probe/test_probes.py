@@ -15,27 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tarn.probe.runner import budgets_of
+from tests.support.compose import LONG_RUNNING, SERVICES, dockerfile_of, probe_of
 
 ROOT = Path(__file__).parents[3]
-PROBES = {
-    "minio": "minio",
-    "catalog": "catalog",
-    "kafka": "services/kafka",
-    "spark": "spark",
-    "trino": "trino",
-    "ingest": "services",
-    "pipeline": "services/pipeline",
-    "reaper": "services/reaper",
-    "jupyter": "notebooks",
-}
 
 
 def load(service: str) -> types.ModuleType:
-    path = ROOT / PROBES[service] / "probe.py"
-    spec = importlib.util.spec_from_file_location(f"{service}_probe", path)
+    spec = importlib.util.spec_from_file_location(f"{service}_probe", probe_of(service))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -74,40 +62,37 @@ def listener(answer: bytes | None) -> Iterator[tuple[str, int]]:
             thread.join(10)
 
 
-@pytest.mark.parametrize("service", PROBES)
+@pytest.mark.parametrize("service", LONG_RUNNING)
 def test_each_probe_has_what_the_watch_uses(service: str) -> None:
     probe = load(service)
     assert service == probe.SERVICE
     assert all(callable(getattr(probe, level)) for level in ("alive", "shallow", "deep"))
-    budgets = budgets_of(str(ROOT / PROBES[service] / "probe.py"))
+    budgets = budgets_of(str(probe_of(service)))
     for level, seconds in budgets.items():
         assert getattr(probe, f"{level.upper()}_BUDGET_S", seconds) == seconds
     assert budgets["alive"] + budgets["shallow"] < 15
 
 
-@pytest.mark.parametrize("service", PROBES)
+@pytest.mark.parametrize("service", LONG_RUNNING)
 def test_an_image_has_all_that_its_probe_imports(service: str) -> None:
     """The probes' folder is all that the child process finds as package `tarn`."""
-    second = service in ("pipeline", "reaper")
-    folder, name = ("services", service) if second else (PROBES[service], "service")
-    text = (ROOT / folder / "Dockerfile").read_text().replace("\\\n", " ").replace('["python"', '["python3"')
+    text = dockerfile_of(service).replace('["python"', '["python3"')
     assert "COPY --chmod=0755 services/tarn/probe /opt/tarn/probe\n" in text
-    assert f"COPY --chmod=0644 {PROBES[service]}/probe.py /opt/tarn/probe/{name}.py\n" in text
-    for path in (ROOT / PROBES[service] / "probe.py", *(ROOT / "services/tarn/probe").glob("*.py")):
+    for path in (probe_of(service), *(ROOT / "services/tarn/probe").glob("*.py")):
         imported = re.findall(r"^from (tarn[\w.]*) import", path.read_text(), re.MULTILINE)
         assert {module.rpartition(".")[0] for module in imported} <= {"tarn.probe"}
     command = ["python3", "-I", "-S", "/opt/tarn/probe/runner.py"]
-    if second:
-        services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-        assert services[service]["healthcheck"]["test"] == ["CMD", *command, service]
+    own = SERVICES[service].get("healthcheck")
+    if own:
+        assert own["test"] == ["CMD", *command, service]
     else:
         assert f"CMD {json.dumps(command)}" in text
 
 
-@pytest.mark.parametrize("service", PROBES)
+@pytest.mark.parametrize("service", LONG_RUNNING)
 def test_what_the_watch_ends_comes_back(service: str) -> None:
     """It ends the child of the engine's init, and the restart policy does the rest."""
-    found = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][service]
+    found = SERVICES[service]
     assert found["init"] is True
     assert found["restart"] == "unless-stopped"
     assert any(str(mount).startswith("/tmp:") for mount in found["tmpfs"]), "the watch keeps its state there"
@@ -235,9 +220,9 @@ def test_trinos_deep_look_asks_for_no_name_of_a_user(monkeypatch: pytest.MonkeyP
         probe.deep()
 
 
-@pytest.mark.parametrize("service", PROBES)
+@pytest.mark.parametrize("service", LONG_RUNNING)
 def test_no_probe_lists_what_users_made(service: str) -> None:
-    text = (ROOT / PROBES[service] / "probe.py").read_text()
+    text = probe_of(service).read_text()
     assert not re.search(r"SHOW (SCHEMAS|TABLES|NAMESPACES)|information_schema|listTables|/namespaces", text)
 
 

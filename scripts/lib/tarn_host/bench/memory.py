@@ -119,15 +119,17 @@ class Own:
         )
 
     def containers(self) -> dict[str, str]:
-        """Service -> id of its running container; only one id for a service that runs twice."""
+        """Service -> id of its running container, without those of `docker compose run`."""
         form = '{{.ID}}\t{{.Label "com.docker.compose.service"}}'
-        mine = f"label=com.docker.compose.project={self.name}"
-        listed = shell.capture(["docker", "ps", "--filter", mine, "--format", form], timeout_s=30).out
+        command = ["docker", "ps", "--format", form]
+        for condition in (f"project={self.name}", "oneoff=False"):
+            command += ["--filter", f"label=com.docker.compose.{condition}"]
+        listed = shell.capture(command, timeout_s=30).out
         return {name: ident for ident, name in (row.split("\t") for row in listed.splitlines())}
 
     def look(self, watch: Watch) -> None:
         """Add one sample of all its running containers; takes about two seconds."""
-        names = {ident: name for name, ident in self.containers().items() if name != "cli"}
+        names = {ident: name for name, ident in self.containers().items()}
         form = "{{.ID}}\t{{.MemUsage}}"
         said = shell.capture(["docker", "stats", "--no-stream", "--format", form, *names], timeout_s=60).out
         watch.add({names[ident[:12]]: sizes for ident, sizes in sample(said).items() if ident[:12] in names})
@@ -254,7 +256,8 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
         for name, aim in AIM_MIB.items()
         if name in stages
     ]
-    left_out = ", ".join(f"`{name}`" for name in lifecycle.FULL_ONLY)
+    small = stages.get("small", {}).get("services", {})
+    left_out = ", ".join(f"`{name}`" for name in services if name not in (*small, lifecycle.REPLAY))
     return (
         "\n".join(rows)
         + "\n\nMedians, and in the last column the largest sample; a dash is a service that does not run "

@@ -29,7 +29,6 @@ KERNEL_S_MAX = 240.0
 PAUSE_S = 8.0
 ENGINES = ("trino", "spark")
 VERBS = "tarn_demo.bench.soak"
-LEFT_OUT = frozenset({"cli", "keeper"})
 """Containers that send the queries are not part of the lake."""
 KERNEL = """
 import nbformat, sys
@@ -115,8 +114,6 @@ class Soak:
         """Current resource usage of each running container; one that does not respond is omitted."""
         found = {}
         for service, identity in self.own.containers().items():
-            if service in LEFT_OUT:
-                continue
             known = self.ids.setdefault(service, identity)
             if known != identity:
                 self.ids[service] = identity

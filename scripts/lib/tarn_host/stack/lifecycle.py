@@ -29,10 +29,6 @@ INIT_TIMEOUT_S = 120
 RECOVER_S = 120
 ENDS_WELL = (0, 130, 143)
 """Exit codes of a container that finished or was asked to stop."""
-FULL_ONLY = ("spark", "trino", "jupyter", "pipeline")
-"""Services that the `small` profile omits: the engines, and what cannot work without them."""
-LAST = ("jupyter", "pipeline")
-"""Services started after the canary: they only query the others, and would slow down their start."""
 _ENDED = re.compile(r"(?:Exited|Restarting) \((\d+)\)")
 _HEALTH = re.compile(r"\((?:health: )?(healthy|unhealthy|starting)\)")
 
@@ -105,9 +101,24 @@ def services(here: Project) -> list[Service]:
     return parse_ps(result.out) if result.ok else []
 
 
+def full_only(config: Mapping[str, Any]) -> list[str]:
+    """The services that the `small` profile omits: the engines, and what cannot work without them. Pure."""
+    return _labelled(config, "tarn.profile", "full")
+
+
+def started_last(config: Mapping[str, Any]) -> list[str]:
+    """The services to start after the canary. Pure."""
+    return _labelled(config, "tarn.start", "last")
+
+
+def _labelled(config: Mapping[str, Any], label: str, value: str) -> list[str]:
+    services = config["services"].items()
+    return sorted(name for name, service in services if (service.get("labels") or {}).get(label) == value)
+
+
 def of_profile(config: Mapping[str, Any], profile: str) -> dict[str, Any]:
     """The configuration reduced to the services of a profile. Pure."""
-    left_out = FULL_ONLY if profile == "small" else ()
+    left_out = full_only(config) if profile == "small" else ()
     kept = {name: service for name, service in config["services"].items() if name not in left_out}
     return {**config, "services": kept}
 
@@ -127,7 +138,7 @@ def to_start(config: Mapping[str, Any]) -> list[str]:
 def start(
     here: Project, config: Mapping[str, Any], on_look: Callable[[Sequence[Service]], None] | None = None
 ) -> str:
-    """Start everything except LAST, and wait until all is healthy; return a sentence about it.
+    """Start all but those to start last, and wait until all is healthy; return a sentence about it.
 
     Args:
         here: the project.
@@ -142,30 +153,32 @@ def start(
     running = {s.name for s in services(here) if s.state == "running"}
     if running:
         complete_secrets(here, running)
-    names = [name for name in to_start(of_profile(config, here.profile)) if name not in LAST]
+    last = started_last(config)
+    left_out = full_only(config) if here.profile == "small" else []
+    names = [name for name in to_start(of_profile(config, here.profile)) if name not in last]
     _up(
         here,
         ["--remove-orphans", *names],
-        hidden=(*LAST, *(FULL_ONLY if here.profile == "small" else ())),
+        hidden=(*last, *left_out),
         on_look=None if running else on_look,
     )
-    if here.profile == "small":
-        extra = sorted(s.name for s in services(here) if s.name in FULL_ONLY)
-        if extra:
-            line(f"    the small profile stops {', '.join(extra)}")
-            _compose(here, ["rm", "--stop", "--force", *extra], STOP_TIMEOUT_S)
+    extra = sorted(s.name for s in services(here) if s.name in left_out) if left_out else []
+    if extra:
+        line(f"    the small profile stops {', '.join(extra)}")
+        _compose(here, ["rm", "--stop", "--force", *extra], STOP_TIMEOUT_S)
     up = sum(1 for s in services(here) if s.state == "running")
     return f"{up} services are up"
 
 
-def start_last(here: Project) -> str:
-    """Start the services of LAST and wait until they are healthy; return a sentence about it.
+def start_last(here: Project, config: Mapping[str, Any]) -> str:
+    """Start what is to start last and wait until it is healthy; return a sentence about it.
 
     Raises:
         StopError: one does not become healthy; the message shows its health check and its log.
     """
-    _up(here, ["--no-deps", *LAST], hidden=[s.name for s in services(here) if s.name not in LAST])
-    return f"{' and '.join(LAST)} healthy"
+    last = started_last(config)
+    _up(here, ["--no-deps", *last], hidden=[s.name for s in services(here) if s.name not in last])
+    return f"{' and '.join(last)} healthy"
 
 
 def _up(

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tarn_host.stack.lifecycle import FULL_ONLY, REPLAY
 from tarn_host.stack.project import ROOT
 
 RAW = ROOT / "docs/benchmarks/raw"
@@ -52,13 +51,12 @@ def peak_mib(found: Mapping[str, Any]) -> int:
 
 
 def peak_small_mib(found: Mapping[str, Any]) -> int:
-    """Sum of the peaks of each service of the small profile over all stages, MiB. Pure."""
-    peaks: dict[str, int] = {}
-    for stage in found.get("memory", {}).get("stages", {}).values():
-        for service, entry in stage["services"].items():
-            if service not in (*FULL_ONLY, REPLAY):
-                peaks[service] = max(peaks.get(service, 0), entry["max_mib"])
-    return sum(peaks.values())
+    """Sum of the peaks over all stages of each service that was measured in the small profile, MiB. Pure."""
+    stages = {name: stage["services"] for name, stage in found.get("memory", {}).get("stages", {}).items()}
+    return sum(
+        max(services[name]["max_mib"] for services in stages.values() if name in services)
+        for name in stages.get("small", {})
+    )
 
 
 def _rounded(mib: int) -> int:
