@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
@@ -14,13 +15,71 @@ from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark
 from tarn.core.errors import InvalidSpecError
-from tarn.core.table_state import TableState
-from tarn.ingest.batch_commit import RegisterChange, markers_in, pending_in
-from tarn.ingest.committer import Committer, NeedsReplan
+from tarn.core.table_state import TableState, marker_property
+from tarn.ingest.batch_commit import pending_in
+from tarn.ingest.committer import Committer, Covered, Fit, NeedsReplan, Unfit
 
 log = structlog.get_logger()
 
 REGISTER_ROUNDS_MAX = 20
+
+
+def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
+    """Watermark per stream in this version of the dead-letter table.
+
+    Raises:
+        CorruptStateError: the watermarks are unreadable, or they existed and were lost.
+    """
+    text = state.newest(dead_letter.MARKER_KEY, tag=dead_letter.MARKER_TAG)
+    return {} if text is None else dead_letter.markers_from_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterChange:
+    """Appends dead-letter files to the dead-letter table and advances the watermark in the same commit.
+
+    Each file is therefore registered exactly once.
+
+    Attributes:
+        commit_id: identifies the commit; the same for all attempts.
+        table_uuid: UUID of the dead-letter table at planning time.
+        stream: stream whose dead letters these are.
+        ingested_uuid: UUID of the ingested table that lists the files.
+        sequence: highest sequence number among the files.
+        files: files to register.
+        after: watermark against which the files were selected.
+    """
+
+    commit_id: str
+    table_uuid: str
+    stream: str
+    ingested_uuid: str
+    sequence: int
+    files: tuple[WrittenFile, ...]
+    after: DeadLetterWatermark | None
+
+    @property
+    def tag(self) -> str:
+        """See `Change.tag`."""
+        return dead_letter.MARKER_TAG
+
+    @property
+    def since(self) -> str:
+        """See `Change.since`."""
+        return marker_property(dead_letter.MARKER_KEY)
+
+    def on(self, state: TableState) -> Covered | Unfit | Fit:
+        """See `Change.on`."""
+        markers = markers_in(state)
+        found = markers.get(self.stream)
+        if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
+            return Covered()
+        if found != self.after:
+            return Unfit(
+                reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
+            )
+        markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
+        return Fit(summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)})
 
 
 class DeadLetterWriter:

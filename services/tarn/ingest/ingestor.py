@@ -18,17 +18,21 @@ from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
-from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader
+from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_state import TableState
-from tarn.ingest.batch_commit import BatchCommit, offsets_in, require_only_stream, streams_named
+from tarn.ingest.batch_commit import (
+    BatchCommit,
+    decode,
+    encode,
+    offsets_in,
+    require_only_stream,
+    streams_named,
+)
 from tarn.ingest.committer import Committer, NeedsReplan
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
-from tarn.ingest.encode import decode, encode
-from tarn.ingest.plan import start_positions
-from tarn.ingest.reporter import StatusReporter
-from tarn.ingest.status import State
+from tarn.ingest.status import State, StatusReporter
 from tarn.ingest.target_table import TargetTable, dead_letter_request, ensure
 
 log = structlog.get_logger()
@@ -50,7 +54,9 @@ class Ingestor:
         body = spec.spec
         self._topic = body.source.kafka.topic
         self.target = TargetTable(spec)
-        self._reporter = StatusReporter(spec.name, context)
+        self._reporter = StatusReporter(
+            spec.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
+        )
         letters = body.dead_letters.table
         self._dead_letter_table = TableName(letters.levels, letters.name)
         self._decoder = Decoder(

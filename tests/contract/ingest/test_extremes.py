@@ -28,7 +28,7 @@ from tarn.core.decode import Decoder
 from tarn.core.spec import FieldSpec, IngestorSpec, PartitionRule
 from tarn.core.transforms import fits
 from tarn.core.years import MICROS_MAX
-from tarn.ingest.encode import Made, decode, encode
+from tarn.ingest.batch_commit import Made, decode, encode
 from tarn.ingest.status import State
 from tests.contract.ingest.extremes import KINDS, Kind, partition_value
 from tests.contract.ingest.world import Lake, Topic, order, spec

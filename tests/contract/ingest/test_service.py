@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from tarn.core.errors import UnavailableError
-from tarn.ingest.__main__ import main
-from tarn.ingest.service import Service
+from tarn.ingest.service import Loaded, Service, load_specs, main
 from tarn.ingest.settings import Settings
-from tarn.ingest.specs import Loaded, load_specs
 from tarn.ingest.status import State, StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, stoppable_sleep, uuid7
 from tests.contract.ingest.world import SPEC, Lake, Topic, order
