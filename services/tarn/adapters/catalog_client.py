@@ -28,6 +28,7 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_state import CommitRequest, Json, TableState
 
 CONNECT_TIMEOUT_S = 3.0
@@ -60,21 +61,7 @@ class CommitDone:
     state: TableState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitConflict:
-    """The commit was not applied and never will be: another commit won."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitUnknown:
-    """The commit may have been applied, or may still be."""
-
-    reason: str
-
-
-CommitOutcome = CommitDone | CommitConflict | CommitUnknown
+CommitOutcome = CommitDone | Conflict | Unknown
 
 
 class TableCatalog(Protocol):
@@ -218,20 +205,20 @@ class RestCatalog:
         try:
             status, answer = self._ask("POST", path, body=request.body(), headers=headers, what=what)
         except OutcomeUnknownError as e:
-            return CommitUnknown(reason=e.message)
+            return Unknown(reason=e.message)
         if status == 200:
             try:
                 return CommitDone(state=_state(answer))
             except UnavailableError as e:
-                return CommitUnknown(reason=e.message)
+                return Unknown(reason=e.message)
         if status == 409:
-            return CommitConflict(reason=_told(answer))
+            return Conflict(reason=_told(answer))
         if status == 404:
             raise NoSuchTableError(f"table {table} does not exist: {_told(answer)}", table=str(table))
         if status >= 500 or status in (408, 425, 429):
-            return CommitUnknown(reason=f"{what}: status {status}: {_told(answer)}")
+            return Unknown(reason=f"{what}: status {status}: {_told(answer)}")
         self._require(status, answer, what)
-        return CommitUnknown(reason=f"{what}: unexpected status {status}")
+        return Unknown(reason=f"{what}: unexpected status {status}")
 
     def _pages(self, path: str, query: str, key: str, what: str) -> list[Any]:
         """All entries of a paginated listing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlparse
 
@@ -20,6 +20,7 @@ from tarn.adapters.statistics import statistics_of
 from tarn.adapters.store import ObjectStore
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
+from tarn.core.table_state import WrittenFile
 
 PUT_ATTEMPTS_MAX = 5
 PUT_WAIT_MS = 100
@@ -85,27 +86,6 @@ class FileIO:
                 location=location,
             )
         return key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFile:
-    """A data file that is in the store but not yet in a table.
-
-    Attributes:
-        path: location of the file.
-        partition: partition values as Iceberg stores them, in the order of the partition spec.
-        spec_id: id of the partition spec.
-        records: number of rows.
-        bytes: file size in bytes.
-        statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
-    """
-
-    path: str
-    partition: tuple[Any, ...]
-    spec_id: int
-    records: int
-    bytes: int
-    statistics: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,9 +46,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType
 
-from tarn.adapters.files import FileIO, WrittenFile
+from tarn.adapters.files import FileIO
 from tarn.adapters.write_schema import WriteSchema
-from tarn.core.table_state import TableState
+from tarn.core.table_state import TableState, WrittenFile
 
 MERGE_COUNT = 16
 MERGE_FILES_MAX = 4_096

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from tarn.adapters.files import EncodedFile, WrittenFile, encode_rows
+from tarn.adapters.files import EncodedFile, encode_rows
 from tarn.adapters.partitions import unfit
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core import dead_letter
@@ -23,16 +23,14 @@ from tarn.core.isolate import isolate
 from tarn.core.offsets import (
     SUMMARY_PREFIX,
     TAG_PREFIX,
-    AlreadyDone,
     OffsetMap,
-    OffsetMismatch,
     OffsetRange,
     TopicIdentity,
     check_offsets,
 )
+from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.source import OffsetBounds
-from tarn.core.table_state import Json, TableState, marker_property
-from tarn.ingest.committer import Covered, Fit, Unfit
+from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
 
 
 def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
@@ -185,30 +183,18 @@ class BatchCommit:
     registered: DeadLetterWatermark | None = None
     beside: frozenset[str] = frozenset()
 
-    @property
-    def tag(self) -> str:
-        """See `Change.tag`."""
-        return TAG_PREFIX + self.stream
-
-    @property
-    def since(self) -> str:
-        """See `Change.since`."""
-        return marker_property(SUMMARY_PREFIX + self.stream)
-
-    def on(self, state: TableState) -> Covered | Unfit | Fit:
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """See `Change.on`.
 
         Raises:
             SourceChangedError: the table's offsets belong to another topic.
         """
-        verdict = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
-        if isinstance(verdict, AlreadyDone):
-            return Covered()
-        if isinstance(verdict, OffsetMismatch):
-            return Unfit(reason=verdict.reason)
+        after = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
+        if not isinstance(after, OffsetMap):
+            return after
         new = streams_named(state) - {self.stream} - self.beside
         if new:
-            return Unfit(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
+            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
         carried = dead_letter.unregistered(
             pending_in(state, self.stream), self.registered, table_uuid=state.uuid
         )
@@ -219,14 +205,20 @@ class BatchCommit:
         )
         waiting = carried + fresh
         if len(waiting) > dead_letter.PENDING_FILES_MAX:
-            return Unfit(
+            return Rejected(
                 reason=f"{len(carried)} dead-letter files wait to be registered, the limit is "
                 f"{dead_letter.PENDING_FILES_MAX}; see why the dead-letter table takes none"
             )
-        summary = {SUMMARY_PREFIX + self.stream: verdict.after.to_json()}
+        summary = {SUMMARY_PREFIX + self.stream: after.to_json()}
         if waiting:
             summary[dead_letter.PENDING_PREFIX + self.stream] = dead_letter.pending_to_json(waiting)
-        return Fit(summary=summary)
+        return Append.of(
+            self.files,
+            commit_id=self.commit_id,
+            summary=summary,
+            tag=TAG_PREFIX + self.stream,
+            since=marker_property(SUMMARY_PREFIX + self.stream),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The commit loop: one logical commit, any number of attempts, applied to the table at most once.
 
-Each attempt reads one version of the table, lets the change judge it (already committed, rejected, or what to
-append) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
+Each attempt reads one version of the table, lets the change judge it (what to append, already committed, or
+rejected) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
 
 - committed: done.
 - conflict: another writer won. Reload the table; rebuild the payload with a new idempotency key.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,20 +23,25 @@ import structlog
 from pyiceberg.manifest import ManifestFile
 
 from tarn.adapters.catalog_client import (
-    CommitConflict,
     CommitDone,
     CommitOutcome,
-    CommitUnknown,
     TableCatalog,
     TableName,
     backoff_s,
 )
-from tarn.adapters.files import WrittenFile
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.write_schema import WriteSchema, is_current
-from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.errors import UnavailableError
 from tarn.core.history import Retention
-from tarn.core.table_state import COMMIT_ID_KEY, Append, CommitRequest, TableState, build_commit
+from tarn.core.outcome import AlreadyCommitted, Conflict, Rejected, Unknown
+from tarn.core.table_state import (
+    COMMIT_ID_KEY,
+    Append,
+    CommitRequest,
+    TableState,
+    WrittenFile,
+    build_commit,
+)
 
 log = structlog.get_logger()
 
@@ -70,25 +75,6 @@ class NeedsReplan:
 CommitResult = Done | NeedsReplan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Covered:
-    """Verdict of a change: this version already includes it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
-    """Verdict of a change: it cannot be applied to this version."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Verdict of a change: apply it to exactly this version, with these summary properties."""
-
-    summary: Mapping[str, str]
-
-
 class Change(Protocol):
     """One logical commit."""
 
@@ -104,16 +90,8 @@ class Change(Protocol):
     def files(self) -> tuple[WrittenFile, ...]:
         """Data files to append; they are in the store already."""
 
-    @property
-    def tag(self) -> str:
-        """Tag that moves to the new snapshot."""
-
-    @property
-    def since(self) -> str:
-        """Table property that records that this summary key was ever written."""
-
-    def on(self, state: TableState) -> Covered | Unfit | Fit:
-        """Judge one version of the table. Pure.
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """What to append to exactly this version of the table, or why nothing. Pure.
 
         Raises:
             DataError: continuing would lose or duplicate rows.
@@ -213,9 +191,9 @@ class Committer:
                 if found is not None:
                     return found
                 verdict = change.on(state)
-                if isinstance(verdict, Covered):
+                if isinstance(verdict, AlreadyCommitted):
                     return Done(state=state, by_us=False, attempts=attempts)
-                if isinstance(verdict, Unfit):
+                if isinstance(verdict, Rejected):
                     return NeedsReplan(state=state, reason=verdict.reason)
                 if not is_current(layout, state):
                     return NeedsReplan(
@@ -226,7 +204,7 @@ class Committer:
                         manifest = self._manifests.write_manifest(
                             layout, state.root, change.files, snapshot_id=snapshot_id
                         )
-                    request = self._request(change, verdict, state, manifest, snapshot_id, layout)
+                    request = self._request(verdict, state, manifest, snapshot_id, layout)
                     sent = (request, self._ports.new_key(), state.head_id)
                 attempts += 1
                 outcome: CommitOutcome = self._catalog.commit(self._table, sent[0], key=sent[1])
@@ -238,7 +216,7 @@ class Committer:
                 self._last = outcome.state
                 return Done(state=outcome.state, by_us=True, attempts=attempts)
             state, waits = None, waits + 1
-            if isinstance(outcome, CommitConflict):
+            if isinstance(outcome, Conflict):
                 sent = None
                 log.info("commit conflict", table=str(self._table), attempt=attempts, reason=outcome.reason)
                 self._pause(min(waits, 6))
@@ -259,8 +237,7 @@ class Committer:
 
     def _request(
         self,
-        change: Change,
-        fit: Fit,
+        append: Append,
         state: TableState,
         manifest: ManifestFile | None,
         snapshot_id: int,
@@ -268,17 +245,6 @@ class Committer:
     ) -> CommitRequest:
         written = self._manifests.write_manifest_list(
             state, manifest, snapshot_id=snapshot_id, schema=layout.schema
-        )
-        files = change.files
-        append = Append(
-            commit_id=change.commit_id,
-            summary=fit.summary,
-            tag=change.tag,
-            since=change.since,
-            files=len(files),
-            records=sum(f.records for f in files),
-            bytes=sum(f.bytes for f in files),
-            partitions=len({f.partition for f in files}),
         )
         return build_commit(
             state,
@@ -290,7 +256,7 @@ class Committer:
             retention=self._retention,
         )
 
-    def _unknown(self, outcome: CommitUnknown, attempts: int) -> None:
+    def _unknown(self, outcome: Unknown, attempts: int) -> None:
         log.warning(
             "commit outcome unknown; looking for it before anything else",
             table=str(self._table),
@@ -306,8 +272,3 @@ class Committer:
 
     def _pause(self, waits: int) -> None:
         self._ports.sleep(backoff_s(waits, chance=self._ports.chance))
-
-
-def describe(error: TarnError) -> dict[str, object]:
-    """An error as log fields."""
-    return {"error": type(error).__name__, "reason": error.message}

@@ -9,15 +9,16 @@ from datetime import datetime
 import pyarrow as pa
 import structlog
 
-from tarn.adapters.files import FileIO, WrittenFile, write_rows
+from tarn.adapters.files import FileIO, write_rows
 from tarn.adapters.write_schema import WriteSchema, layout_of, layout_version
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark
 from tarn.core.errors import InvalidSpecError
-from tarn.core.table_state import TableState, marker_property
+from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.table_state import Append, TableState, WrittenFile, marker_property
 from tarn.ingest.batch_commit import pending_in
-from tarn.ingest.committer import Committer, Covered, Fit, NeedsReplan, Unfit
+from tarn.ingest.committer import Committer, NeedsReplan
 
 log = structlog.get_logger()
 
@@ -58,28 +59,24 @@ class RegisterChange:
     files: tuple[WrittenFile, ...]
     after: DeadLetterWatermark | None
 
-    @property
-    def tag(self) -> str:
-        """See `Change.tag`."""
-        return dead_letter.MARKER_TAG
-
-    @property
-    def since(self) -> str:
-        """See `Change.since`."""
-        return marker_property(dead_letter.MARKER_KEY)
-
-    def on(self, state: TableState) -> Covered | Unfit | Fit:
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """See `Change.on`."""
         markers = markers_in(state)
         found = markers.get(self.stream)
         if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
-            return Covered()
+            return AlreadyCommitted()
         if found != self.after:
-            return Unfit(
+            return Rejected(
                 reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
             )
         markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
-        return Fit(summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)})
+        return Append.of(
+            self.files,
+            commit_id=self.commit_id,
+            summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)},
+            tag=dead_letter.MARKER_TAG,
+            since=marker_property(dead_letter.MARKER_KEY),
+        )
 
 
 class DeadLetterWriter:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import CommitOutcome, CommitUnknown, TableName
+from tarn.adapters.catalog_client import CommitOutcome, TableName
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.write_schema import WriteSchema, layout_of
 from tarn.core.errors import ConflictError, UnavailableError
-from tarn.core.offsets import OffsetMap, OffsetRange, Ready, TopicIdentity
+from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity
+from tarn.core.outcome import Unknown
 from tarn.core.table_state import CommitRequest
 from tarn.ingest import batch_commit
 from tarn.ingest.batch_commit import BatchCommit, offsets_in
@@ -212,11 +213,11 @@ class Scripted:
         self.sent.append((key, json.dumps(request.body(), sort_keys=True)))
         step = self.script.pop(0) if self.script else "fine"
         if step == "lost":
-            return CommitUnknown(reason="no answer")
+            return Unknown(reason="no answer")
         if step == "away":
             raise UnavailableError("no connection")
         outcome = self.inner.commit(table, request, key=key)
-        return CommitUnknown(reason="no answer") if step == "reply" else outcome
+        return Unknown(reason="no answer") if step == "reply" else outcome
 
 
 def test_a_lost_reply_is_found_by_the_commit_id_and_sent_no_second_time(lake: Lake) -> None:
@@ -309,9 +310,9 @@ def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
         ranges: tuple[OffsetRange, ...],
         *,
         fresh: frozenset[int],
-    ) -> Ready:
+    ) -> OffsetMap:
         known = dict(table.next) if table is not None else {}
-        return Ready(after=OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges}))
+        return OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges})
 
     monkeypatch.setattr(batch_commit, "check_offsets", gullible)
     zombie, successor = Pieces(lake), Pieces(lake)

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tarn.adapters.catalog_client import (
-    CommitConflict,
     CommitDone,
     CommitOutcome,
-    CommitUnknown,
     TableCatalog,
     TableName,
 )
@@ -33,6 +31,7 @@ from tarn.core.errors import (
 )
 from tarn.core.naming import WarehouseLayout
 from tarn.core.offsets import TopicIdentity
+from tarn.core.outcome import Conflict, Unknown
 from tarn.core.source import NoSuchTopicError, OffsetBounds
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import CommitRequest, Json, Retention, TableState
@@ -105,9 +104,9 @@ class LocalCatalog:
                 repeat=IdempotencyKey(key=key, what=f"commit {json.dumps(body, sort_keys=True)}"),
             )
         except ConflictError as e:
-            return CommitConflict(reason=e.message)
+            return Conflict(reason=e.message)
         except OutcomeUnknownError as e:
-            return CommitUnknown(reason=e.message)
+            return Unknown(reason=e.message)
         return CommitDone(state=TableState(done.parsed))
 
     def drop(self, table: TableName) -> None:
@@ -164,20 +163,20 @@ class FaultyCatalog:
             return self._inner.commit(table, request, key=key)
 
         if kind == "lost":
-            return CommitUnknown(reason="the request was lost")
+            return Unknown(reason="the request was lost")
         if kind == "reply":
             send()
-            return CommitUnknown(reason="504: the reply was lost")
+            return Unknown(reason="504: the reply was lost")
         if kind == "late":
             faults.late.append(send)
-            return CommitUnknown(reason="the request is under way")
+            return Unknown(reason="the request is under way")
         if kind == "late-twice":
             faults.late += [send, send]
-            return CommitUnknown(reason="the request is under way, twice")
+            return Unknown(reason="the request is under way, twice")
         if kind == "lie":
             # A proxy resent it: it was applied, and the second one was rejected.
             send()
-            return CommitConflict(reason="409 after a resend")
+            return Conflict(reason="409 after a resend")
         if kind == "away":
             raise UnavailableError("the catalog is away")
         if kind == "foreign":
