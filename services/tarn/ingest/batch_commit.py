@@ -5,15 +5,12 @@ Every record ends in exactly one of the two (I12).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
-from tarn.adapters.files import EncodedFile, encode_rows
-from tarn.adapters.partitions import unfit
-from tarn.adapters.write_schema import WriteSchema
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
@@ -30,6 +27,7 @@ from tarn.core.offsets import (
 )
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.source import OffsetBounds
+from tarn.core.table_files import EncodedFile, TableWriter
 from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
 
 
@@ -236,6 +234,38 @@ class Made:
     bad: dict[int, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBatch:
+    """A batch whose files are in the store, in no table yet.
+
+    Attributes:
+        made: its rows and bad records.
+        files: data files of the good records.
+        letters: the dead-letter file of the bad records, if any.
+        decode_s: duration of decoding, in seconds.
+        write_s: duration of encoding and writing, in seconds.
+    """
+
+    made: Made
+    files: tuple[WrittenFile, ...]
+    letters: tuple[WrittenFile, ...]
+    decode_s: float
+    write_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedBatch:
+    """A batch that the table includes, and nothing of its stream beyond it.
+
+    Attributes:
+        state: the table after the commit.
+        after: partition to next offset.
+    """
+
+    state: TableState
+    after: Mapping[int, int]
+
+
 def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
     """Decode like `Decoder.decode`, but treat a record that makes the decoder fail as a bad record.
 
@@ -255,14 +285,12 @@ def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
     return Decoded(rows=rows, index=index, bad=dict(sorted(bad.items())), joined=False)
 
 
-def encode(decoded: Decoded, layout: WriteSchema, root: str, *, new_name: Callable[[], str]) -> Made:
-    """Encode the rows of a batch as files below `root`; a row that cannot be encoded is a bad record.
+def encode(decoded: Decoded, writer: TableWriter) -> Made:
+    """Encode the rows of a batch as files; a row that cannot be encoded is a bad record.
 
     Args:
         decoded: rows and bad records of the batch.
-        layout: schema and partition spec to write with.
-        root: location of the table.
-        new_name: generates a unique file name.
+        writer: writer of the table.
 
     Raises:
         TarnError: the table cannot take rows at all.
@@ -279,9 +307,9 @@ def encode(decoded: Decoded, layout: WriteSchema, root: str, *, new_name: Callab
             rows, index = rows.take(pa.array(keep, pa.int64())), [index[row] for row in keep]
 
     def attempt(start: int, end: int) -> tuple[EncodedFile, ...]:
-        return encode_rows(layout, root, rows.slice(start, end - start), new_name=new_name)
+        return writer.encode(rows.slice(start, end - start))
 
-    drop(unfit(rows, layout))
+    drop(writer.unfit(rows))
     tried = isolate(rows.num_rows, attempt, doing="write")
     drop(tried.bad)
     if len(tried.parts) > 1:

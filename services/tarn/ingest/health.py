@@ -15,12 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import orjson
 import structlog
 
-from tarn.adapters.catalog_client import RestCatalog, TableName
-from tarn.adapters.kafka import cluster_id
-from tarn.adapters.kafka_login import Login
-from tarn.adapters.store import ObjectStore
 from tarn.core.errors import NotFoundError, TarnError
 from tarn.core.hosts import Hosts
+from tarn.core.object_store import ObjectStore
+from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.ingest.status import State, StatusRegistry, to_metrics
 
 log = structlog.get_logger()
@@ -105,7 +103,7 @@ def write_to_store(store: ObjectStore) -> list[str]:
     return []
 
 
-def check_catalog(catalog: RestCatalog) -> Callable[[], None]:
+def check_catalog(catalog: TableCatalog) -> Callable[[], None]:
     """A check that loads a table as the service's own principal; a missing table passes."""
 
     def look() -> None:
@@ -113,15 +111,6 @@ def check_catalog(catalog: RestCatalog) -> Callable[[], None]:
             catalog.load(PROBE_TABLE)
         except NotFoundError:
             return
-
-    return look
-
-
-def check_kafka(bootstrap: str, login: Callable[[], Login]) -> Callable[[], None]:
-    """A check that asks for the cluster id, logged in with the current content of the secret files."""
-
-    def look() -> None:
-        cluster_id(bootstrap, login())
 
     return look
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import structlog
 
-from tarn.adapters.catalog_client import TableName
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import (
@@ -29,20 +28,20 @@ from tarn.core.errors import (
     TarnError,
 )
 from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
+from tarn.core.table_catalog import TableName
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.health import (
     DependencyMonitor,
     StatusServer,
     check_catalog,
-    check_kafka,
     check_store,
     write_to_store,
 )
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import State, StatusRegistry
-from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_login, make_store, make_world
+from tarn.ingest.wiring import LOOK_TIMEOUT_MS, check_kafka, make_catalog, make_store, make_world
 
 log = structlog.get_logger()
 
@@ -216,7 +215,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         {
             "store": check_store(looked_at),
             "catalog": check_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
-            "kafka": check_kafka(settings.kafka_bootstrap, lambda: make_login(settings)),
+            "kafka": check_kafka(settings),
         },
         registry,
         stop,

@@ -10,9 +10,10 @@ from threading import Event
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import FileIO
-from tarn.adapters.kafka import KafkaSources
+from tarn.adapters.kafka import KafkaSources, cluster_id
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.adapters.store import S3Store
+from tarn.adapters.table_files import IcebergFormat
 from tarn.core.credentials import KAFKA_PASSWORD_FILE, KAFKA_USER_FILE
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
@@ -34,6 +35,11 @@ def uuid7() -> str:
 def new_snapshot_id() -> int:
     """A random positive integer of 63 bits."""
     return secrets.randbits(63) or 1
+
+
+def new_id() -> str:
+    """A random UUID."""
+    return str(uuid.uuid4())
 
 
 def stoppable_sleep(stop: Event) -> Callable[[float], None]:
@@ -91,6 +97,15 @@ def make_login(settings: Settings) -> Login:
     )
 
 
+def check_kafka(settings: Settings) -> Callable[[], None]:
+    """A check that asks for the cluster id, logged in with the current content of the secret files."""
+
+    def look() -> None:
+        cluster_id(settings.kafka_bootstrap, make_login(settings))
+
+    return look
+
+
 def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> IngestContext:
     """Dependencies of an ingestor, wired for production.
 
@@ -106,9 +121,11 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
     return IngestContext(
         sources=KafkaSources(settings.kafka_bootstrap, lambda: make_login(settings)),
         catalog=make_catalog(settings),
-        objects=FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep),
+        tables=IcebergFormat(
+            FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id
+        ),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
-        new_id=lambda: str(uuid.uuid4()),
+        new_id=new_id,
         registry=registry,
         stopping=stop.is_set,
     )

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import IO, Any
 
-from tarn.adapters.bulk import PART_BYTES, BulkStore, ObjectBody
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import stands
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import TarnError
+from tarn.core.object_store import PART_BYTES, BulkStore, ObjectBody
 from tarn.keeper.archive import Begin, End, Writer
 from tarn.keeper.fsck import Tell, stand_data
 from tarn.keeper.hold import held

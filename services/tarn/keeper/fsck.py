@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from tarn.adapters.bulk import BulkStore
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import judge_names
 from tarn.core.audit.offsets import (
@@ -24,6 +23,7 @@ from tarn.core.audit.offsets import (
 from tarn.core.audit.tables import judge_table, version_of
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import TarnError
+from tarn.core.object_store import BulkStore
 from tarn.keeper.hold import held
 from tarn.keeper.register import Register, read_register
 from tarn.keeper.walk import READERS, Places, Stray, Walker

@@ -21,10 +21,10 @@ import structlog
 
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import read_list
-from tarn.adapters.store import Listed, ObjectStore
 from tarn.core.catalog_objects import PointerValue, parse_pointer
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
+from tarn.core.object_store import Listed, ObjectStore
 from tarn.core.reap import (
     CLOCK_KEY,
     HOLD_MS,

@@ -22,10 +22,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.environment import read
 from tarn.adapters.logging import configure
-from tarn.adapters.store import Listed, ObjectStore, Stored
 from tarn.core.credentials import ACCESS_KEY_FILE, SECRET_KEY_FILE
 from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
 from tarn.core.exit_codes import OK, exit_code
+from tarn.core.object_store import Listed, ObjectStore, Stored
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check

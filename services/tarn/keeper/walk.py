@@ -8,9 +8,7 @@ from typing import Any
 
 import orjson
 
-from tarn.adapters.bulk import BulkStore
 from tarn.adapters.manifest_audit import file_entries, list_entries, trace_ids
-from tarn.adapters.store import Stored
 from tarn.core.audit.model import (
     Ahead,
     FileEntry,
@@ -24,6 +22,7 @@ from tarn.core.audit.model import (
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import CorruptStateError
+from tarn.core.object_store import BulkStore, Stored
 
 READERS = 8
 IN_FLIGHT_MAX = 32

@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import (
-    CommitDone,
-    RestCatalog,
-    TableName,
-)
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.core.errors import (
     AlreadyExistsError,
     ForbiddenError,
@@ -24,6 +20,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.core.outcome import Conflict, Unknown
+from tarn.core.table_catalog import CommitDone, TableName
 from tarn.core.table_state import CommitRequest
 
 TABLE = TableName(("bronze", "eu"), "orders 1")

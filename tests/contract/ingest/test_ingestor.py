@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import InvalidSpecError, OffsetGapError, SourceChangedError
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Retention
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.status import State
@@ -326,7 +326,7 @@ def test_a_table_that_lost_its_map_under_a_running_ingestor_is_filled_from_the_s
         state = lake.table()
         if how == "drop":
             lake.local.drop(name)
-            lake.local.create(name, ingestor.target.request())
+            lake.local.create(name, ingestor.files.create_request())
         else:
             first = list(state.ancestors())[-1]
             snapshot = {

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import OffsetGapError, OtherStreamError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec
+from tarn.core.table_catalog import TableName
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.status import State, to_metrics
 from tests.contract.ingest.world import Lake, Topic, order, spec

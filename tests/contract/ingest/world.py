@@ -12,15 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tarn.adapters.catalog_client import (
-    CommitDone,
-    CommitOutcome,
-    TableCatalog,
-    TableName,
-)
 from tarn.adapters.files import FileIO
 from tarn.adapters.manifests import read_entries, read_list
 from tarn.adapters.store import MemoryStore
+from tarn.adapters.table_files import IcebergFormat
 from tarn.core.batch import RawRecords
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -34,6 +29,7 @@ from tarn.core.offsets import TopicIdentity
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.source import NoSuchTopicError, OffsetBounds
 from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest, Json, Retention, TableState
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, Limits, StoppedError
@@ -319,7 +315,7 @@ class Lake:
         return IngestContext(
             sources=self.sources,
             catalog=self.catalog,
-            objects=self.objects,
+            tables=IcebergFormat(self.objects, new_name=self.new_id),
             ports=Ports(
                 sleep=sleep,
                 now_ms=lambda: int(self.clock.now_s * 1_000) + 1_700_000_000_000,
@@ -327,7 +323,7 @@ class Lake:
                 new_snapshot_id=lambda: self.numbers.getrandbits(62) + 1,
                 chance=random.Random(1),
             ),
-            new_id=lambda: f"{self.numbers.getrandbits(128):032x}",
+            new_id=self.new_id,
             clock=self.clock,
             registry=registry or self.registry,
             stopping=lambda: self.stop,
@@ -337,6 +333,9 @@ class Lake:
             ),
             retention=self.retention,
         )
+
+    def new_id(self) -> str:
+        return f"{self.numbers.getrandbits(128):032x}"
 
     def ingestor(self, made: IngestorSpec | None = None, **options: Any) -> Ingestor:
         return Ingestor(made or spec(), self.world(**options))

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from tarn.adapters.bulk import PlainBulk
-from tarn.adapters.catalog_client import TableName
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.table_catalog import TableName
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier

@@ -26,8 +26,9 @@ from pyiceberg.types import LongType, NestedField
 
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
-from tarn.adapters.store import MemoryStore, ObjectStore
+from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import ObjectStore
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.bulk import PART_BYTES, PlainBulk
-from tarn.adapters.store import MemoryStore, Stored, StoreOutcomeUnknownError
+from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.store import MemoryStore
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import PART_BYTES, Stored, StoreOutcomeUnknownError
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck

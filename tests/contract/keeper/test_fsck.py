@@ -7,9 +7,10 @@ import json
 import pytest
 
 from tarn.adapters.bulk import PlainBulk
-from tarn.adapters.store import MemoryStore, Stored, StoreUnavailableError
+from tarn.adapters.store import MemoryStore
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
+from tarn.core.object_store import Stored, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.keeper.fsck import fsck

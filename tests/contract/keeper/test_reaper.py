@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tarn.adapters.store import StoreOutcomeUnknownError
+from tarn.core.object_store import StoreOutcomeUnknownError
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op

@@ -10,6 +10,7 @@ from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import FileIO
 from tarn.adapters.store import S3Store
+from tarn.adapters.table_files import IcebergFormat
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
 from tarn.cli.clients.scans import LakeScans
@@ -76,7 +77,8 @@ class Ingesting:
         self._catalog = RestCatalog(
             lake.catalog, warehouse="tarn", credential=lambda: lake.secrets["ingest"]["catalog_credential"]
         )
-        self._objects = FileIO(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
+        objects = FileIO(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
+        self._tables = IcebergFormat(objects, new_name=lambda: f"{random.getrandbits(128):032x}")
         self._topics: dict[str, Topic] = {}
 
     def take(self, table: str, step: Ingest, before: Content) -> None:
@@ -102,7 +104,7 @@ class Ingesting:
         return IngestContext(
             sources=MemorySources(topic),
             catalog=self._catalog,
-            objects=self._objects,
+            tables=self._tables,
             ports=Ports(sleep=time.sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
             new_id=lambda: f"{random.getrandbits(128):032x}",
             registry=StatusRegistry(),
