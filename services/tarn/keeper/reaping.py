@@ -19,6 +19,7 @@ import structlog
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.environment import read
 from tarn.adapters.logging import configure
@@ -161,7 +162,7 @@ def made(settings: Settings) -> Reaper:
     graces = Graces(
         metadata_ms=settings.reaper_metadata_grace_s * 1_000, files_ms=settings.reaper_grace_s * 1_000
     )
-    return Reaper(Alive(store), bucket=settings.bucket, graces=graces)
+    return Reaper(Alive(store), manifest_audit, bucket=settings.bucket, graces=graces)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
@@ -35,7 +36,7 @@ class World:
         return Catalog(self.store, WarehouseLayout(base=f"s3://{BUCKET}"))
 
     def fsck(self) -> Report:
-        return fsck(self.bulk, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+        return fsck(self.bulk, manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
 
     def kinds(self) -> dict[str, list[str]]:
         """Kind of damage -> where fsck finds it."""

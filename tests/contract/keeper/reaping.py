@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
 from tarn.adapters.store import MemoryStore
@@ -82,6 +83,7 @@ class Clocked:
     def reaper(self, store: ObjectStore | None = None, graces: Graces = GRACES) -> Reaper:
         return Reaper(
             store or self.store,
+            manifest_audit,
             bucket=BUCKET,
             graces=graces,
             mono_ms=lambda: self.mono_ms,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
@@ -38,7 +39,7 @@ def take(
     bulk: PlainBulk, begin: Begin = BEGIN, on_register: Callable[[], None] = lambda: None
 ) -> tuple[bytes, Done]:
     out = io.BytesIO()
-    done = backup(bulk, out, begin, tell=quiet, sleep=quiet, on_register=on_register)
+    done = backup(bulk, manifest_audit, out, begin, tell=quiet, sleep=quiet, on_register=on_register)
     return out.getvalue(), done
 
 
@@ -51,7 +52,7 @@ def put(data: bytes, store: MemoryStore, **options: str) -> Restored:
 
 
 def check(store: MemoryStore):
-    return fsck(PlainBulk(store), bucket=BUCKET, tell=quiet, sleep=quiet)
+    return fsck(PlainBulk(store), manifest_audit, bucket=BUCKET, tell=quiet, sleep=quiet)
 
 
 def contents(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
@@ -306,7 +307,7 @@ class FullFile(io.RawIOBase):
 def test_a_full_disk_ends_the_backup_and_leaves_the_lake_alone(world: World):
     before = contents(world.store)
     with pytest.raises(OSError, match="No space left"):
-        backup(world.bulk, FullFile(20_000), BEGIN, tell=quiet, sleep=quiet)
+        backup(world.bulk, manifest_audit, FullFile(20_000), BEGIN, tell=quiet, sleep=quiet)
     assert contents(world.store) == before
 
 
@@ -318,9 +319,11 @@ def test_the_reaper_is_held_and_let_go_whatever_happens(world: World):
         seen.append(reaper_of(world).run_once().held)
 
     out = io.BytesIO()
-    backup(world.bulk, out, BEGIN, tell=said.append, sleep=quiet, on_register=look)
+    backup(world.bulk, manifest_audit, out, BEGIN, tell=said.append, sleep=quiet, on_register=look)
     with pytest.raises(OSError, match="No space left"):
-        backup(world.bulk, FullFile(0), BEGIN, tell=said.append, sleep=quiet, on_register=look)
+        backup(
+            world.bulk, manifest_audit, FullFile(0), BEGIN, tell=said.append, sleep=quiet, on_register=look
+        )
     look()
     assert seen == [True, True, False]
     assert world.keys("reaper/v1/holds/") == []
@@ -335,7 +338,9 @@ def test_a_backup_is_whole_though_the_table_is_committed_to_and_reaped_meanwhile
         assert reaper_of(world).run_once().deleted == 0
 
     out = io.BytesIO()
-    done = backup(world.bulk, out, BEGIN, tell=lambda _: None, sleep=quiet, on_register=meanwhile)
+    done = backup(
+        world.bulk, manifest_audit, out, BEGIN, tell=lambda _: None, sleep=quiet, on_register=meanwhile
+    )
     assert done.whole
     assert reaper_of(world).run_once().deleted > 0
 
@@ -348,13 +353,13 @@ def test_a_store_that_takes_no_hold_is_backed_up_all_the_same(world: World):
     store = Full()
     store._objects = world.store._objects
     said: list[str] = []
-    assert backup(PlainBulk(store), io.BytesIO(), BEGIN, tell=said.append, sleep=quiet).whole
+    assert backup(PlainBulk(store), manifest_audit, io.BytesIO(), BEGIN, tell=said.append, sleep=quiet).whole
     assert said[0].startswith("the reaper could not be paused: the disk is full")
 
 
 def reaper_of(world: World) -> Reaper:
     """A reaper for which every grace period has passed."""
-    return Reaper(world.store, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0))
+    return Reaper(world.store, manifest_audit, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0))
 
 
 def test_the_manifest_names_every_object_with_size_and_checksum(world: World):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
 from tarn.core.audit.model import Kind
@@ -51,7 +52,9 @@ def renamed() -> IngestorSpec:
 
 
 def judged(lake: Lake) -> list[tuple[Kind, str]]:
-    report = fsck(PlainBulk(lake.store), bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+    report = fsck(
+        PlainBulk(lake.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
+    )
     return [(found.kind, found.what) for found in report.findings]
 
 
@@ -393,7 +396,9 @@ def test_a_rename_in_the_middle_is_not_seen_as_damage(world: World):
                 )
             return found
 
-    report = fsck(Renaming(world.store), bucket="tarn", tell=lambda _: None, sleep=lambda _: None)
+    report = fsck(
+        Renaming(world.store), manifest_audit, bucket="tarn", tell=lambda _: None, sleep=lambda _: None
+    )
     assert report.damage == []
     assert (report.tables, report.tombstones) == (3, 2)
 
@@ -410,7 +415,9 @@ def test_a_commit_in_the_middle_is_not_seen_as_damage(world: World):
                     catalog.tables.commit(slot, [], updates)
             return super().list(prefix)
 
-    report = fsck(Committing(world.store), bucket="tarn", tell=lambda _: None, sleep=lambda _: None)
+    report = fsck(
+        Committing(world.store), manifest_audit, bucket="tarn", tell=lambda _: None, sleep=lambda _: None
+    )
     assert report.findings == []
 
 

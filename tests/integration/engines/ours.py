@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Mapping
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import FileIO
@@ -67,7 +68,7 @@ class OwnTools:
 
     def fsck(self) -> Report:
         """The report of `tarn fsck`."""
-        return fsck(self._bulk, bucket="tarn", tell=lambda _line: None)
+        return fsck(self._bulk, manifest_audit, bucket="tarn", tell=lambda _line: None)
 
 
 class Ingesting:
