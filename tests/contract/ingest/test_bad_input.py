@@ -16,7 +16,8 @@ from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Json
 from tarn.ingest.status import State, to_metrics
-from tests.contract.ingest.world import HOLE, SPEC, Lake, Topic, order, spec
+from tarn.testing.memory_topic import HOLE, Topic
+from tests.support.lake import SPEC, Lake, order, spec
 
 TABLE = TableName(("bronze",), "orders")
 Logged = list[Any]

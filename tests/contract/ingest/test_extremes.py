@@ -29,8 +29,9 @@ from tarn.core.transforms import fits
 from tarn.core.years import MICROS_MAX
 from tarn.ingest.batch_commit import Made, decode, encode
 from tarn.ingest.status import State
+from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.extremes import KINDS, Kind, partition_value
-from tests.contract.ingest.world import Lake, Topic, order, spec
+from tests.support.lake import Lake, order, spec
 
 TABLE = TableName(("bronze",), "extremes")
 RULES = ("identity(v)", "year(v)", "month(v)", "day(v)", "hour(v)", "bucket(7, v)", "truncate(10, v)")
@@ -54,7 +55,7 @@ class Writer:
         self.lake.local.create_namespace(TABLE.namespace)
         self.state = self.lake.local.create(TABLE, create_request([field], trace=True, partitioning=rules))
         self.layout: WriteSchema = layout_of(self.state, [field], trace=True, table=str(TABLE))
-        self.writer = self.lake.world().tables.table(str(TABLE), [field], trace=True).writer(self.state)
+        self.writer = self.lake.context().tables.table(str(TABLE), [field], trace=True).writer(self.state)
         self.decoder = Decoder([field], source="t", trace=True, record_bytes_max=100_000)
 
     def make(self, values: list[bytes | None]) -> Made:

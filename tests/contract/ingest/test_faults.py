@@ -19,7 +19,9 @@ from tarn.core.table_state import CommitRequest
 from tarn.ingest import batch_commit
 from tarn.ingest.batch_commit import BatchCommit, offsets_in
 from tarn.ingest.committer import Committer, Done, NeedsReplan
-from tests.contract.ingest.world import Faults, FaultyCatalog, Lake, LocalCatalog, Topic, order, spec
+from tarn.testing.faulty_catalog import Faults, FaultyCatalog
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import Lake, LocalCatalog, order, spec
 
 TABLE = TableName(("bronze",), "orders")
 SOURCE = TopicIdentity(cluster="c-1", topic="orders", topic_id="id-1")
@@ -150,7 +152,7 @@ class Pieces:
 
     def __init__(self, lake: Lake, catalog: Any = None) -> None:
         self.lake = lake
-        world = lake.world()
+        world = lake.context()
         self.committer = Committer(
             catalog or lake.local,
             TABLE,

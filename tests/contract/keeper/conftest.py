@@ -14,9 +14,10 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn.core.table_catalog import TableName
 from tarn.keeper.fsck import Report, fsck
+from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
-from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
+from tests.support.lake import BUCKET, Lake, order, spec
 
 BATCHES = 9
 

@@ -25,8 +25,8 @@ from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.tables import TableIdentifier
-from tests.contract.ingest.world import BUCKET
 from tests.contract.keeper.conftest import World, plain
+from tests.support.lake import BUCKET
 
 BEGIN = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-21T12:00:00+00:00", version="0")
 

@@ -15,9 +15,10 @@ from tarn.core.object_store import Stored, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.keeper.fsck import fsck
+from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.tables import TableIdentifier
-from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 from tests.contract.keeper.conftest import World, made
+from tests.support.lake import BUCKET, Lake, order, spec
 
 
 def test_a_whole_lake_is_clean_and_counted(world: World):

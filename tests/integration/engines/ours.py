@@ -24,7 +24,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, uuid7
 from tarn.keeper.fsck import Report, fsck
-from tests.contract.ingest.world import MemorySources, Topic
+from tarn.testing.memory_topic import MemoryTopicClient, Topic
 from tests.integration.engines.conftest import Lake
 from tests.integration.engines.history import Content, Ingest
 from tests.integration.engines.writers import message
@@ -103,7 +103,7 @@ class Ingesting:
 
     def _context(self, topic: Topic) -> IngestContext:
         return IngestContext(
-            sources=MemorySources(topic),
+            sources=MemoryTopicClient(topic),
             catalog=self._catalog,
             tables=self._tables,
             ports=Ports(sleep=time.sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
