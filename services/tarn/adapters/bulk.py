@@ -1,87 +1,21 @@
 """Bulk access to a bucket for audit and backup: streamed listings, ranged reads, multipart uploads.
 
-Separate from `ObjectStore`, which the catalog's correctness depends on and which stays small. The errors are
-those of `tarn.adapters.store`.
+The errors are those of `tarn.core.object_store`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import obstore
 from obstore import exceptions as vendor
 
-from tarn.adapters.store import (
-    Listed,
-    ObjectStore,
-    S3Store,
-    Stored,
-    StoreUnavailableError,
-    _first_line,
-    _status,
-)
+from tarn.adapters.store import S3Store, _first_line, _status
+from tarn.core.object_store import PART_BYTES, Listed, ObjectBody, ObjectStore, Stored, StoreUnavailableError
 
-PART_BYTES = 4 * 1024 * 1024
 REQUEST_TIMEOUT_MS = 60_000
 LIST_CHUNK = 1_000
 UPLOADS_MAX = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectBody:
-    """An object's size and, if it is small, its bytes.
-
-    Attributes:
-        size_bytes: size of the object.
-        data: content; None if the object is larger than the requested limit.
-    """
-
-    size_bytes: int
-    data: bytes | None
-
-
-class BulkStore(Protocol):
-    """Object store operations of audit, backup and restore."""
-
-    def list(self, prefix: str) -> Iterator[Listed]:
-        """Yield every object below a prefix, in any order, page by page.
-
-        Raises:
-            StoreUnavailableError: the store does not respond.
-            StoreDeniedError: the credentials lack permission.
-        """
-
-    def get(self, key: str) -> Stored | None:
-        """Read an object; None if it does not exist. Raises the errors of `list`."""
-
-    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
-        """Read an object's size, and its content up to `bytes_max` bytes; None if it does not exist.
-
-        Raises the errors of `list`.
-        """
-
-    def part(self, key: str, start: int, end: int) -> bytes:
-        """Read the byte range [start, end).
-
-        Args:
-            key: object key.
-            start: first byte.
-            end: byte after the last one.
-
-        Raises:
-            StoreUnavailableError, StoreDeniedError: as `list`; also if the object is gone or too short.
-        """
-
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
-        """Write a small object; see `ObjectStore.put`."""
-
-    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
-        """Write a large object from its parts; visible once complete. Raises what `ObjectStore.put` does."""
-
-    def delete(self, key: str) -> None:
-        """Delete an object; see `ObjectStore.delete`."""
 
 
 class S3Bulk(S3Store):

@@ -6,12 +6,10 @@ Transport retries are off: only the caller, who holds the commit id, decides whe
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -28,6 +26,8 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from tarn.core.outcome import Conflict, Unknown
+from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, Json, TableState
 
 CONNECT_TIMEOUT_S = 3.0
@@ -36,91 +36,6 @@ TOKEN_MARGIN_S = 30.0
 ANSWER_CHARS_MAX = 300
 PAGES_MAX = 1_000
 LEVEL_SEPARATOR = "\x1f"
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """Table identifier: namespace levels and name."""
-
-    namespace: tuple[str, ...]
-    name: str
-
-    def __str__(self) -> str:
-        return ".".join((*self.namespace, self.name))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitDone:
-    """The commit was applied.
-
-    Attributes:
-        state: the table as returned by the catalog.
-    """
-
-    state: TableState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitConflict:
-    """The commit was not applied and never will be: another commit won."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitUnknown:
-    """The commit may have been applied, or may still be."""
-
-    reason: str
-
-
-CommitOutcome = CommitDone | CommitConflict | CommitUnknown
-
-
-class TableCatalog(Protocol):
-    """Catalog operations of ingestion."""
-
-    def load(self, table: TableName) -> TableState:
-        """Load the current state of the table.
-
-        Raises:
-            NoSuchTableError: the table does not exist.
-            UnavailableError: no usable response; wait.
-            AccessError: the principal lacks permission.
-        """
-
-    def create_namespace(self, namespace: tuple[str, ...]) -> None:
-        """Create the namespace and its parents; those that exist already are left alone.
-
-        Raises:
-            UnavailableError: no usable response; wait and retry.
-            AccessError: the principal lacks permission.
-        """
-
-    def create(self, table: TableName, request: Json) -> TableState:
-        """Create the table.
-
-        Raises:
-            AlreadyExistsError: it exists, perhaps from an earlier request whose response was lost: load it.
-            UnavailableError: no usable response: load the table before retrying.
-            InvalidError: the request is invalid.
-            AccessError: the principal lacks permission.
-        """
-
-    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-        """Send one commit, without retries.
-
-        Args:
-            table: table identifier.
-            request: requirements and updates.
-            key: idempotency key.
-
-        Raises:
-            UnavailableError: nothing was sent; wait.
-            NoSuchTableError: the table does not exist.
-            InvalidError: the request is invalid.
-            AccessError: the principal lacks permission.
-        """
 
 
 class RestCatalog:
@@ -218,20 +133,20 @@ class RestCatalog:
         try:
             status, answer = self._ask("POST", path, body=request.body(), headers=headers, what=what)
         except OutcomeUnknownError as e:
-            return CommitUnknown(reason=e.message)
+            return Unknown(reason=e.message)
         if status == 200:
             try:
                 return CommitDone(state=_state(answer))
             except UnavailableError as e:
-                return CommitUnknown(reason=e.message)
+                return Unknown(reason=e.message)
         if status == 409:
-            return CommitConflict(reason=_told(answer))
+            return Conflict(reason=_told(answer))
         if status == 404:
             raise NoSuchTableError(f"table {table} does not exist: {_told(answer)}", table=str(table))
         if status >= 500 or status in (408, 425, 429):
-            return CommitUnknown(reason=f"{what}: status {status}: {_told(answer)}")
+            return Unknown(reason=f"{what}: status {status}: {_told(answer)}")
         self._require(status, answer, what)
-        return CommitUnknown(reason=f"{what}: unexpected status {status}")
+        return Unknown(reason=f"{what}: unexpected status {status}")
 
     def _pages(self, path: str, query: str, key: str, what: str) -> list[Any]:
         """All entries of a paginated listing."""
@@ -388,19 +303,6 @@ class RestCatalog:
         if status in (408, 425, 429) or status >= 500:
             raise UnavailableError(f"could not {what}: status {status} from {self._uri}: {told}; wait")
         raise InvalidError(f"could not {what}: status {status} from {self._uri}: {told}", status=status)
-
-
-def backoff_s(attempt: int, *, base_s: float = 0.05, max_s: float = 5.0, chance: random.Random) -> float:
-    """Backoff before attempt `attempt` (from 1), in seconds: doubling, capped, with jitter from 50 to 100 %.
-
-    Args:
-        attempt: number of the attempt.
-        base_s: backoff of the first attempt without jitter.
-        max_s: upper bound.
-        chance: random number generator for the jitter.
-    """
-    whole = min(max_s, base_s * 2.0 ** min(attempt - 1, 20))
-    return whole * (0.5 + chance.random() / 2)
 
 
 def _levels(namespace: tuple[str, ...]) -> str:

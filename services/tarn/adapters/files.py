@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlparse
 
@@ -17,9 +16,11 @@ import pyarrow.parquet as pq
 
 from tarn.adapters.partitions import folder, split
 from tarn.adapters.statistics import statistics_of
-from tarn.adapters.store import ObjectStore
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
+from tarn.core.object_store import ObjectStore
+from tarn.core.table_files import EncodedFile
+from tarn.core.table_state import WrittenFile
 
 PUT_ATTEMPTS_MAX = 5
 PUT_WAIT_MS = 100
@@ -87,35 +88,6 @@ class FileIO:
         return key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFile:
-    """A data file that is in the store but not yet in a table.
-
-    Attributes:
-        path: location of the file.
-        partition: partition values as Iceberg stores them, in the order of the partition spec.
-        spec_id: id of the partition spec.
-        records: number of rows.
-        bytes: file size in bytes.
-        statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
-    """
-
-    path: str
-    partition: tuple[Any, ...]
-    spec_id: int
-    records: int
-    bytes: int
-    statistics: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedFile:
-    """A data file in memory, not yet in the store."""
-
-    file: WrittenFile
-    data: bytes
-
-
 def encode_rows(
     layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
 ) -> tuple[EncodedFile, ...]:
@@ -160,27 +132,6 @@ def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenF
     for made in encoded:
         objects.write_new(made.file.path, made.data)
     return tuple(made.file for made in encoded)
-
-
-def write_rows(
-    objects: FileIO, layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
-) -> tuple[WrittenFile, ...]:
-    """Encode the rows and write the files.
-
-    Args:
-        objects: file IO.
-        layout: write schema of the table.
-        root: location of the table.
-        rows: columns with the names and types of the write schema.
-        new_name: generates a unique file name without suffix.
-
-    Returns:
-        One data file per partition; none without rows.
-
-    Raises:
-        UnavailableError, InvalidError: as `encode_rows` and `put_files`.
-    """
-    return put_files(objects, encode_rows(layout, root, rows, new_name=new_name)) if rows.num_rows else ()
 
 
 def _shape(rows: pa.Table, target: pa.Schema) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Manifests for the auditor: few columns, every live file, no table schema needed."""
+"""The `ManifestReader` of audit and reaper: few columns, every live file, no table schema needed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from pyiceberg.manifest import ManifestEntry as Row
 from pyiceberg.types import StructType
 
 from tarn.adapters.manifests import _MemoryInput, read_list
-from tarn.core.audit.model import Bounds, FileEntry, Json, ManifestEntry
+from tarn.core.audit.manifests import TraceIds
+from tarn.core.audit.model import Bounds, FileEntry, ManifestEntry
 from tarn.core.errors import CorruptStateError
-from tarn.core.spec import TRACE_COLUMN
 
 # The projection has no partition values, so the reader skips them and needs no table schema.
 _ENTRY = manifest_entry_schema_with_data_file(
     format_version=3, data_file=data_file_with_partition(StructType(), format_version=3)
 )
 
-TraceIds = tuple[int, int]
-"""Field ids of the Kafka partition and the offset inside a table's trace column."""
+
+def list_sequences(data: bytes) -> list[tuple[str, int, int]]:
+    """See `ManifestReader.list_sequences`."""
+    return [
+        (m.manifest_path, int(m.sequence_number or 0), int(m.min_sequence_number or 0))
+        for m in read_list(data)
+    ]
 
 
 def list_entries(data: bytes) -> list[tuple[ManifestEntry, int | None]]:
-    """The manifests of a manifest list, each with the id of the snapshot that added it.
-
-    Raises:
-        CorruptStateError: the data is not a manifest list.
-    """
+    """See `ManifestReader.list_entries`."""
     try:
         return [
             (ManifestEntry(m.manifest_path, int(m.manifest_length)), m.added_snapshot_id)
@@ -46,16 +47,7 @@ def list_entries(data: bytes) -> list[tuple[ManifestEntry, int | None]]:
 def file_entries(
     data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None
 ) -> tuple[FileEntry, ...]:
-    """The live files of a manifest.
-
-    Args:
-        data: content of the manifest.
-        added_snapshot_id: snapshot that added the manifest, inherited by its entries.
-        trace: field ids of the trace column; None if the table has none.
-
-    Raises:
-        CorruptStateError: the data is not a manifest.
-    """
+    """See `ManifestReader.file_entries`."""
     try:
         with AvroFile[Row](
             _MemoryInput(data),
@@ -70,18 +62,6 @@ def file_entries(
             )
     except Exception as error:  # readers fail in many ways on arbitrary bytes
         raise CorruptStateError(f"it is no manifest: {_first_line(error)}") from error
-
-
-def trace_ids(metadata: Json) -> TraceIds | None:
-    """Field ids inside the trace column; None if the table has none."""
-    for schema in metadata.get("schemas") or ():
-        for field in schema.get("fields") or ():
-            kind = field.get("type")
-            if field.get("name") == TRACE_COLUMN and isinstance(kind, dict):
-                inner = {f["name"]: int(f["id"]) for f in kind.get("fields") or ()}
-                if "partition" in inner and "offset" in inner:
-                    return inner["partition"], inner["offset"]
-    return None
 
 
 def _entry(row: Row, added_snapshot_id: int | None, trace: TraceIds | None) -> FileEntry:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
@@ -46,9 +45,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType
 
-from tarn.adapters.files import FileIO, WrittenFile
+from tarn.adapters.files import FileIO
 from tarn.adapters.write_schema import WriteSchema
-from tarn.core.table_state import TableState
+from tarn.core.table_files import WrittenList
+from tarn.core.table_state import TableState, WrittenFile
 
 MERGE_COUNT = 16
 MERGE_FILES_MAX = 4_096
@@ -56,21 +56,6 @@ LISTS_REMEMBERED_MAX = 8
 BLOCK_ENTRIES_MAX = 500
 UNASSIGNED = -1
 AVRO_CODEC: Literal["deflate"] = "deflate"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenList:
-    """A manifest list in the store.
-
-    Attributes:
-        path: location of the manifest list.
-        added_rows: number of row ids assigned (format version 3; 0 before).
-        manifests: number of manifests in the list.
-    """
-
-    path: str
-    added_rows: int
-    manifests: int
 
 
 class Manifests:
@@ -169,7 +154,7 @@ class Manifests:
                 writer.write_block(listed)
         self._objects.write_new(path, out.data)
         self._remember(path, listed)
-        return WrittenList(path=path, added_rows=next_row_id - first_row_id, manifests=len(listed))
+        return WrittenList(path=path, added_rows=next_row_id - first_row_id)
 
     def _base(self, state: TableState) -> list[ManifestFile]:
         head = state.head

@@ -1,10 +1,4 @@
-"""Object store: one small interface and its implementations. Vendor errors stop here.
-
-    StoreRefusedError         the precondition failed (412, 409, already exists): read the key
-    StoreBusyError            slow down (503, 429): wait, retry
-    StoreDeniedError          the credentials lack permission
-    StoreOutcomeUnknownError  a write without a response (timeout, reset, 5xx): it may have happened
-    StoreUnavailableError     a read without a response
+"""Implementations of the object store interface of `tarn.core.object_store`. Vendor errors stop here.
 
 Only reads are retried here: whether to repeat a write is the caller's decision (invariant I3).
 """
@@ -20,19 +14,42 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import obstore
 from obstore import exceptions as vendor
 from obstore.store import S3Store as VendorS3Store
 
-from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
+from tarn.core.object_store import (
+    Listed,
+    ObjectStore,
+    StoreBusyError,
+    Stored,
+    StoreDeniedError,
+    StoreOutcomeUnknownError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
+
+# The interface is imported from here too, as by the catalog.
+__all__ = [
+    "FileStore",
+    "Listed",
+    "MemoryStore",
+    "ObjectStore",
+    "S3Store",
+    "StoreBusyError",
+    "StoreDeniedError",
+    "StoreOutcomeUnknownError",
+    "StoreRefusedError",
+    "StoreUnavailableError",
+    "Stored",
+]
 
 T = TypeVar("T")
 
@@ -40,102 +57,6 @@ READ_ATTEMPTS_MAX = 3
 READ_WAIT_MS = 50
 CONNECT_TIMEOUT_MS = 2_000
 REQUEST_TIMEOUT_MS = 8_000
-
-
-class StoreRefusedError(ConflictError):
-    """The precondition of a write failed, or the store could not evaluate it (S3's 409)."""
-
-
-class StoreBusyError(UnavailableError):
-    """The store asks the client to slow down."""
-
-
-class StoreDeniedError(ForbiddenError):
-    """The credentials lack permission or are unknown."""
-
-
-class StoreOutcomeUnknownError(OutcomeUnknownError):
-    """A write received no response: it may have happened, or may still happen."""
-
-
-class StoreUnavailableError(UnavailableError):
-    """A read received no response."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """An object: content and version.
-
-    Attributes:
-        data: content.
-        etag: entity tag, for `if_match`.
-        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
-    """
-
-    data: bytes
-    etag: str
-    modified_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One entry of a listing.
-
-    Attributes:
-        key: full key.
-        etag: entity tag.
-        size_bytes: size of the object.
-        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
-    """
-
-    key: str
-    etag: str
-    size_bytes: int
-    modified_ms: int
-
-
-class ObjectStore(Protocol):
-    """Interface of an object store. All implementations pass one contract suite."""
-
-    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
-        """Read an object; None if it does not exist; `known` itself if its entity tag is still current.
-
-        Raises:
-            StoreUnavailableError: the store does not respond.
-            StoreDeniedError: the credentials lack permission.
-        """
-
-    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
-        """Write an object and return its new entity tag.
-
-        Args:
-            key: full key.
-            data: content.
-            if_absent: write only if the key does not exist.
-            if_match: write only if the key has this entity tag.
-
-        Raises:
-            StoreRefusedError: the precondition failed; this call wrote nothing.
-            StoreBusyError: the store asks the client to slow down.
-            StoreDeniedError: the credentials lack permission; nothing was written.
-            StoreOutcomeUnknownError: no response; the write may have happened, or may still happen.
-        """
-
-    def delete(self, key: str) -> None:
-        """Delete the key; a missing key is not an error.
-
-        Raises:
-            StoreOutcomeUnknownError: no response.
-            StoreDeniedError: the credentials lack permission.
-        """
-
-    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
-        """Yield all keys below `prefix` (which ends in a slash) in key order, starting after `after`.
-
-        Raises:
-            StoreUnavailableError: the store does not respond.
-            StoreDeniedError: the credentials lack permission.
-        """
 
 
 # A request that was cut off in transit: status 400, although neither request nor sender is at fault.

@@ -176,13 +176,6 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     )
 
 
-def is_current(layout: WriteSchema, state: TableState) -> bool:
-    """Whether the write schema matches the table's current schema, partition spec and format version."""
-    m = state.metadata
-    now = (m.get("current-schema-id", 0), m.get("default-spec-id", 0), state.format_version)
-    return now == (layout.schema.schema_id, layout.spec.spec_id, layout.format_version)
-
-
 def layout_version(state: TableState) -> tuple[object, ...]:
     """(table UUID, current schema id, default spec id, format version): changes when a schema is stale."""
     m = state.metadata

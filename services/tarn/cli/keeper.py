@@ -45,11 +45,12 @@ def fsck(
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Look at the whole lake and say what is damaged. 0: clean; 1: damage; 2: could not look."""
+    from tarn.adapters import manifest_audit
     from tarn.keeper.fsck import fsck as look
 
     try:
         settings = Settings.read()
-        report = look(_store(settings), bucket=settings.bucket, tell=_tell)
+        report = look(_store(settings), manifest_audit, bucket=settings.bucket, tell=_tell)
     except TarnError as error:
         print(f"tarn fsck: could not look: {error.message}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(BLIND) from error
@@ -63,6 +64,7 @@ def fsck(
 @app.command()
 def backup() -> None:
     """Write a backup of the lake to stdout. Use it as: scripts/tarn backup lake.tar."""
+    from tarn.adapters import manifest_audit
     from tarn.keeper.archive import Begin
     from tarn.keeper.backup import backup as copy
 
@@ -77,7 +79,7 @@ def backup() -> None:
         version=package_version("tarn"),
     )
     try:
-        done = copy(_store(settings), sys.stdout.buffer, begin, tell=_tell)
+        done = copy(_store(settings), manifest_audit, sys.stdout.buffer, begin, tell=_tell)
     except OSError as error:
         raise UnavailableError(
             f"the backup could not be written: {error.strerror or error}; what is there of it is cut short, "

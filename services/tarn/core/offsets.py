@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
 
 import orjson
 
 from tarn.core.errors import CorruptStateError, SourceChangedError
+from tarn.core.outcome import AlreadyCommitted, Rejected
 
 SUMMARY_PREFIX = "tarn.offsets."
 TAG_PREFIX = "tarn-offsets-"
@@ -117,61 +117,13 @@ class OffsetMap:
             ) from e
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """The batch continues the chain.
-
-    Attributes:
-        after: offset map to commit with it.
-    """
-
-    after: OffsetMap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlreadyDone:
-    """Every range is in the table: an earlier attempt or another writer committed it."""
-
-    table: OffsetMap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetMismatch:
-    """The batch was read from an outdated view of the table: seek to the table's offsets and read again.
-
-    Attributes:
-        partition: partition of the first range that does not fit.
-        expected: start of that range.
-        found: the table's next offset; None if its map lacks the partition (now).
-        kind: `gap` if rows would be lost, `overlap` if rows would be duplicated.
-        table: the table's offset map; None if there is none.
-    """
-
-    partition: int
-    expected: int
-    found: int | None
-    kind: Literal["gap", "overlap"]
-    table: OffsetMap | None
-
-    @property
-    def reason(self) -> str:
-        """Reason, for messages."""
-        ends = f"ends at {self.found}" if self.found is not None else "does not know the partition"
-        return (
-            f"partition {self.partition}: the batch starts at {self.expected}, the table {ends} ({self.kind})"
-        )
-
-
-Verdict = Ready | AlreadyDone | OffsetMismatch
-
-
 def check_offsets(
     table: OffsetMap | None,
     source: TopicIdentity,
     ranges: tuple[OffsetRange, ...],
     *,
     fresh: frozenset[int] = frozenset(),
-) -> Verdict:
+) -> OffsetMap | AlreadyCommitted | Rejected:
     """Check whether a batch may be committed on a base whose newest offset map is `table`.
 
     Args:
@@ -181,6 +133,11 @@ def check_offsets(
         fresh: partitions that were missing from the table's map at planning time; the plan chose their start
             (the log start). Any other partition must be in the map: if it is missing now, a rollback removed
             it together with its earlier rows.
+
+    Returns:
+        The offset map to commit with the batch; `AlreadyCommitted` if every range is in the table, by an
+        earlier attempt or another writer; `Rejected` if the batch was read from an outdated view of the
+        table: a gap would lose rows, an overlap would duplicate them.
 
     Raises:
         SourceChangedError: the map belongs to another topic or cluster; offsets are not comparable.
@@ -192,14 +149,17 @@ def check_offsets(
         require_same_source(table.source, source)
     known: Mapping[int, int] = table.next if table is not None else {}
     if table is not None and all(known.get(r.partition, -1) >= r.end for r in ranges):
-        return AlreadyDone(table=table)
+        return AlreadyCommitted()
     for r in ranges:
         found = known.get(r.partition)
         if found == r.start or (found is None and r.partition in fresh):
             continue
-        kind: Literal["gap", "overlap"] = "overlap" if found is not None and found > r.start else "gap"
-        return OffsetMismatch(partition=r.partition, expected=r.start, found=found, kind=kind, table=table)
-    return Ready(after=(table or OffsetMap(source=source)).advance(ranges))
+        kind = "overlap" if found is not None and found > r.start else "gap"
+        ends = f"ends at {found}" if found is not None else "does not know the partition"
+        return Rejected(
+            reason=f"partition {r.partition}: the batch starts at {r.start}, the table {ends} ({kind})"
+        )
+    return (table or OffsetMap(source=source)).advance(ranges)
 
 
 def require_same_source(table: TopicIdentity, seen: TopicIdentity) -> None:

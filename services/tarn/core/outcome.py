@@ -1,4 +1,4 @@
-"""The three outcomes of a conditional write (invariant I3)."""
+"""The three outcomes of a conditional write (invariant I3), and verdicts on a write before it is sent."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ class Unknown:
 
 
 Outcome = Committed | Conflict | Unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyCommitted:
+    """Verdict on a change: this version of the table already includes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """Verdict on a change: it cannot be applied to this version of the table; plan again.
+
+    Attributes:
+        reason: what does not fit, for people.
+    """
+
+    reason: str

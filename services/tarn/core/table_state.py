@@ -7,7 +7,7 @@ of all of them for every commit would cost more than the commit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tarn.core.errors import CorruptStateError
@@ -153,6 +153,27 @@ def _sequence(snapshot: Json) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A data file that is in the store but not yet in a table.
+
+    Attributes:
+        path: location of the file.
+        partition: partition values as Iceberg stores them, in the order of the partition spec.
+        spec_id: id of the partition spec.
+        records: number of rows.
+        bytes: file size in bytes.
+        statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
+    """
+
+    path: str
+    partition: tuple[Any, ...]
+    spec_id: int
+    records: int
+    bytes: int
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
     """What a commit appends, independent of its base.
 
@@ -175,6 +196,22 @@ class Append:
     records: int = 0
     bytes: int = 0
     partitions: int = 0
+
+    @staticmethod
+    def of(
+        files: Sequence[WrittenFile], *, commit_id: str, summary: Mapping[str, str], tag: str, since: str
+    ) -> Append:
+        """An append of these data files, with their counts; see the class for the arguments."""
+        return Append(
+            commit_id=commit_id,
+            summary=summary,
+            tag=tag,
+            since=since,
+            files=len(files),
+            records=sum(f.records for f in files),
+            bytes=sum(f.bytes for f in files),
+            partitions=len({f.partition for f in files}),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

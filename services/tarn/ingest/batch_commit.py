@@ -1,4 +1,7 @@
-"""The two kinds of ingest commit: a batch of a stream, and the registration of dead-letter files."""
+"""A batch of a stream: its files and bad records, and the commit of both.
+
+Every record ends in exactly one of the two (I12).
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tarn.adapters.files import WrittenFile
+import pyarrow as pa
+
 from tarn.core import dead_letter
+from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
+from tarn.core.decode import Decoded, Decoder
 from tarn.core.errors import CorruptStateError, OtherStreamError
+from tarn.core.isolate import isolate
 from tarn.core.offsets import (
     SUMMARY_PREFIX,
     TAG_PREFIX,
-    AlreadyDone,
     OffsetMap,
-    OffsetMismatch,
     OffsetRange,
     TopicIdentity,
     check_offsets,
 )
+from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.source import OffsetBounds
-from tarn.core.table_state import Json, TableState, marker_property
-from tarn.ingest.committer import Covered, Fit, Unfit
+from tarn.core.table_files import EncodedFile, TableWriter
+from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
 
 
 def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
@@ -147,16 +153,6 @@ def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
     return dead_letter.pending_from_json(text) if text else ()
 
 
-def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
-    """Watermark per stream in this version of the dead-letter table.
-
-    Raises:
-        CorruptStateError: the watermarks are unreadable, or they existed and were lost.
-    """
-    text = state.newest(dead_letter.MARKER_KEY, tag=dead_letter.MARKER_TAG)
-    return {} if text is None else dead_letter.markers_from_json(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommit:
     """One batch: its data files, offset ranges and dead letters commit atomically (invariants I5, I12).
@@ -185,30 +181,18 @@ class BatchCommit:
     registered: DeadLetterWatermark | None = None
     beside: frozenset[str] = frozenset()
 
-    @property
-    def tag(self) -> str:
-        """See `Change.tag`."""
-        return TAG_PREFIX + self.stream
-
-    @property
-    def since(self) -> str:
-        """See `Change.since`."""
-        return marker_property(SUMMARY_PREFIX + self.stream)
-
-    def on(self, state: TableState) -> Covered | Unfit | Fit:
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """See `Change.on`.
 
         Raises:
             SourceChangedError: the table's offsets belong to another topic.
         """
-        verdict = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
-        if isinstance(verdict, AlreadyDone):
-            return Covered()
-        if isinstance(verdict, OffsetMismatch):
-            return Unfit(reason=verdict.reason)
+        after = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
+        if not isinstance(after, OffsetMap):
+            return after
         new = streams_named(state) - {self.stream} - self.beside
         if new:
-            return Unfit(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
+            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
         carried = dead_letter.unregistered(
             pending_in(state, self.stream), self.registered, table_uuid=state.uuid
         )
@@ -219,59 +203,118 @@ class BatchCommit:
         )
         waiting = carried + fresh
         if len(waiting) > dead_letter.PENDING_FILES_MAX:
-            return Unfit(
+            return Rejected(
                 reason=f"{len(carried)} dead-letter files wait to be registered, the limit is "
                 f"{dead_letter.PENDING_FILES_MAX}; see why the dead-letter table takes none"
             )
-        summary = {SUMMARY_PREFIX + self.stream: verdict.after.to_json()}
+        summary = {SUMMARY_PREFIX + self.stream: after.to_json()}
         if waiting:
             summary[dead_letter.PENDING_PREFIX + self.stream] = dead_letter.pending_to_json(waiting)
-        return Fit(summary=summary)
+        return Append.of(
+            self.files,
+            commit_id=self.commit_id,
+            summary=summary,
+            tag=TAG_PREFIX + self.stream,
+            since=marker_property(SUMMARY_PREFIX + self.stream),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterChange:
-    """Appends dead-letter files to the dead-letter table and advances the watermark in the same commit.
-
-    Each file is therefore registered exactly once.
+class Made:
+    """Result of encoding a batch; rows and bad records together are all of its records.
 
     Attributes:
-        commit_id: identifies the commit; the same for all attempts.
-        table_uuid: UUID of the dead-letter table at planning time.
-        stream: stream whose dead letters these are.
-        ingested_uuid: UUID of the ingested table that lists the files.
-        sequence: highest sequence number among the files.
-        files: files to register.
-        after: watermark against which the files were selected.
+        files: encoded data files of the good records, not yet in the store.
+        rows: number of good records.
+        bad: index in the batch to the reason of rejection.
     """
 
-    commit_id: str
-    table_uuid: str
-    stream: str
-    ingested_uuid: str
-    sequence: int
+    files: tuple[EncodedFile, ...]
+    rows: int
+    bad: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBatch:
+    """A batch whose files are in the store, in no table yet.
+
+    Attributes:
+        made: its rows and bad records.
+        files: data files of the good records.
+        letters: the dead-letter file of the bad records, if any.
+        decode_s: duration of decoding, in seconds.
+        write_s: duration of encoding and writing, in seconds.
+    """
+
+    made: Made
     files: tuple[WrittenFile, ...]
-    after: DeadLetterWatermark | None
+    letters: tuple[WrittenFile, ...]
+    decode_s: float
+    write_s: float
 
-    @property
-    def tag(self) -> str:
-        """See `Change.tag`."""
-        return dead_letter.MARKER_TAG
 
-    @property
-    def since(self) -> str:
-        """See `Change.since`."""
-        return marker_property(dead_letter.MARKER_KEY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedBatch:
+    """A batch that the table includes, and nothing of its stream beyond it.
 
-    def on(self, state: TableState) -> Covered | Unfit | Fit:
-        """See `Change.on`."""
-        markers = markers_in(state)
-        found = markers.get(self.stream)
-        if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
-            return Covered()
-        if found != self.after:
-            return Unfit(
-                reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
-            )
-        markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
-        return Fit(summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)})
+    Attributes:
+        state: the table after the commit.
+        after: partition to next offset.
+    """
+
+    state: TableState
+    after: Mapping[int, int]
+
+
+def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
+    """Decode like `Decoder.decode`, but treat a record that makes the decoder fail as a bad record.
+
+    Raises:
+        Exception: decoding fails even without records, which is a defect.
+    """
+    found = isolate(len(batch), lambda start, end: decoder.decode(batch.part(start, end)), doing="decode")
+    if len(found.parts) == 1 and not found.bad:
+        return found.parts[0][1]
+    bad = dict(found.bad)
+    index: list[int] = []
+    for first, part in found.parts:
+        bad.update({first + i: reason for i, reason in part.bad.items()})
+        index += [first + i for i in part.index]
+    parts = [part.rows for _, part in found.parts] or [decoder.decode(batch.part(0, 0)).rows]
+    rows = pa.concat_tables(parts)
+    return Decoded(rows=rows, index=index, bad=dict(sorted(bad.items())), joined=False)
+
+
+def encode(decoded: Decoded, writer: TableWriter) -> Made:
+    """Encode the rows of a batch as files; a row that cannot be encoded is a bad record.
+
+    Args:
+        decoded: rows and bad records of the batch.
+        writer: writer of the table.
+
+    Raises:
+        TarnError: the table cannot take rows at all.
+        Exception: encoding fails even without rows, which is a defect.
+    """
+    bad = dict(decoded.bad)
+    rows, index = decoded.rows, decoded.index
+
+    def drop(reasons: dict[int, str]) -> None:
+        nonlocal rows, index
+        if reasons:
+            bad.update({index[row]: reason for row, reason in reasons.items()})
+            keep = [row for row in range(rows.num_rows) if row not in reasons]
+            rows, index = rows.take(pa.array(keep, pa.int64())), [index[row] for row in keep]
+
+    def attempt(start: int, end: int) -> tuple[EncodedFile, ...]:
+        return writer.encode(rows.slice(start, end - start))
+
+    drop(writer.unfit(rows))
+    tried = isolate(rows.num_rows, attempt, doing="write")
+    drop(tried.bad)
+    if len(tried.parts) > 1:
+        # One file for all remaining rows, not one per run between two bad records.
+        tried = isolate(rows.num_rows, attempt, doing="write")
+        drop(tried.bad)
+    files = tuple(file for _, part in tried.parts for file in part)
+    return Made(files=files, rows=rows.num_rows, bad=dict(sorted(bad.items())))

@@ -1,7 +1,7 @@
 """The commit loop: one logical commit, any number of attempts, applied to the table at most once.
 
-Each attempt reads one version of the table, lets the change judge it (already committed, rejected, or what to
-append) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
+Each attempt reads one version of the table, lets the change judge it (what to append, already committed, or
+rejected) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
 
 - committed: done.
 - conflict: another writer won. Reload the table; rebuild the payload with a new idempotency key.
@@ -15,28 +15,31 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
-from pyiceberg.manifest import ManifestFile
 
-from tarn.adapters.catalog_client import (
-    CommitConflict,
+from tarn.core.errors import AlreadyExistsError, NoSuchTableError, UnavailableError
+from tarn.core.history import Retention
+from tarn.core.outcome import AlreadyCommitted, Conflict, Rejected, Unknown
+from tarn.core.table_catalog import (
     CommitDone,
     CommitOutcome,
-    CommitUnknown,
     TableCatalog,
     TableName,
-    backoff_s,
 )
-from tarn.adapters.files import WrittenFile
-from tarn.adapters.manifests import Manifests
-from tarn.adapters.write_schema import WriteSchema, is_current
-from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.history import Retention
-from tarn.core.table_state import COMMIT_ID_KEY, Append, CommitRequest, TableState, build_commit
+from tarn.core.table_files import SnapshotFiles, TableWriter
+from tarn.core.table_state import (
+    COMMIT_ID_KEY,
+    Append,
+    CommitRequest,
+    Json,
+    TableState,
+    WrittenFile,
+    build_commit,
+)
 
 log = structlog.get_logger()
 
@@ -70,25 +73,6 @@ class NeedsReplan:
 CommitResult = Done | NeedsReplan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Covered:
-    """Verdict of a change: this version already includes it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
-    """Verdict of a change: it cannot be applied to this version."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Verdict of a change: apply it to exactly this version, with these summary properties."""
-
-    summary: Mapping[str, str]
-
-
 class Change(Protocol):
     """One logical commit."""
 
@@ -104,16 +88,8 @@ class Change(Protocol):
     def files(self) -> tuple[WrittenFile, ...]:
         """Data files to append; they are in the store already."""
 
-    @property
-    def tag(self) -> str:
-        """Tag that moves to the new snapshot."""
-
-    @property
-    def since(self) -> str:
-        """Table property that records that this summary key was ever written."""
-
-    def on(self, state: TableState) -> Covered | Unfit | Fit:
-        """Judge one version of the table. Pure.
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """What to append to exactly this version of the table, or why nothing. Pure.
 
         Raises:
             DataError: continuing would lose or duplicate rows.
@@ -145,7 +121,6 @@ class Committer:
     Args:
         catalog: catalog of the table.
         table: table identifier.
-        manifests: writer of manifests and manifest lists.
         ports: time, ids and the random number generator.
         retention: default snapshot retention, where the table's properties set none.
         on_wait: called with the reason before each wait, for the status page.
@@ -155,7 +130,6 @@ class Committer:
         self,
         catalog: TableCatalog,
         table: TableName,
-        manifests: Manifests,
         *,
         ports: Ports,
         retention: Retention | None = None,
@@ -163,11 +137,31 @@ class Committer:
     ) -> None:
         self._catalog = catalog
         self._table = table
-        self._manifests = manifests
         self._ports = ports
         self._retention = retention or Retention()
         self._on_wait = on_wait
         self._last: TableState | None = None
+
+    def ensure(self, request: Json) -> TableState:
+        """Load the table; create it, and its namespace, if it does not exist.
+
+        Args:
+            request: create-table request without the name.
+
+        Raises:
+            UnavailableError: the catalog does not respond.
+        """
+        try:
+            return self._catalog.load(self._table)
+        except NoSuchTableError:
+            pass
+        self._catalog.create_namespace(self._table.namespace)
+        try:
+            state = self._catalog.create(self._table, request)
+        except AlreadyExistsError:
+            return self._catalog.load(self._table)
+        log.info("table created", table=str(self._table), uuid=state.uuid)
+        return state
 
     def load(self) -> TableState:
         """Load the table; the result is the base of the next first attempt.
@@ -179,7 +173,7 @@ class Committer:
         self._last = self._catalog.load(self._table)
         return self._last
 
-    def commit(self, change: Change, layout: WriteSchema) -> CommitResult:
+    def commit(self, change: Change, writer: TableWriter) -> CommitResult:
         """Commit the change at most once; return only when the outcome is certain.
 
         The first attempt may build on the version in the previous response; if that is no longer current, the
@@ -187,7 +181,7 @@ class Committer:
 
         Args:
             change: the logical commit.
-            layout: schema and partition spec that the change's files were written with.
+            writer: writer of the change's files; the table must still have its schema and partition spec.
 
         Returns:
             `Done` if the table includes the change, `NeedsReplan` if it does not and cannot as planned.
@@ -197,7 +191,7 @@ class Committer:
             NoSuchTableError, InvalidError, AccessError: waiting does not help.
         """
         snapshot_id = self._ports.new_snapshot_id()
-        manifest: ManifestFile | None = None
+        files = writer.snapshot(change.files, snapshot_id=snapshot_id)
         sent: tuple[CommitRequest, str, int | None] | None = None
         attempts = 0
         waits = 0
@@ -213,20 +207,16 @@ class Committer:
                 if found is not None:
                     return found
                 verdict = change.on(state)
-                if isinstance(verdict, Covered):
+                if isinstance(verdict, AlreadyCommitted):
                     return Done(state=state, by_us=False, attempts=attempts)
-                if isinstance(verdict, Unfit):
+                if isinstance(verdict, Rejected):
                     return NeedsReplan(state=state, reason=verdict.reason)
-                if not is_current(layout, state):
+                if not writer.is_current(state):
                     return NeedsReplan(
                         state=state, reason="the table's columns or partitions changed meanwhile"
                     )
                 if sent is None or sent[2] != state.head_id:
-                    if manifest is None:
-                        manifest = self._manifests.write_manifest(
-                            layout, state.root, change.files, snapshot_id=snapshot_id
-                        )
-                    request = self._request(change, verdict, state, manifest, snapshot_id, layout)
+                    request = self._request(verdict, state, files, snapshot_id)
                     sent = (request, self._ports.new_key(), state.head_id)
                 attempts += 1
                 outcome: CommitOutcome = self._catalog.commit(self._table, sent[0], key=sent[1])
@@ -238,7 +228,7 @@ class Committer:
                 self._last = outcome.state
                 return Done(state=outcome.state, by_us=True, attempts=attempts)
             state, waits = None, waits + 1
-            if isinstance(outcome, CommitConflict):
+            if isinstance(outcome, Conflict):
                 sent = None
                 log.info("commit conflict", table=str(self._table), attempt=attempts, reason=outcome.reason)
                 self._pause(min(waits, 6))
@@ -258,28 +248,9 @@ class Committer:
         return None
 
     def _request(
-        self,
-        change: Change,
-        fit: Fit,
-        state: TableState,
-        manifest: ManifestFile | None,
-        snapshot_id: int,
-        layout: WriteSchema,
+        self, append: Append, state: TableState, files: SnapshotFiles, snapshot_id: int
     ) -> CommitRequest:
-        written = self._manifests.write_manifest_list(
-            state, manifest, snapshot_id=snapshot_id, schema=layout.schema
-        )
-        files = change.files
-        append = Append(
-            commit_id=change.commit_id,
-            summary=fit.summary,
-            tag=change.tag,
-            since=change.since,
-            files=len(files),
-            records=sum(f.records for f in files),
-            bytes=sum(f.bytes for f in files),
-            partitions=len({f.partition for f in files}),
-        )
+        written = files.write_manifest_list(state)
         return build_commit(
             state,
             append,
@@ -290,7 +261,7 @@ class Committer:
             retention=self._retention,
         )
 
-    def _unknown(self, outcome: CommitUnknown, attempts: int) -> None:
+    def _unknown(self, outcome: Unknown, attempts: int) -> None:
         log.warning(
             "commit outcome unknown; looking for it before anything else",
             table=str(self._table),
@@ -308,6 +279,14 @@ class Committer:
         self._ports.sleep(backoff_s(waits, chance=self._ports.chance))
 
 
-def describe(error: TarnError) -> dict[str, object]:
-    """An error as log fields."""
-    return {"error": type(error).__name__, "reason": error.message}
+def backoff_s(attempt: int, *, base_s: float = 0.05, max_s: float = 5.0, chance: random.Random) -> float:
+    """Backoff before attempt `attempt` (from 1), in seconds: doubling, capped, with jitter from 50 to 100 %.
+
+    Args:
+        attempt: number of the attempt.
+        base_s: backoff of the first attempt without jitter.
+        max_s: upper bound.
+        chance: random number generator for the jitter.
+    """
+    whole = min(max_s, base_s * 2.0 ** min(attempt - 1, 20))
+    return whole * (0.5 + chance.random() / 2)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tarn.adapters.catalog_client import TableCatalog
-from tarn.adapters.files import FileIO
 from tarn.core.history import Retention
 from tarn.core.source import TopicClient
+from tarn.core.table_catalog import TableCatalog
+from tarn.core.table_files import TableFormat
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import StatusRegistry
 
@@ -48,9 +48,9 @@ class IngestContext:
     Attributes:
         sources: topic client.
         catalog: table catalog.
-        objects: file IO.
+        tables: opens the files of tables.
         ports: side effects of the commit loop; its `sleep` raises StoppedError when the process stops.
-        new_id: generates a unique commit id or file name.
+        new_id: generates a unique commit id.
         clock: monotonic time in seconds.
         registry: status registry.
         stopping: whether the process was asked to stop.
@@ -60,7 +60,7 @@ class IngestContext:
 
     sources: TopicClient
     catalog: TableCatalog
-    objects: FileIO
+    tables: TableFormat
     ports: Ports
     new_id: Callable[[], str]
     clock: Callable[[], float] = time.monotonic

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 import structlog
 
-from tarn.adapters.files import FileIO, WrittenFile, write_rows
-from tarn.adapters.write_schema import WriteSchema, layout_of, layout_version
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark
 from tarn.core.errors import InvalidSpecError
-from tarn.core.table_state import TableState
-from tarn.ingest.batch_commit import RegisterChange, markers_in, pending_in
+from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.table_files import TableFiles, TableWriter
+from tarn.core.table_state import Append, TableState, WrittenFile, marker_property
+from tarn.ingest.batch_commit import pending_in
 from tarn.ingest.committer import Committer, NeedsReplan
 
 log = structlog.get_logger()
@@ -23,22 +24,76 @@ log = structlog.get_logger()
 REGISTER_ROUNDS_MAX = 20
 
 
+def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
+    """Watermark per stream in this version of the dead-letter table.
+
+    Raises:
+        CorruptStateError: the watermarks are unreadable, or they existed and were lost.
+    """
+    text = state.newest(dead_letter.MARKER_KEY, tag=dead_letter.MARKER_TAG)
+    return {} if text is None else dead_letter.markers_from_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterChange:
+    """Appends dead-letter files to the dead-letter table and advances the watermark in the same commit.
+
+    Each file is therefore registered exactly once.
+
+    Attributes:
+        commit_id: identifies the commit; the same for all attempts.
+        table_uuid: UUID of the dead-letter table at planning time.
+        stream: stream whose dead letters these are.
+        ingested_uuid: UUID of the ingested table that lists the files.
+        sequence: highest sequence number among the files.
+        files: files to register.
+        after: watermark against which the files were selected.
+    """
+
+    commit_id: str
+    table_uuid: str
+    stream: str
+    ingested_uuid: str
+    sequence: int
+    files: tuple[WrittenFile, ...]
+    after: DeadLetterWatermark | None
+
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """See `Change.on`."""
+        markers = markers_in(state)
+        found = markers.get(self.stream)
+        if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
+            return AlreadyCommitted()
+        if found != self.after:
+            return Rejected(
+                reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
+            )
+        markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
+        return Append.of(
+            self.files,
+            commit_id=self.commit_id,
+            summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)},
+            tag=dead_letter.MARKER_TAG,
+            since=marker_property(dead_letter.MARKER_KEY),
+        )
+
+
 class DeadLetterWriter:
     """Writes and registers the dead letters of one stream.
 
     Args:
         committer: committer of the dead-letter table.
-        objects: file IO.
+        files: files of the dead-letter table.
         stream: name of the stream.
         topic: name of the topic that it reads.
         table: name of the dead-letter table, for messages.
-        new_id: generates a unique commit id or file name.
+        new_id: generates a unique commit id.
     """
 
     def __init__(
         self,
         committer: Committer,
-        objects: FileIO,
+        files: TableFiles,
         *,
         stream: str,
         topic: str,
@@ -46,13 +101,12 @@ class DeadLetterWriter:
         new_id: Callable[[], str],
     ) -> None:
         self._committer = committer
-        self._objects = objects
+        self._files = files
         self._stream = stream
         self._topic = topic
         self._table = table
         self._new_id = new_id
-        self._layout: tuple[tuple[object, ...], WriteSchema] | None = None
-        self._root = ""
+        self._writer: TableWriter | None = None
         self._uuid = ""
         self._marker: DeadLetterWatermark | None = None
         self._written: dict[str, WrittenFile] = {}
@@ -62,19 +116,20 @@ class DeadLetterWriter:
         """The stream's watermark when the dead-letter table was last read; None before the first."""
         return self._marker
 
+    def ensure(self) -> None:
+        """Create the dead-letter table if it does not exist, then `see` it."""
+        self.see(self._committer.ensure(self._files.create_request()))
+
     def see(self, state: TableState) -> None:
-        """Refresh the write schema and the watermark from this version of the dead-letter table.
+        """Refresh the writer and the watermark from this version of the dead-letter table.
 
         Raises:
             InvalidSpecError: the table cannot hold dead letters.
         """
-        version = layout_version(state)
-        if self._layout is None or self._layout[0] != version:
-            layout = layout_of(state, dead_letter.FIELDS, trace=False, table=self._table)
-            if layout.spec.fields:
-                raise InvalidSpecError(f"dead-letter table {self._table} is partitioned; it must not be")
-            self._layout = (version, layout)
-        self._root = state.root
+        writer = self._files.writer(state)
+        if writer.partitioned:
+            raise InvalidSpecError(f"dead-letter table {self._table} is partitioned; it must not be")
+        self._writer = writer
         self._uuid = state.uuid
         self._marker = markers_in(state).get(self._stream)
 
@@ -92,7 +147,8 @@ class DeadLetterWriter:
         if not bad:
             return ()
         rows: pa.Table = dead_letter.rows(batch, bad, ingestor=self._stream, source=self._topic, at=at)
-        written = write_rows(self._objects, self._seen(), self._root, rows, new_name=self._new_id)
+        writer = self._seen()
+        written = writer.put(writer.encode(rows)) if rows.num_rows else ()
         self._written.update({f.path: f for f in written})
         return written
 
@@ -112,11 +168,11 @@ class DeadLetterWriter:
             )
             if not waiting:
                 return count
-            layout = self._seen()
+            writer = self._seen()
             files = tuple(
                 self._written.get(f.path)
                 or WrittenFile(
-                    path=f.path, partition=(), spec_id=layout.spec.spec_id, records=f.records, bytes=f.bytes
+                    path=f.path, partition=(), spec_id=writer.spec_id, records=f.records, bytes=f.bytes
                 )
                 for f in waiting
             )
@@ -129,7 +185,7 @@ class DeadLetterWriter:
                 files=files,
                 after=self._marker,
             )
-            result = self._committer.commit(change, layout)
+            result = self._committer.commit(change, writer)
             self.see(result.state)
             if isinstance(result, NeedsReplan):
                 # Another writer registered some of the files: select again.
@@ -141,9 +197,9 @@ class DeadLetterWriter:
             log.info("dead letters registered", stream=self._stream, table=self._table, files=len(waiting))
         return count
 
-    def _seen(self) -> WriteSchema:
-        if self._layout is None:
+    def _seen(self) -> TableWriter:
+        if self._writer is None:
             self.see(self._committer.load())
-        if self._layout is None:
-            raise AssertionError("seen without a layout")
-        return self._layout[1]
+        if self._writer is None:
+            raise AssertionError("seen without a writer")
+        return self._writer

@@ -7,31 +7,54 @@ committed one is found in the table's offset map.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
 
-from tarn.adapters.catalog_client import TableName
-from tarn.adapters.files import put_files
-from tarn.adapters.manifests import Manifests
+from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
-from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader
+from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
+from tarn.core.table_catalog import TableName
+from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState
-from tarn.ingest.batch_commit import BatchCommit, offsets_in, require_only_stream, streams_named
-from tarn.ingest.committer import Committer, NeedsReplan
+from tarn.ingest.batch_commit import (
+    BatchCommit,
+    CommittedBatch,
+    WrittenBatch,
+    decode,
+    encode,
+    offsets_in,
+    require_only_stream,
+    streams_named,
+)
+from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
-from tarn.ingest.encode import decode, encode
-from tarn.ingest.plan import start_positions
-from tarn.ingest.reporter import StatusReporter
-from tarn.ingest.status import State
-from tarn.ingest.target_table import TargetTable, dead_letter_request, ensure
+from tarn.ingest.status import State, StatusReporter
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the next batch builds on.
+
+    Attributes:
+        source: topic reader, at the table's offsets.
+        identity: identity of the topic.
+        state: version of the table.
+        fresh: partitions missing from the table's offset map.
+    """
+
+    source: TopicReader
+    identity: TopicIdentity
+    state: TableState
+    fresh: frozenset[int]
 
 
 class Ingestor:
@@ -49,8 +72,19 @@ class Ingestor:
         self._context = context
         body = spec.spec
         self._topic = body.source.kafka.topic
-        self.target = TargetTable(spec)
-        self._reporter = StatusReporter(spec.name, context)
+        self.table = TableName(body.table.levels, body.table.name)
+        self.files = context.tables.table(
+            str(self.table),
+            body.columns.fields,
+            trace=body.trace,
+            partitioning=body.table.partitioning,
+            properties=body.table.properties,
+            format_version=body.table.format_version,
+        )
+        self._writer: TableWriter | None = None
+        self._reporter = StatusReporter(
+            spec.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
+        )
         letters = body.dead_letters.table
         self._dead_letter_table = TableName(letters.levels, letters.name)
         self._decoder = Decoder(
@@ -59,10 +93,10 @@ class Ingestor:
             trace=body.trace,
             record_bytes_max=body.dead_letters.max_record_bytes,
         )
-        self._committer = self._new_committer(self.target.name)
+        self._committer = self._new_committer(self.table)
         self._dead_letters = DeadLetterWriter(
             self._new_committer(self._dead_letter_table),
-            context.objects,
+            context.tables.table(str(self._dead_letter_table), dead_letter.FIELDS, trace=False),
             stream=self._stream,
             topic=self._topic,
             table=str(self._dead_letter_table),
@@ -71,11 +105,7 @@ class Ingestor:
         self._source: TopicReader | None = None
         self._beside: frozenset[str] = frozenset()
         self._measured = False
-        context.registry.update(
-            self.name, table=str(self.target.name), topic=self._topic, stream=self._stream
-        )
-
-    # -- lifecycle -----------------------------------------------------------------------------------------
+        context.registry.update(self.name, table=str(self.table), topic=self._topic, stream=self._stream)
 
     def run(self) -> None:
         """Run until the process stops; failures are reported and retried without limit."""
@@ -115,7 +145,7 @@ class Ingestor:
             DataError: continuing would lose or duplicate rows.
             TarnError: any other error that needs a person.
         """
-        source, identity, state, fresh = self._plan()
+        plan = self._plan()
         self._reporter.tell(State.RUNNING)
         limits = self._context.limits
         builder = self._new_builder()
@@ -128,36 +158,29 @@ class Ingestor:
             wait_s = builder.wait_s(now)
             idle = wait_s is None and builder.ranges() and now - committed_s >= limits.watermark_s
             if wait_s == 0.0 or idle:
-                result = self._commit(builder.cut(), source, identity, fresh, state.uuid)
-                if result is None:
+                result = self._commit(builder.cut(), plan)
+                if isinstance(result, NeedsReplan):
                     return
-                state, after = result
-                fresh -= after.keys()
+                plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
                 committed_s = self._context.clock()
-                uncommitted.update(after)
+                uncommitted.update(result.after)
                 builder = self._new_builder()
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
-                source.commit_group_offsets(uncommitted)
+                plan.source.commit_group_offsets(uncommitted)
                 uncommitted, group_commit_s = {}, now
             if now - looked_s >= limits.check_interval_s:
                 looked_s = now
-                if not self._measure(source) or (wait_s is None and not self._look(source, identity, state)):
+                if not self._measure(plan.source) or (wait_s is None and not self._look(plan)):
                     return
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
-            for polled in source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
+            for polled in plan.source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
                 builder.add(polled, now_s=self._context.clock())
         if uncommitted:
-            source.commit_group_offsets(uncommitted)
+            plan.source.commit_group_offsets(uncommitted)
 
-    # -- steps ---------------------------------------------------------------------------------------------
-
-    def _plan(self) -> tuple[TopicReader, TopicIdentity, TableState, frozenset[int]]:
-        """Open the topic, create missing tables and topics, and seek to the table's committed offsets.
-
-        Returns:
-            The topic reader, the topic's identity, the table, and the partitions missing from its offset map.
-        """
+    def _plan(self) -> Plan:
+        """Open the topic, create missing tables and topics, and seek to the table's committed offsets."""
         kafka = self.spec.spec.source.kafka
         self._measured = False
         source = self._source = self._context.sources.open(self._topic, stream=self._stream)
@@ -168,32 +191,32 @@ class Ingestor:
                 raise
             self._context.sources.create(self._topic, partitions=kafka.partitions)
             identity = source.identity()
-        self._dead_letters.see(ensure(self._context.catalog, self._dead_letter_table, dead_letter_request()))
-        ensure(self._context.catalog, self.target.name, self.target.request())
+        self._dead_letters.ensure()
+        self._committer.ensure(self.files.create_request())
         state = self._committer.load()
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
         self._show(state, table, identity, bounds)
         # From here on the reported lag is true even if the ingestor stops; each plan refreshes it.
-        self.target.see(state)
+        self._writer = self.files.writer(state)
         if table is None:
-            require_only_stream(state, self._stream, identity, bounds, table=str(self.target.name))
+            require_only_stream(state, self._stream, identity, bounds, table=str(self.table))
         self._beside = streams_named(state) - {self._stream}
         positions = start_positions(table, identity, bounds, stream=self._stream)
         source.seek(positions)
         self._dead_letters.register(state)
-        head = state.head_id
         self._context.registry.update(self.name, progress_s=self._context.clock())
         log.info(
             "ingestor planned",
             ingestor=self.name,
-            table=str(self.target.name),
+            table=str(self.table),
             topic=self._topic,
             positions={str(p): o for p, o in positions.items()},
-            snapshot_id=head,
+            snapshot_id=state.head_id,
         )
         known = table.next if table is not None else {}
-        return source, identity, state, frozenset(p for p in positions if p not in known)
+        fresh = frozenset(p for p in positions if p not in known)
+        return Plan(source=source, identity=identity, state=state, fresh=fresh)
 
     def _show(
         self,
@@ -211,92 +234,101 @@ class Ingestor:
             )
             self._measured = True
 
-    def _commit(
-        self,
-        batch: RawBatch,
-        source: TopicReader,
-        identity: TopicIdentity,
-        fresh: frozenset[int],
-        table_uuid: str,
-    ) -> tuple[TableState, dict[int, int]] | None:
-        """Decode, write and commit one batch.
-
-        Args:
-            batch: raw records and their offset ranges.
-            source: topic reader.
-            identity: identity of the topic at planning time.
-            fresh: partitions missing from the table's offset map.
-            table_uuid: UUID of the table at planning time.
-
-        Returns:
-            The table after the commit and, per partition, the next offset; None if a new plan is needed.
+    def _commit(self, batch: RawBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
+        """Write and commit one batch.
 
         Raises:
             SourceChangedError: the topic was recreated while it was read.
         """
-        context = self._context
-        started = context.clock()
-        decoded = decode(self._decoder, batch)
-        decoded_s = context.clock()
-        layout = self.target.layout
-        made = encode(decoded, layout, self.target.root, new_name=context.new_id)
-        files = put_files(context.objects, made.files)
-        at = datetime.fromtimestamp(context.ports.now_ms() / 1_000, tz=UTC)
-        letters = self._dead_letters.write(batch, made.bad, at=at)
-        written_s = context.clock()
+        started_s = self._context.clock()
+        writer = self._current_writer()
+        written = self._write(batch, writer)
         # Topic ids are never reused: an unchanged id means that all records came from this topic.
-        require_same_source(identity, source.identity())
+        require_same_source(plan.identity, plan.source.identity())
         change = BatchCommit(
-            commit_id=context.new_id(),
-            table_uuid=table_uuid,
+            commit_id=self._context.new_id(),
+            table_uuid=plan.state.uuid,
             stream=self._stream,
-            source=identity,
+            source=plan.identity,
             ranges=batch.ranges,
-            fresh=fresh,
-            files=files,
-            letters=letters,
+            fresh=plan.fresh,
+            files=written.files,
+            letters=written.letters,
             registered=self._dead_letters.marker,
             beside=self._beside,
         )
-        result = self._committer.commit(change, layout)
+        result = self._committer.commit(change, writer)
         if isinstance(result, NeedsReplan):
             log.warning(
                 "batch does not fit the table; planning again", ingestor=self.name, reason=result.reason
             )
-            return None
+            return result
         self._reporter.tell(State.RUNNING)
-        took_ms = (context.clock() - started) * 1_000
+        took_s = self._context.clock() - started_s
         after = {r.partition: r.end for r in batch.ranges}
-        held = offsets_in(result.state, self._stream)
-        if held is None or any(held.next.get(p, -1) != end for p, end in after.items()):
+        known = offsets_in(result.state, self._stream)
+        if known is None or any(known.next.get(p, -1) != end for p, end in after.items()):
             # The table includes the batch and more: another writer of this stream is active.
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
-            return None
-        if not self.target.is_current(result.state):
-            self.target.see(result.state)
-        if result.by_us:
-            context.registry.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
-        status = context.registry.get(self.name)
-        context.registry.update(
+            return NeedsReplan(state=result.state, reason="the table is ahead of the batch")
+        if not writer.is_current(result.state):
+            self._writer = self.files.writer(result.state)
+        self._report(written, result, after, took_s=took_s)
+        if written.letters:
+            self._dead_letters.register(result.state)
+        return CommittedBatch(state=result.state, after=after)
+
+    def _write(self, batch: RawBatch, writer: TableWriter) -> WrittenBatch:
+        """Decode a batch and write its files: data files and, if records are bad, dead letters."""
+        context = self._context
+        started_s = context.clock()
+        decoded = decode(self._decoder, batch)
+        decoded_s = context.clock()
+        made = encode(decoded, writer)
+        files = writer.put(made.files)
+        at = datetime.fromtimestamp(context.ports.now_ms() / 1_000, tz=UTC)
+        letters = self._dead_letters.write(batch, made.bad, at=at)
+        return WrittenBatch(
+            made=made,
+            files=files,
+            letters=letters,
+            decode_s=decoded_s - started_s,
+            write_s=context.clock() - decoded_s,
+        )
+
+    def _report(self, written: WrittenBatch, done: Done, after: Mapping[int, int], *, took_s: float) -> None:
+        """Show a committed batch on the status page and in the log.
+
+        Args:
+            written: the batch.
+            done: its commit.
+            after: partition to next offset.
+            took_s: duration from decoding to the commit's response, in seconds.
+        """
+        registry, made, took_ms = self._context.registry, written.made, took_s * 1_000
+        if done.by_us:
+            registry.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
+        status = registry.get(self.name)
+        registry.update(
             self.name,
             committed={**status.committed, **after},
             ends={p: max(end, after.get(p, end)) for p, end in status.ends.items()},
             commit_ms=took_ms,
-            commit_at_ms=context.ports.now_ms(),
-            progress_s=context.clock(),
-            snapshot_id=result.state.head_id,
+            commit_at_ms=self._context.ports.now_ms(),
+            progress_s=self._context.clock(),
+            snapshot_id=done.state.head_id,
         )
         log.debug(
             "batch committed",
             ingestor=self.name,
             rows=made.rows,
             bad=len(made.bad),
-            attempts=result.attempts,
+            attempts=done.attempts,
             ms=round(took_ms, 1),
-            decode_ms=round((decoded_s - started) * 1_000, 1),
-            write_ms=round((written_s - decoded_s) * 1_000, 1),
+            decode_ms=round(written.decode_s * 1_000, 1),
+            write_ms=round(written.write_s * 1_000, 1),
         )
-        if letters:
+        if written.letters:
             log.warning(
                 "bad records went to dead letters",
                 ingestor=self.name,
@@ -304,8 +336,6 @@ class Ingestor:
                 table=str(self._dead_letter_table),
                 first=next(iter(made.bad.values())),
             )
-            self._dead_letters.register(result.state)
-        return result.state, after
 
     def _measure(self, source: TopicReader) -> bool:
         """Refresh the end offsets, which the lag is computed from; False if a new plan is needed."""
@@ -318,23 +348,27 @@ class Ingestor:
             return False
         return True
 
-    def _look(self, source: TopicReader, identity: TopicIdentity, state: TableState) -> bool:
+    def _look(self, plan: Plan) -> bool:
         """Check topic and table while no records arrive; False if a new plan is needed."""
-        require_same_source(identity, source.identity())
-        now = self._committer.load()
-        moved = now.uuid != state.uuid or offsets_in(now, self._stream) != offsets_in(state, self._stream)
-        if moved or not self.target.is_current(now):
+        require_same_source(plan.identity, plan.source.identity())
+        now, before = self._committer.load(), plan.state
+        moved = now.uuid != before.uuid or offsets_in(now, self._stream) != offsets_in(before, self._stream)
+        if moved or not self._current_writer().is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return False
         self._dead_letters.register(now)
         return True
+
+    def _current_writer(self) -> TableWriter:
+        if self._writer is None:
+            raise AssertionError("no writer before the first plan")
+        return self._writer
 
     def _new_committer(self, table: TableName) -> Committer:
         context = self._context
         return Committer(
             context.catalog,
             table,
-            Manifests(context.objects, new_name=context.new_id),
             ports=context.ports,
             retention=context.retention,
             on_wait=self._reporter.tell_wait,

@@ -1,35 +1,95 @@
-"""The service: a thread per ingestor, dependency checks and a status server; ends soon after SIGTERM."""
+"""The service: the specs of a folder, a thread per ingestor, health checks; ends soon after SIGTERM.
+
+An invalid spec file stops only itself. Files that claim the same name, stream or table are not resolved by
+file order: the one whose table already has its stream wins, which only the tables can show.
+"""
 
 from __future__ import annotations
 
+import argparse
+import logging
+import os
 import signal
+import sys
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
-from tarn.adapters.catalog_client import TableName
-from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, TarnError
-from tarn.core.spec import Clash, IngestorSpec, settle
+from tarn.adapters.logging import configure
+from tarn.core import exit_codes
+from tarn.core.errors import (
+    CorruptStateError,
+    InvalidSettingError,
+    InvalidSpecError,
+    NotFoundError,
+    TarnError,
+)
+from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
+from tarn.core.table_catalog import TableName
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.context import IngestContext, StoppedError
-from tarn.ingest.dependencies import (
+from tarn.ingest.health import (
     DependencyMonitor,
+    StatusServer,
     check_catalog,
-    check_kafka,
     check_store,
     write_to_store,
 )
-from tarn.ingest.http import StatusServer
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
-from tarn.ingest.specs import Loaded
 from tarn.ingest.status import State, StatusRegistry
-from tarn.ingest.wiring import LOOK_TIMEOUT_MS, make_catalog, make_store, make_world
+from tarn.ingest.wiring import LOOK_TIMEOUT_MS, check_kafka, make_catalog, make_store, make_world
 
 log = structlog.get_logger()
 
 DRAIN_S_MAX = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Content of a spec folder, by file name.
+
+    Attributes:
+        specs: valid specs, including those of a clash.
+        errors: errors of the other files.
+        clashes: groups of valid specs that exclude each other.
+    """
+
+    specs: dict[str, IngestorSpec]
+    errors: dict[str, InvalidSpecError]
+    clashes: tuple[Clash, ...] = ()
+
+    @property
+    def contested(self) -> frozenset[str]:
+        """File names of all clashes."""
+        return frozenset(file for clash in self.clashes for file in clash.files)
+
+
+def load_specs(folder: Path) -> Loaded:
+    """Load all `*.yaml` and `*.yml` files of the folder.
+
+    Raises:
+        InvalidSettingError: the folder cannot be read.
+    """
+    try:
+        files = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml") and p.is_file())
+    except OSError as e:
+        raise InvalidSettingError(
+            f"spec folder {folder} cannot be read: {e.strerror}; set TARN_SPECS_DIR", folder=str(folder)
+        ) from e
+    specs: dict[str, IngestorSpec] = {}
+    errors: dict[str, InvalidSpecError] = {}
+    for path in files:
+        try:
+            specs[path.name] = parse_spec(path.read_text(encoding="utf-8"), file=path.name)
+        except InvalidSpecError as e:
+            errors[path.name] = e
+        except (OSError, UnicodeDecodeError) as e:
+            errors[path.name] = InvalidSpecError(f"{path.name}: cannot be read: {e}", file=path.name)
+    return Loaded(specs=specs, errors=errors, clashes=tuple(clashes(specs)))
 
 
 class Service:
@@ -155,7 +215,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         {
             "store": check_store(looked_at),
             "catalog": check_catalog(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
-            "kafka": check_kafka(settings.kafka_bootstrap, settings.kafka_login),
+            "kafka": check_kafka(settings),
         },
         registry,
         stop,
@@ -168,3 +228,54 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     page.stop()
     log.info("ingest stopped", drained=drained)
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line.
+
+    Returns:
+        The exit code: 0 on success, 2 for invalid input; see `tarn.core.exit_codes`.
+    """
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
+        prog="tarn-ingest",
+        description="Streams topics into tables, each row exactly once, as the specs say.",
+    )
+    parser.add_argument("--check", action="store_true", help="read the specs, tell what is wrong, and end")
+    parser.add_argument("--specs", type=Path, help="the folder of specs (default: TARN_SPECS_DIR)")
+    options = parser.parse_args(arguments)
+    try:
+        settings = Settings.read()
+        folder = options.specs or settings.specs_dir
+        loaded = load_specs(folder)
+        if options.check:
+            errors = list(loaded.errors.values())
+            for clash in loaded.clashes:
+                why = "where one of them works already it goes on, else none begins; change or remove one"
+                errors += [clash.refusal(file, why=why) for file in clash.files]
+            for file, spec in sorted(loaded.specs.items()):
+                if file in loaded.contested:
+                    continue
+                print(f"{file}: ok: {spec.spec.source.kafka.topic} -> {spec.spec.table}")  # noqa: T201
+            for error in errors:
+                print(error.message, file=sys.stderr)  # noqa: T201
+            if not loaded.specs and not errors:
+                print(f"{folder}: holds no spec (*.yaml)", file=sys.stderr)  # noqa: T201
+                return exit_codes.INVALID
+            return exit_codes.INVALID if errors else exit_codes.OK
+        configure(settings.log_level, service="ingest")
+        # The client libraries' own errors reach this code as exceptions and are logged where handled.
+        for name in ("kafka", "pyiceberg", "urllib3"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        code = serve(settings, loaded)
+    except TarnError as e:
+        if options.check:
+            print(e.message, file=sys.stderr)  # noqa: T201
+        else:
+            configure(service="ingest")
+            structlog.get_logger().error("ingest cannot start", error=type(e).__name__, message=e.message)
+        return exit_codes.exit_code(e)
+    logging.shutdown()
+    sys.stdout.flush()
+    # Threads blocked on a response must not keep the process alive; every state they can leave is safe.
+    os._exit(code)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+import structlog
+
+from tarn.core.errors import TarnError, UnavailableError
+
+log = structlog.get_logger()
 
 
 class State(StrEnum):
@@ -175,66 +181,6 @@ class StatusRegistry:
             return dict(sorted(self._dependencies.items()))
 
 
-LOOK_AGE_S_MAX = 25.0
-BEAT_AGE_S_MAX = 60.0
-FOR_A_PERSON = ("NoSuchTopic",)
-
-
-PROGRESS_AGE_S_MAX = 120.0
-HANGING_S_MIN = 300.0
-
-
-def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> list[str]:
-    """Why the service cannot work now; empty if it can. The deep check also requires lag to shrink.
-
-    A stopped or invalid ingestor, or one whose topic does not exist, appears on the status page and in the
-    metrics only: it needs a person, and restarting the service would not help.
-
-    Args:
-        registry: status registry.
-        now_s: monotonic time in seconds.
-        deep: whether to require progress while there is lag.
-    """
-    found = []
-    seen = registry.dependencies()
-    if not seen:
-        found.append("no dependency was looked at yet")
-    for name, look in seen.items():
-        if not look.ok:
-            found.append(f"{name}: {look.message}")
-        elif now_s - look.looked_s > LOOK_AGE_S_MAX:
-            found.append(f"{name}: no answer for {now_s - look.looked_s:.0f} s")
-    for name, status in registry.ingestors().items():
-        if status.state is State.WAITING and status.reason in FOR_A_PERSON:
-            continue
-        if status.state in (State.STARTING, State.WAITING):
-            found.append(f"ingestor {name}: {status.state.value}: {status.message or 'not ready yet'}")
-        elif status.state is State.RUNNING and now_s - status.beat_s > BEAT_AGE_S_MAX:
-            found.append(f"ingestor {name}: no sign of life for {now_s - status.beat_s:.0f} s")
-        elif (
-            deep
-            and status.state is State.RUNNING
-            and status.lag
-            and now_s - status.progress_s > PROGRESS_AGE_S_MAX
-        ):
-            found.append(
-                f"ingestor {name}: {status.lag} behind, no commit for {now_s - status.progress_s:.0f} s"
-            )
-    return found
-
-
-def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
-    """Ingestors that make no progress although every dependency works: only a restart helps."""
-    seen = registry.dependencies()
-    if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
-        return []
-    return [
-        f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
-        for name, status in registry.ingestors().items()
-        if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN
-    ]
-
-
 _METRICS = (
     ("rows_total", "counter", "Rows committed since the process started.", lambda s: s.rows),
     (
@@ -267,3 +213,58 @@ def to_metrics(registry: StatusRegistry) -> str:
             if value is not None:
                 lines.append(f"tarn_ingest_{name}{{{labels}}} {value}")
     return "\n".join(lines) + "\n"
+
+
+class StatusReporter:
+    """Reports the status of one ingestor: always in the registry, in the log on change.
+
+    Args:
+        name: name of the ingestor.
+        registry: status registry.
+        clock: monotonic time in seconds.
+        now_ms: wall-clock time in milliseconds since the epoch.
+    """
+
+    def __init__(
+        self, name: str, registry: StatusRegistry, *, clock: Callable[[], float], now_ms: Callable[[], int]
+    ) -> None:
+        self._name = name
+        self._registry = registry
+        self._clock = clock
+        self._now_ms = now_ms
+        self._told: tuple[State, str, str] | None = None
+
+    def tell(self, state: State, error: TarnError | None = None) -> None:
+        """Record the state; log it if it changed."""
+        reason = type(error).__name__.removesuffix("Error") if error is not None else ""
+        message = error.message if error is not None else ""
+        changes: dict[str, object] = {"state": state, "reason": reason, "message": message}
+        changes["beat_s"] = self._clock()
+        before, self._told = self._told, (state, reason, "" if state is State.WAITING else message)
+        if before != self._told:
+            changes["since_ms"] = self._now_ms()
+            if state is State.STOPPED:
+                log.error("ingestor stopped", ingestor=self._name, reason=reason, message=message)
+            elif state is State.WAITING:
+                log.warning("ingestor waits", ingestor=self._name, reason=reason, message=message)
+            else:
+                log.info("ingestor runs", ingestor=self._name)
+        self._registry.update(self._name, **changes)
+
+    def tell_wait(self, reason: str) -> None:
+        """Record that the ingestor waits; the lag is unknown meanwhile."""
+        self._registry.update(self._name, measured=False)
+        self.tell(State.WAITING, UnavailableError(reason))
+
+    def tell_defect(self, error: Exception) -> None:
+        """Record and log an unexpected exception of this ingestor."""
+        message = f"{type(error).__name__}: {error}; a defect of Tarn, please report it"
+        log.error("ingestor failed", ingestor=self._name, exc_info=error)
+        self._told = (State.STOPPED, "Defect", message)
+        self._registry.update(
+            self._name,
+            state=State.STOPPED,
+            reason="Defect",
+            message=message,
+            since_ms=self._now_ms(),
+        )

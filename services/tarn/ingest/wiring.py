@@ -10,8 +10,9 @@ from threading import Event
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import FileIO
-from tarn.adapters.kafka import KafkaSources
+from tarn.adapters.kafka import KafkaSources, cluster_id
 from tarn.adapters.store import S3Store
+from tarn.adapters.table_files import IcebergFormat
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
@@ -33,6 +34,11 @@ def uuid7() -> str:
 def new_snapshot_id() -> int:
     """A random positive integer of 63 bits."""
     return secrets.randbits(63) or 1
+
+
+def new_id() -> str:
+    """A random UUID."""
+    return str(uuid.uuid4())
 
 
 def stoppable_sleep(stop: Event) -> Callable[[float], None]:
@@ -67,6 +73,15 @@ def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCat
     )
 
 
+def check_kafka(settings: Settings) -> Callable[[], None]:
+    """A check that asks for the cluster id, logged in with the current content of the secret files."""
+
+    def look() -> None:
+        cluster_id(settings.kafka_bootstrap, settings.kafka_login())
+
+    return look
+
+
 def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> IngestContext:
     """Dependencies of an ingestor, wired for production.
 
@@ -82,9 +97,11 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
     return IngestContext(
         sources=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
         catalog=make_catalog(settings),
-        objects=FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep),
+        tables=IcebergFormat(
+            FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id
+        ),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
-        new_id=lambda: str(uuid.uuid4()),
+        new_id=new_id,
         registry=registry,
         stopping=stop.is_set,
     )

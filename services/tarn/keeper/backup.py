@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import IO, Any
 
-from tarn.adapters.bulk import PART_BYTES, BulkStore, ObjectBody
+from tarn.core.audit.manifests import ManifestReader
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import stands
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import TarnError
+from tarn.core.object_store import PART_BYTES, BulkStore, ObjectBody
 from tarn.keeper.archive import Begin, End, Writer
 from tarn.keeper.fsck import Tell, stand_data
 from tarn.keeper.hold import held
@@ -59,6 +60,7 @@ class Done:
 
 def backup(
     store: BulkStore,
+    manifests: ManifestReader,
     out: IO[bytes],
     begin: Begin,
     *,
@@ -70,6 +72,7 @@ def backup(
 
     Args:
         store: object store of the lake.
+        manifests: reader of manifests.
         out: output stream.
         begin: first record of the archive.
         tell: called with progress messages.
@@ -86,7 +89,7 @@ def backup(
         on_register()
         places = Places(begin.bucket)
         copy = _Copy(store, Writer(out, begin), pool, tell, began_s)
-        walker = Walker(store, places, pool)
+        walker = Walker(store, manifests, places, pool)
         findings = list(register.findings)
         streams: list[dict[str, Any]] = []
         tables = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from tarn.adapters.bulk import BulkStore
+from tarn.core.audit.manifests import ManifestReader
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import judge_names
 from tarn.core.audit.offsets import (
@@ -24,6 +24,7 @@ from tarn.core.audit.offsets import (
 from tarn.core.audit.tables import judge_table, version_of
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import TarnError
+from tarn.core.object_store import BulkStore
 from tarn.keeper.hold import held
 from tarn.keeper.register import Register, read_register
 from tarn.keeper.walk import READERS, Places, Stray, Walker
@@ -173,11 +174,19 @@ class Index:
         return len(left), sum(left)
 
 
-def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], None] = time.sleep) -> Report:
+def fsck(
+    store: BulkStore,
+    manifests: ManifestReader,
+    *,
+    bucket: str,
+    tell: Tell,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Report:
     """Check the whole lake; a damaged table never keeps the others from being checked.
 
     Args:
         store: object store of the lake.
+        manifests: reader of manifests.
         bucket: bucket of the lake.
         tell: called with progress messages.
         sleep: waits, in seconds.
@@ -205,7 +214,7 @@ def fsck(store: BulkStore, *, bucket: str, tell: Tell, sleep: Callable[[float], 
         index = Index(store, places)
         strays = _folders(live, places)
         index.load(strays, tell)
-        walker = Walker(store, places, pool)
+        walker = Walker(store, manifests, places, pool)
         letters: list[LetterFacts] = []
         told_s = time.monotonic()
         for number, pointer in enumerate(live):

@@ -19,12 +19,11 @@ from weakref import WeakValueDictionary
 import orjson
 import structlog
 
-from tarn.adapters.manifest_audit import file_entries
-from tarn.adapters.manifests import read_list
-from tarn.adapters.store import Listed, ObjectStore
+from tarn.core.audit.manifests import ManifestReader
 from tarn.core.catalog_objects import PointerValue, parse_pointer
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
+from tarn.core.object_store import Listed, ObjectStore
 from tarn.core.reap import (
     CLOCK_KEY,
     HOLD_MS,
@@ -122,6 +121,7 @@ class Reaper:
 
     Args:
         store: object store of the lake, with the reaper's own privileges.
+        manifests: reader of manifests.
         bucket: bucket of the lake.
         graces: grace periods.
         mono_ms: monotonic time in milliseconds.
@@ -132,6 +132,7 @@ class Reaper:
     def __init__(
         self,
         store: ObjectStore,
+        manifests: ManifestReader,
         *,
         bucket: str,
         graces: Graces | None = None,
@@ -140,6 +141,7 @@ class Reaper:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._store = store
+        self._reader = manifests
         self._bucket = bucket
         self._graces = graces or Graces()
         self._mono_ms = mono_ms
@@ -429,10 +431,7 @@ class Reaper:
                     if needed:
                         raise CorruptStateError(f"the manifest list {path} is missing")
                     return ()
-                known = tuple(
-                    self._same(m.manifest_path, int(m.sequence_number or 0), int(m.min_sequence_number or 0))
-                    for m in read_list(data)
-                )
+                known = tuple(self._same(*found) for found in self._reader.list_sequences(data))
             except TarnError:
                 raise
             except Exception as error:  # readers fail in many ways on arbitrary bytes
@@ -467,7 +466,7 @@ class Reaper:
             if data is None:
                 continue
             try:
-                entries = file_entries(data, added_snapshot_id=None, trace=None)
+                entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
             except CorruptStateError as error:
                 log.warning("removed manifest cannot be read", path=path, reason=error.message)
                 continue
@@ -494,7 +493,7 @@ class Reaper:
             data = self._get(path)
             if data is None:
                 raise CorruptStateError(f"the manifest {path} is missing")
-            entries = file_entries(data, added_snapshot_id=None, trace=None)
+            entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
             known = frozenset(_digest(entry.path) for entry in entries)
             self._live[path] = known
             self._live_count += len(known)

@@ -18,12 +18,13 @@ from pathlib import Path
 import structlog
 from pydantic import Field
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.logging import configure
 from tarn.adapters.service_settings import StoreSettings
-from tarn.adapters.store import Listed, ObjectStore, Stored
 from tarn.core.errors import ForbiddenError, TarnError
 from tarn.core.exit_codes import OK, exit_code
+from tarn.core.object_store import Listed, ObjectStore, Stored
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check
@@ -136,7 +137,7 @@ def made(settings: Settings) -> Reaper:
     graces = Graces(
         metadata_ms=settings.reaper_metadata_grace_s * 1_000, files_ms=settings.reaper_grace_s * 1_000
     )
-    return Reaper(Alive(store), bucket=settings.bucket, graces=graces)
+    return Reaper(Alive(store), manifest_audit, bucket=settings.bucket, graces=graces)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

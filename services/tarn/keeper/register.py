@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from tarn.adapters.bulk import BulkStore
-from tarn.adapters.store import Stored
 from tarn.core.audit.model import Finding, Kind
 from tarn.core.catalog_objects import (
     CATALOG_PREFIX,
@@ -21,6 +19,7 @@ from tarn.core.catalog_objects import (
 )
 from tarn.core.errors import CorruptStateError, UnavailableError
 from tarn.core.naming import CLAIMS_PREFIX, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
+from tarn.core.object_store import BulkStore, Stored
 
 SETTLE_MAX = 20
 SETTLE_WAIT_S = 0.5

@@ -16,12 +16,17 @@ from typing import IO
 
 import orjson
 
-from tarn.adapters.bulk import PART_BYTES, BulkStore
-from tarn.adapters.store import StoreBusyError, StoreOutcomeUnknownError, StoreRefusedError
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.catalog_objects import CATALOG_PREFIX, RESTORE_MARKER
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import PROBE_PREFIX
+from tarn.core.object_store import (
+    PART_BYTES,
+    BulkStore,
+    StoreBusyError,
+    StoreOutcomeUnknownError,
+    StoreRefusedError,
+)
 from tarn.keeper.archive import BackupError, Begin, End, read
 from tarn.keeper.fsck import HEALTH_PREFIX, WAREHOUSE_PREFIX, Tell
 from tarn.keeper.register import CATALOG_BYTES_MAX

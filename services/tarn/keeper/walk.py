@@ -8,9 +8,7 @@ from typing import Any
 
 import orjson
 
-from tarn.adapters.bulk import BulkStore
-from tarn.adapters.manifest_audit import file_entries, list_entries, trace_ids
-from tarn.adapters.store import Stored
+from tarn.core.audit.manifests import ManifestReader, trace_ids
 from tarn.core.audit.model import (
     Ahead,
     FileEntry,
@@ -24,6 +22,7 @@ from tarn.core.audit.model import (
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import CorruptStateError
+from tarn.core.object_store import BulkStore, Stored
 
 READERS = 8
 IN_FLIGHT_MAX = 32
@@ -59,12 +58,16 @@ class Walker:
 
     Args:
         store: object store of the lake.
+        manifests: reader of manifests.
         places: locations of its bucket.
         pool: executor for read-ahead.
     """
 
-    def __init__(self, store: BulkStore, places: Places, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, store: BulkStore, manifests: ManifestReader, places: Places, pool: ThreadPoolExecutor
+    ) -> None:
         self._store = store
+        self._manifest_reader = manifests
         self._places = places
         self._pool = pool
 
@@ -105,7 +108,7 @@ class Walker:
             if data is None:
                 continue
             try:
-                entries = list_entries(data)
+                entries = self._manifest_reader.list_entries(data)
             except CorruptStateError as error:
                 unreadable[location] = error.message
                 continue
@@ -136,7 +139,9 @@ class Walker:
                 unreadable[location] = f"not looked at: the table has more than {FILES_MAX} live files"
                 continue
             try:
-                entries = file_entries(data, added_snapshot_id=added[location], trace=trace)
+                entries = self._manifest_reader.file_entries(
+                    data, added_snapshot_id=added[location], trace=trace
+                )
             except CorruptStateError as error:
                 unreadable[location] = error.message
                 continue

@@ -11,8 +11,9 @@ import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
 
-from tarn.adapters.store import FileStore, MemoryStore, ObjectStore
+from tarn.adapters.store import FileStore, MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import ObjectStore
 from tarn_catalog.embedded import EmbeddedCatalog
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.testing.server import Running, serving

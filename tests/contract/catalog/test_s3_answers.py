@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tarn.adapters.store import (
-    S3Store,
+from tarn.adapters.store import S3Store
+from tarn.core.object_store import (
     StoreBusyError,
     Stored,
     StoreDeniedError,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tarn.adapters.store import FileStore, MemoryStore, ObjectStore, Stored, StoreRefusedError
+from tarn.adapters.store import FileStore, MemoryStore
 from tarn.core.errors import UnavailableError
+from tarn.core.object_store import ObjectStore, Stored, StoreRefusedError
 from tarn_catalog.operations.health import StoreUnfitError, check_store
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 

@@ -34,7 +34,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tarn.adapters.catalog_client import RestCatalog, TableName
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.cli.clients import scans
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
@@ -42,6 +42,7 @@ from tarn.cli.clients.scans import LakeScans
 from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import CorruptStateError, InvalidError, NoSuchTableError
 from tarn.core.offsets import OffsetMap, TopicIdentity
+from tarn.core.table_catalog import TableName
 from tarn_jobs.position import PROPERTY, Position
 from tests.contract.catalog.conftest import open_lake
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import TableName
 from tarn.adapters.manifests import read_list
 from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Json
 from tarn.ingest.status import State, to_metrics
-from tests.contract.ingest.world import HOLE, SPEC, Lake, Topic, order, spec
+from tarn.testing.memory_topic import HOLE, Topic
+from tests.support.lake import SPEC, Lake, order, spec
 
 TABLE = TableName(("bronze",), "orders")
 Logged = list[Any]
@@ -323,7 +324,7 @@ def test_a_table_made_anew_with_other_columns_is_refused(logged: Logged) -> None
 
     def make_anew() -> None:
         lake.local.drop(TABLE)
-        request = story.ingestor.target.request()
+        request = story.ingestor.files.create_request()
         request["schema"]["fields"] = [
             {**f, "type": "string" if f["name"] == "id" else f["type"]} for f in request["schema"]["fields"]
         ]

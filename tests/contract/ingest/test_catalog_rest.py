@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import (
-    CommitConflict,
-    CommitDone,
-    CommitUnknown,
-    RestCatalog,
-    TableName,
-)
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.core.errors import (
     AlreadyExistsError,
     ForbiddenError,
@@ -25,6 +19,8 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from tarn.core.outcome import Conflict, Unknown
+from tarn.core.table_catalog import CommitDone, TableName
 from tarn.core.table_state import CommitRequest
 
 TABLE = TableName(("bronze", "eu"), "orders 1")
@@ -131,7 +127,7 @@ def test_a_commit_goes_to_the_prefix_with_its_key_and_comes_back_as_a_state(
 def test_an_answer_that_leaves_it_open_is_unknown(status: int, script: Script, catalog: RestCatalog) -> None:
     script.answers = [(status, error("try later"))]
     outcome = catalog.commit(TABLE, REQUEST, key="k")
-    assert isinstance(outcome, CommitUnknown)
+    assert isinstance(outcome, Unknown)
     assert str(status) in outcome.reason
     assert len(script.seen) == 1, "nothing is sent again by the transport"
 
@@ -139,13 +135,13 @@ def test_an_answer_that_leaves_it_open_is_unknown(status: int, script: Script, c
 @pytest.mark.parametrize("answer", ["cut", "half", "silent", (200, b"<html>"), (200, b"{}")])
 def test_no_answer_and_half_an_answer_are_unknown(answer: Any, script: Script, catalog: RestCatalog) -> None:
     script.answers = [answer]
-    assert isinstance(catalog.commit(TABLE, REQUEST, key="k"), CommitUnknown)
+    assert isinstance(catalog.commit(TABLE, REQUEST, key="k"), Unknown)
     assert len(script.seen) == 1, "nothing is sent again by the transport"
 
 
 def test_a_409_is_a_conflict(script: Script, catalog: RestCatalog) -> None:
     script.answers = [(409, error("expected snapshot 7, found 9"))]
-    assert catalog.commit(TABLE, REQUEST, key="k") == CommitConflict(reason="expected snapshot 7, found 9")
+    assert catalog.commit(TABLE, REQUEST, key="k") == Conflict(reason="expected snapshot 7, found 9")
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,19 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import StaticTable
 
 from tarn.adapters import files as files_adapter
-from tarn.adapters.catalog_client import TableName
-from tarn.adapters.files import put_files
 from tarn.adapters.manifests import Manifests, _MemoryInput, _readable, read_entries
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.spec import FieldSpec, IngestorSpec, PartitionRule
+from tarn.core.table_catalog import TableName
 from tarn.core.transforms import fits
 from tarn.core.years import MICROS_MAX
-from tarn.ingest.encode import Made, decode, encode
+from tarn.ingest.batch_commit import Made, decode, encode
 from tarn.ingest.status import State
+from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.extremes import KINDS, Kind, partition_value
-from tests.contract.ingest.world import Lake, Topic, order, spec
+from tests.support.lake import Lake, order, spec
 
 TABLE = TableName(("bronze",), "extremes")
 RULES = ("identity(v)", "year(v)", "month(v)", "day(v)", "hour(v)", "bucket(7, v)", "truncate(10, v)")
@@ -55,8 +55,8 @@ class Writer:
         self.lake.local.create_namespace(TABLE.namespace)
         self.state = self.lake.local.create(TABLE, create_request([field], trace=True, partitioning=rules))
         self.layout: WriteSchema = layout_of(self.state, [field], trace=True, table=str(TABLE))
+        self.writer = self.lake.context().tables.table(str(TABLE), [field], trace=True).writer(self.state)
         self.decoder = Decoder([field], source="t", trace=True, record_bytes_max=100_000)
-        self.new_id = self.lake.world().new_id
 
     def make(self, values: list[bytes | None]) -> Made:
         n = len(values)
@@ -68,12 +68,12 @@ class Writer:
             values=values,
             ranges=(),
         )
-        return encode(decode(self.decoder, batch), self.layout, "s3://tarn/t", new_name=self.new_id)
+        return encode(decode(self.decoder, batch), self.writer)
 
     def entries(self, made: Made) -> dict[str, Any]:
         """Manifest entries of the files as a reader sees them, by path."""
-        manifests = Manifests(self.lake.objects, new_name=self.new_id)
-        files = put_files(self.lake.objects, made.files)
+        manifests = Manifests(self.lake.objects, new_name=self.lake.new_id)
+        files = self.writer.put(made.files)
         manifest = manifests.write_manifest(self.layout, "s3://tarn/t", files, snapshot_id=1)
         if manifest is None:
             return {}

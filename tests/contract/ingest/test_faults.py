@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import CommitOutcome, CommitUnknown, TableName
-from tarn.adapters.manifests import Manifests
-from tarn.adapters.write_schema import WriteSchema, layout_of
 from tarn.core.errors import ConflictError, UnavailableError
-from tarn.core.offsets import OffsetMap, OffsetRange, Ready, TopicIdentity
+from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity
+from tarn.core.outcome import Unknown
+from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest
 from tarn.ingest import batch_commit
 from tarn.ingest.batch_commit import BatchCommit, offsets_in
 from tarn.ingest.committer import Committer, Done, NeedsReplan
-from tests.contract.ingest.world import Faults, FaultyCatalog, Lake, LocalCatalog, Topic, order, spec
+from tarn.testing.faulty_catalog import Faults, FaultyCatalog
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import Lake, LocalCatalog, order, spec
 
 TABLE = TableName(("bronze",), "orders")
 SOURCE = TopicIdentity(cluster="c-1", topic="orders", topic_id="id-1")
@@ -151,20 +152,17 @@ class Pieces:
 
     def __init__(self, lake: Lake, catalog: Any = None) -> None:
         self.lake = lake
-        world = lake.world()
+        world = lake.context()
         self.committer = Committer(
             catalog or lake.local,
             TABLE,
-            Manifests(lake.objects, new_name=world.new_id),
             ports=world.ports,
         )
         self.new_id = world.new_id
-        self.layout: WriteSchema = layout_of(
-            lake.table(), spec().spec.columns.fields, trace=True, table="bronze.orders"
-        )
+        files = world.tables.table("bronze.orders", spec().spec.columns.fields, trace=True)
+        self.writer = files.writer(lake.table())
 
     def batch(self, partition: int, start: int, end: int) -> BatchCommit:
-        from tarn.adapters.files import write_rows
         from tarn.core.batch import RawBatch
         from tarn.core.decode import Decoder
 
@@ -180,7 +178,7 @@ class Pieces:
                 ranges=(),
             )
         ).rows
-        files = write_rows(self.lake.objects, self.layout, self.lake.table().root, rows, new_name=self.new_id)
+        files = self.writer.put(self.writer.encode(rows))
         return BatchCommit(
             commit_id=self.new_id(),
             table_uuid=self.lake.table().uuid,
@@ -212,17 +210,17 @@ class Scripted:
         self.sent.append((key, json.dumps(request.body(), sort_keys=True)))
         step = self.script.pop(0) if self.script else "fine"
         if step == "lost":
-            return CommitUnknown(reason="no answer")
+            return Unknown(reason="no answer")
         if step == "away":
             raise UnavailableError("no connection")
         outcome = self.inner.commit(table, request, key=key)
-        return CommitUnknown(reason="no answer") if step == "reply" else outcome
+        return Unknown(reason="no answer") if step == "reply" else outcome
 
 
 def test_a_lost_reply_is_found_by_the_commit_id_and_sent_no_second_time(lake: Lake) -> None:
     catalog = Scripted(lake.local, "reply")
     pieces = Pieces(lake, catalog)
-    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer)
     assert isinstance(result, Done)
     assert result.by_us
     assert len(catalog.sent) == 1
@@ -237,12 +235,12 @@ def test_a_lost_reply_with_another_commit_on_top_is_still_ours(lake: Lake) -> No
         def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
             outcome = super().commit(table, request, key=key)
             other = Pieces(lake)
-            assert isinstance(other.committer.commit(other.batch(1, 0, 3), other.layout), Done)
+            assert isinstance(other.committer.commit(other.batch(1, 0, 3), other.writer), Done)
             return outcome
 
     catalog = OnTop(lake.local, "reply")
     ours = Pieces(lake, catalog)
-    result = ours.committer.commit(pieces.batch(0, 0, 5), ours.layout)
+    result = ours.committer.commit(pieces.batch(0, 0, 5), ours.writer)
     assert isinstance(result, Done)
     assert result.by_us
     assert len(catalog.sent) == 1
@@ -252,7 +250,7 @@ def test_a_lost_reply_with_another_commit_on_top_is_still_ours(lake: Lake) -> No
 def test_a_lost_request_is_sent_again_the_same_with_the_same_key(lake: Lake) -> None:
     catalog = Scripted(lake.local, "lost", "away", "lost")
     pieces = Pieces(lake, catalog)
-    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer)
     assert isinstance(result, Done)
     assert len(catalog.sent) == 4
     assert len(set(catalog.sent)) == 1, "same base: same payload, same key"
@@ -264,9 +262,9 @@ def test_after_a_rebase_the_payload_is_new_and_so_is_the_key_and_the_commit_id_s
     pieces = Pieces(lake, catalog)
     pieces.committer.load()
     other = Pieces(lake)
-    other.committer.commit(other.batch(1, 0, 3), other.layout)
+    other.committer.commit(other.batch(1, 0, 3), other.writer)
     batch = pieces.batch(0, 0, 5)
-    result = pieces.committer.commit(batch, pieces.layout)
+    result = pieces.committer.commit(batch, pieces.writer)
     assert isinstance(result, Done)
     assert result.attempts == 2
     (key_1, body_1), (key_2, body_2) = catalog.sent
@@ -284,15 +282,15 @@ def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> Non
     batch = zombie.batch(0, 0, 5)
     # While it sleeps, its successor goes on, with other batch boundaries.
     successor = Pieces(lake)
-    assert isinstance(successor.committer.commit(successor.batch(0, 0, 3), successor.layout), Done)
-    assert isinstance(successor.committer.commit(successor.batch(0, 3, 9), successor.layout), Done)
-    woken = zombie.committer.commit(batch, zombie.layout)
+    assert isinstance(successor.committer.commit(successor.batch(0, 0, 3), successor.writer), Done)
+    assert isinstance(successor.committer.commit(successor.batch(0, 3, 9), successor.writer), Done)
+    woken = zombie.committer.commit(batch, zombie.writer)
     assert isinstance(woken, Done)
     assert not woken.by_us, "covered: nothing was added"
-    beyond = zombie.committer.commit(zombie.batch(0, 5, 12), zombie.layout)
+    beyond = zombie.committer.commit(zombie.batch(0, 5, 12), zombie.writer)
     assert isinstance(beyond, NeedsReplan)
     assert "starts at 5, the table ends at 9 (overlap)" in beyond.reason
-    ahead = zombie.committer.commit(zombie.batch(0, 11, 12), zombie.layout)
+    ahead = zombie.committer.commit(zombie.batch(0, 11, 12), zombie.writer)
     assert isinstance(ahead, NeedsReplan)
     assert "(gap)" in ahead.reason
     assert lake.offsets() == [(0, n) for n in range(9)]
@@ -309,15 +307,15 @@ def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
         ranges: tuple[OffsetRange, ...],
         *,
         fresh: frozenset[int],
-    ) -> Ready:
+    ) -> OffsetMap:
         known = dict(table.next) if table is not None else {}
-        return Ready(after=OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges}))
+        return OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges})
 
     monkeypatch.setattr(batch_commit, "check_offsets", gullible)
     zombie, successor = Pieces(lake), Pieces(lake)
     batch = zombie.batch(0, 0, 5)
-    successor.committer.commit(successor.batch(0, 0, 9), successor.layout)
-    zombie.committer.commit(batch, zombie.layout)
+    successor.committer.commit(successor.batch(0, 0, 9), successor.writer)
+    zombie.committer.commit(batch, zombie.writer)
     with pytest.raises(AssertionError, match="doubled"):
         audit(lake, {0: list(range(9)), 1: []})
 
@@ -327,18 +325,18 @@ def test_nothing_is_deleted_whatever_happens(lake: Lake) -> None:
     lake.store.delete = deleted.append  # type: ignore[method-assign]
     catalog = Scripted(lake.local, "lost", "reply")
     pieces = Pieces(lake, catalog)
-    pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer)
     other = Pieces(lake)
     other.committer.load()
-    pieces.committer.commit(pieces.batch(0, 5, 7), pieces.layout)
-    other.committer.commit(other.batch(0, 5, 7), other.layout)
+    pieces.committer.commit(pieces.batch(0, 5, 7), pieces.writer)
+    other.committer.commit(other.batch(0, 5, 7), other.writer)
     assert deleted == []
 
 
 def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_ones(lake: Lake) -> None:
     """A foreign engine keeps one snapshot: the tag preserves ingest's, and the stream continues from it."""
     pieces = Pieces(lake)
-    pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout)
+    pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer)
     _, faults = faulty_lake(Topic("x", 1), 1, 0.0)
     state = lake.table()
     ids = []
@@ -366,8 +364,8 @@ def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_on
     assert found is not None
     assert dict(found.next)[0] == 5
     again = Pieces(lake)
-    assert isinstance(again.committer.commit(again.batch(0, 0, 5), again.layout), Done)
-    assert isinstance(again.committer.commit(again.batch(0, 5, 6), again.layout), Done)
+    assert isinstance(again.committer.commit(again.batch(0, 0, 5), again.writer), Done)
+    assert isinstance(again.committer.commit(again.batch(0, 5, 6), again.writer), Done)
     assert lake.offsets() == [(0, n) for n in range(6)]
     assert faults.counts == {}
 
@@ -375,11 +373,11 @@ def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_on
 def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: Lake) -> None:
     """Its first rows must be the log's first, not those of the batch that was in flight."""
     pieces = Pieces(lake)
-    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout), Done)
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer), Done)
     batch = pieces.batch(0, 5, 7)
     lake.local.drop(TABLE)
-    lake.local.create(TABLE, lake.ingestor().target.request())
-    result = pieces.committer.commit(batch, pieces.layout)
+    lake.local.create(TABLE, lake.ingestor().files.create_request())
+    result = pieces.committer.commit(batch, pieces.writer)
     assert isinstance(result, NeedsReplan)
     assert "made anew" in result.reason
     assert lake.rows() == []
@@ -387,12 +385,12 @@ def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: La
 
 def test_a_table_rolled_back_behind_the_first_commit_takes_no_batch_from_the_middle(lake: Lake) -> None:
     pieces = Pieces(lake)
-    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.layout), Done)
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer), Done)
     batch = replace(pieces.batch(0, 5, 7), fresh=frozenset())
     lake.local.catalog.tables.commit(
         lake.local._slot(TABLE), [], [{"action": "remove-snapshot-ref", "ref-name": "main"}]
     )
-    result = pieces.committer.commit(batch, pieces.layout)
+    result = pieces.committer.commit(batch, pieces.writer)
     assert isinstance(result, NeedsReplan)
     assert "does not know the partition (gap)" in result.reason
     assert lake.rows() == []

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import InvalidSpecError, OffsetGapError, SourceChangedError
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Retention
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.status import State
-from tests.contract.ingest.world import HOLE, Lake, Topic, order, spec
+from tarn.testing.memory_topic import HOLE, Topic
+from tests.support.lake import Lake, order, spec
 
 
 def lake_with(per_partition: int, **options: object) -> tuple[Lake, Topic]:
@@ -77,7 +78,7 @@ def test_a_restart_goes_on_exactly_there():
 def test_group_offsets_follow_the_table():
     lake, _ = lake_with(5)
     lake.work(lake.ingestor())
-    assert lake.sources.acknowledged == {0: 5, 1: 5}
+    assert lake.sources.group_offsets == {0: 5, 1: 5}
 
 
 def test_holes_in_the_log_are_covered_and_lose_nothing():
@@ -326,7 +327,7 @@ def test_a_table_that_lost_its_map_under_a_running_ingestor_is_filled_from_the_s
         state = lake.table()
         if how == "drop":
             lake.local.drop(name)
-            lake.local.create(name, ingestor.target.request())
+            lake.local.create(name, ingestor.files.create_request())
         else:
             first = list(state.ancestors())[-1]
             snapshot = {

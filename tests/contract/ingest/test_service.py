@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from tarn.core.errors import UnavailableError
-from tarn.ingest.__main__ import main
-from tarn.ingest.service import Service
+from tarn.ingest.service import Loaded, Service, load_specs, main
 from tarn.ingest.settings import Settings
-from tarn.ingest.specs import Loaded, load_specs
 from tarn.ingest.status import State, StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, stoppable_sleep, uuid7
-from tests.contract.ingest.world import SPEC, Lake, Topic, order
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import SPEC, Lake, order
 
 GOOD = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
 
@@ -41,7 +40,7 @@ def test_a_bad_spec_is_told_and_the_others_run(tmp_path: Any, logged: list[Any])
     lake.sources.on_poll = halt
     service = Service(
         loaded(tmp_path, good=GOOD, bad=GOOD.replace("kind", "knd")),
-        lake.world(registry=registry),
+        lake.context(registry=registry),
         registry,
         stop,
     )
@@ -76,7 +75,7 @@ def test_a_new_spec_for_the_table_never_stops_the_one_that_works(
     lake.sources.on_poll = halt
     service = Service(
         loaded(tmp_path, **{good: GOOD, "m": OTHER}),
-        lake.world(registry=registry),
+        lake.context(registry=registry),
         registry,
         threading.Event(),
     )
@@ -96,7 +95,7 @@ def test_of_two_new_specs_for_one_table_none_begins_and_both_are_named(
     lake = Lake(Topic("orders", 1), Topic("others", 1))
     registry = StatusRegistry()
     files = loaded(tmp_path, a=GOOD, b=OTHER)
-    service = Service(files, lake.world(registry=registry), registry, threading.Event())
+    service = Service(files, lake.context(registry=registry), registry, threading.Event())
     service.start()
     assert service.drain()
     for file, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
@@ -121,7 +120,7 @@ def test_a_copy_of_a_spec_is_refused_and_the_ingestor_works(tmp_path: Any, logge
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, a=GOOD, b=GOOD), lake.world(registry=registry), registry, threading.Event()
+        loaded(tmp_path, a=GOOD, b=GOOD), lake.context(registry=registry), registry, threading.Event()
     )
     service.start()
     assert service.drain()
@@ -152,7 +151,7 @@ def test_who_is_right_is_asked_until_the_catalog_answers(tmp_path: Any, logged: 
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, a=OTHER, b=GOOD), lake.world(registry=registry), registry, threading.Event()
+        loaded(tmp_path, a=OTHER, b=GOOD), lake.context(registry=registry), registry, threading.Event()
     )
     service.start()
     assert service.drain()

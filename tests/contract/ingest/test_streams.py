@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.catalog_client import TableName
 from tarn.core.errors import OffsetGapError, OtherStreamError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec
+from tarn.core.table_catalog import TableName
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.status import State, to_metrics
-from tests.contract.ingest.world import Lake, Topic, order, spec
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import Lake, order, spec
 
 TABLE = TableName(("bronze",), "orders")
 
@@ -61,7 +62,7 @@ def test_it_is_stopped_with_a_reason_and_shows_what_it_does_not_read(logged: lis
     lake, topic = filled()
     topic.send(0, order(15), order(16))
     rests = [0]
-    world = lake.world()
+    world = lake.context()
 
     def sleep(_seconds: float) -> None:
         rests[0] += 1

@@ -8,14 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
-from tarn.adapters.catalog_client import TableName
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.table_catalog import TableName
 from tarn.keeper.fsck import Report, fsck
+from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
-from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
+from tests.support.lake import BUCKET, Lake, order, spec
 
 BATCHES = 9
 
@@ -35,7 +37,7 @@ class World:
         return Catalog(self.store, WarehouseLayout(base=f"s3://{BUCKET}"))
 
     def fsck(self) -> Report:
-        return fsck(self.bulk, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+        return fsck(self.bulk, manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
 
     def kinds(self) -> dict[str, list[str]]:
         """Kind of damage -> where fsck finds it."""

@@ -24,10 +24,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
-from tarn.adapters.store import MemoryStore, ObjectStore
+from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import ObjectStore
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
@@ -81,6 +83,7 @@ class Clocked:
     def reaper(self, store: ObjectStore | None = None, graces: Graces = GRACES) -> Reaper:
         return Reaper(
             store or self.store,
+            manifest_audit,
             bucket=BUCKET,
             graces=graces,
             mono_ms=lambda: self.mono_ms,

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from tarn.adapters.bulk import PART_BYTES, PlainBulk
-from tarn.adapters.store import MemoryStore, Stored, StoreOutcomeUnknownError
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.store import MemoryStore
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import PART_BYTES, Stored, StoreOutcomeUnknownError
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
@@ -23,8 +25,8 @@ from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.tables import TableIdentifier
-from tests.contract.ingest.world import BUCKET
 from tests.contract.keeper.conftest import World, plain
+from tests.support.lake import BUCKET
 
 BEGIN = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-21T12:00:00+00:00", version="0")
 
@@ -37,7 +39,7 @@ def take(
     bulk: PlainBulk, begin: Begin = BEGIN, on_register: Callable[[], None] = lambda: None
 ) -> tuple[bytes, Done]:
     out = io.BytesIO()
-    done = backup(bulk, out, begin, tell=quiet, sleep=quiet, on_register=on_register)
+    done = backup(bulk, manifest_audit, out, begin, tell=quiet, sleep=quiet, on_register=on_register)
     return out.getvalue(), done
 
 
@@ -50,7 +52,7 @@ def put(data: bytes, store: MemoryStore, **options: str) -> Restored:
 
 
 def check(store: MemoryStore):
-    return fsck(PlainBulk(store), bucket=BUCKET, tell=quiet, sleep=quiet)
+    return fsck(PlainBulk(store), manifest_audit, bucket=BUCKET, tell=quiet, sleep=quiet)
 
 
 def contents(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
@@ -305,7 +307,7 @@ class FullFile(io.RawIOBase):
 def test_a_full_disk_ends_the_backup_and_leaves_the_lake_alone(world: World):
     before = contents(world.store)
     with pytest.raises(OSError, match="No space left"):
-        backup(world.bulk, FullFile(20_000), BEGIN, tell=quiet, sleep=quiet)
+        backup(world.bulk, manifest_audit, FullFile(20_000), BEGIN, tell=quiet, sleep=quiet)
     assert contents(world.store) == before
 
 
@@ -317,9 +319,11 @@ def test_the_reaper_is_held_and_let_go_whatever_happens(world: World):
         seen.append(reaper_of(world).run_once().held)
 
     out = io.BytesIO()
-    backup(world.bulk, out, BEGIN, tell=said.append, sleep=quiet, on_register=look)
+    backup(world.bulk, manifest_audit, out, BEGIN, tell=said.append, sleep=quiet, on_register=look)
     with pytest.raises(OSError, match="No space left"):
-        backup(world.bulk, FullFile(0), BEGIN, tell=said.append, sleep=quiet, on_register=look)
+        backup(
+            world.bulk, manifest_audit, FullFile(0), BEGIN, tell=said.append, sleep=quiet, on_register=look
+        )
     look()
     assert seen == [True, True, False]
     assert world.keys("reaper/v1/holds/") == []
@@ -334,7 +338,9 @@ def test_a_backup_is_whole_though_the_table_is_committed_to_and_reaped_meanwhile
         assert reaper_of(world).run_once().deleted == 0
 
     out = io.BytesIO()
-    done = backup(world.bulk, out, BEGIN, tell=lambda _: None, sleep=quiet, on_register=meanwhile)
+    done = backup(
+        world.bulk, manifest_audit, out, BEGIN, tell=lambda _: None, sleep=quiet, on_register=meanwhile
+    )
     assert done.whole
     assert reaper_of(world).run_once().deleted > 0
 
@@ -347,13 +353,13 @@ def test_a_store_that_takes_no_hold_is_backed_up_all_the_same(world: World):
     store = Full()
     store._objects = world.store._objects
     said: list[str] = []
-    assert backup(PlainBulk(store), io.BytesIO(), BEGIN, tell=said.append, sleep=quiet).whole
+    assert backup(PlainBulk(store), manifest_audit, io.BytesIO(), BEGIN, tell=said.append, sleep=quiet).whole
     assert said[0].startswith("the reaper could not be paused: the disk is full")
 
 
 def reaper_of(world: World) -> Reaper:
     """A reaper for which every grace period has passed."""
-    return Reaper(world.store, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0))
+    return Reaper(world.store, manifest_audit, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0))
 
 
 def test_the_manifest_names_every_object_with_size_and_checksum(world: World):

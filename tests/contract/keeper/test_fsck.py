@@ -6,16 +6,19 @@ import json
 
 import pytest
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
-from tarn.adapters.store import MemoryStore, Stored, StoreUnavailableError
+from tarn.adapters.store import MemoryStore
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
+from tarn.core.object_store import Stored, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.keeper.fsck import fsck
+from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.tables import TableIdentifier
-from tests.contract.ingest.world import BUCKET, Lake, Topic, order, spec
 from tests.contract.keeper.conftest import World, made
+from tests.support.lake import BUCKET, Lake, order, spec
 
 
 def test_a_whole_lake_is_clean_and_counted(world: World):
@@ -50,7 +53,9 @@ def renamed() -> IngestorSpec:
 
 
 def judged(lake: Lake) -> list[tuple[Kind, str]]:
-    report = fsck(PlainBulk(lake.store), bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+    report = fsck(
+        PlainBulk(lake.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
+    )
     return [(found.kind, found.what) for found in report.findings]
 
 
@@ -392,7 +397,9 @@ def test_a_rename_in_the_middle_is_not_seen_as_damage(world: World):
                 )
             return found
 
-    report = fsck(Renaming(world.store), bucket="tarn", tell=lambda _: None, sleep=lambda _: None)
+    report = fsck(
+        Renaming(world.store), manifest_audit, bucket="tarn", tell=lambda _: None, sleep=lambda _: None
+    )
     assert report.damage == []
     assert (report.tables, report.tombstones) == (3, 2)
 
@@ -409,7 +416,9 @@ def test_a_commit_in_the_middle_is_not_seen_as_damage(world: World):
                     catalog.tables.commit(slot, [], updates)
             return super().list(prefix)
 
-    report = fsck(Committing(world.store), bucket="tarn", tell=lambda _: None, sleep=lambda _: None)
+    report = fsck(
+        Committing(world.store), manifest_audit, bucket="tarn", tell=lambda _: None, sleep=lambda _: None
+    )
     assert report.findings == []
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from tarn.adapters.bulk import PlainBulk
 from tarn.core.errors import SourceChangedError
+from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.tables import TableIdentifier
-from tests.contract.ingest.world import Lake, Topic, order
 from tests.contract.keeper.test_backup import check, put, take
+from tests.support.lake import Lake, order
 
 ORDERS, KEPT = TableIdentifier.of(("bronze",), "orders"), TableIdentifier.of(("bronze",), "orders_restored")
 

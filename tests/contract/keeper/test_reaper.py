@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from tarn.adapters.store import StoreOutcomeUnknownError
+from tarn.adapters import manifest_audit
+from tarn.core.object_store import StoreOutcomeUnknownError
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
@@ -253,6 +254,7 @@ def test_a_store_whose_clock_is_not_this_machines_is_observed_first() -> None:
     lake.wait(2 * 3_600_000)
     reaper = Reaper(
         lake.store,
+        manifest_audit,
         bucket="tarn",
         graces=GRACES,
         mono_ms=lambda: lake.mono_ms,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tarn.adapters.bulk import PART_BYTES, S3Bulk
-from tarn.adapters.store import StoreDeniedError, StoreRefusedError, StoreUnavailableError
+from tarn.adapters.bulk import S3Bulk
+from tarn.core.object_store import PART_BYTES, StoreDeniedError, StoreRefusedError, StoreUnavailableError
 from tests.integration.catalog.conftest import BUCKET, REGION, Key, StoreServer
 
 

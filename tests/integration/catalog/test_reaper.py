@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from tarn.adapters.store import StoreDeniedError
+from tarn.adapters import manifest_audit
 from tarn.cli.clients.measured import Measured
+from tarn.core.object_store import StoreDeniedError
 from tarn.core.reap import LISTS_PREFIX, MEASURED_KEY
 from tarn.keeper.hold import held
 from tarn.keeper.reaper import Graces, Reaper
@@ -31,7 +32,7 @@ def test_its_own_user_is_enough_and_nothing_reachable_goes(minio: StoreServer) -
     table.statistics()
     lake.catalog.names.purge(lake.table("purged").slot)
     own = bulk(minio, minio.user("reaper"))
-    reaper = Reaper(own, bucket=BUCKET, graces=AT_ONCE)
+    reaper = Reaper(own, manifest_audit, bucket=BUCKET, graces=AT_ONCE)
     keeper = bulk(minio, minio.user("keeper"))
     with held(keeper, "test", tell=pytest.fail):
         assert reaper.run_once().held

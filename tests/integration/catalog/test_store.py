@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from tarn.adapters.store import Stored, StoreDeniedError, StoreRefusedError, StoreUnavailableError
 from tarn.core.errors import UnavailableError
+from tarn.core.object_store import Stored, StoreDeniedError, StoreRefusedError, StoreUnavailableError
 from tarn.core.outcome import Committed, Conflict
 from tarn_catalog.operations.health import check_store
 from tarn_catalog.state.register import Register, RetryPolicy

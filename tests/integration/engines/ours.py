@@ -6,10 +6,12 @@ import random
 import time
 from collections.abc import Mapping
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.files import FileIO
 from tarn.adapters.store import S3Store
+from tarn.adapters.table_files import IcebergFormat
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
 from tarn.cli.clients.scans import LakeScans
@@ -22,7 +24,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import new_snapshot_id, uuid7
 from tarn.keeper.fsck import Report, fsck
-from tests.contract.ingest.world import MemorySources, Topic
+from tarn.testing.memory_topic import MemoryTopicClient, Topic
 from tests.integration.engines.conftest import Lake
 from tests.integration.engines.history import Content, Ingest
 from tests.integration.engines.writers import message
@@ -66,7 +68,7 @@ class OwnTools:
 
     def fsck(self) -> Report:
         """The report of `tarn fsck`."""
-        return fsck(self._bulk, bucket="tarn", tell=lambda _line: None)
+        return fsck(self._bulk, manifest_audit, bucket="tarn", tell=lambda _line: None)
 
 
 class Ingesting:
@@ -76,7 +78,8 @@ class Ingesting:
         self._catalog = RestCatalog(
             lake.catalog, warehouse="tarn", credential=lambda: lake.secrets["ingest"]["catalog_credential"]
         )
-        self._objects = FileIO(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
+        objects = FileIO(S3Store(**keys(lake, "ingest")), bucket="tarn", sleep=time.sleep)
+        self._tables = IcebergFormat(objects, new_name=lambda: f"{random.getrandbits(128):032x}")
         self._topics: dict[str, Topic] = {}
 
     def take(self, table: str, step: Ingest, before: Content) -> None:
@@ -100,9 +103,9 @@ class Ingesting:
 
     def _context(self, topic: Topic) -> IngestContext:
         return IngestContext(
-            sources=MemorySources(topic),
+            sources=MemoryTopicClient(topic),
             catalog=self._catalog,
-            objects=self._objects,
+            tables=self._tables,
             ports=Ports(sleep=time.sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
             new_id=lambda: f"{random.getrandbits(128):032x}",
             registry=StatusRegistry(),

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from tarn.adapters.store import MemoryStore, StoreDeniedError, StoreUnavailableError
+from tarn.adapters.store import MemoryStore
 from tarn.core.errors import ConflictError, UnavailableError
+from tarn.core.object_store import StoreDeniedError, StoreUnavailableError
 from tarn.core.outcome import Committed, Conflict, Unknown
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, write_once
 from tarn_catalog.testing.faulty_store import ANSWERS, Fault, FaultyStore, Op

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from tarn.adapters.catalog_client import TableName
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
@@ -14,6 +13,7 @@ from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, in
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.position import Position
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

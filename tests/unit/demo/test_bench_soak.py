@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tarn.adapters.catalog_client import TableName
 from tarn.cli.ports import Answer
 from tarn.core.errors import NoSuchTableError, UnavailableError
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 from tarn_demo.bench.soak import QUESTIONS, lake, queries
 

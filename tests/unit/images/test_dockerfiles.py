@@ -102,3 +102,10 @@ def test_a_lock_of_build_tools_stands_for_those_of_the_workspace() -> None:
     assert {"hatchling", "setuptools", "wheel"} == set(wanted)
     assert wanted.items() <= pinned.items()
     assert (ROOT / "build.txt").read_text().count("--hash=sha256:") >= len(pinned)
+
+
+def test_test_doubles_are_in_no_image() -> None:
+    """The last pattern that matches decides, so the exclusion follows the line that lets services in."""
+    rows = (ROOT / ".dockerignore").read_text().splitlines()
+    assert (ROOT / "services/tarn/testing/__init__.py").is_file()
+    assert rows.index("services/tarn/testing") > rows.index("!services")

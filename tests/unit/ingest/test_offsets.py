@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 
 from tarn.core.errors import CorruptStateError, SourceChangedError
 from tarn.core.offsets import (
-    AlreadyDone,
     OffsetMap,
-    OffsetMismatch,
     OffsetRange,
-    Ready,
     TopicIdentity,
     check_offsets,
 )
+from tarn.core.outcome import AlreadyCommitted, Rejected
 
 SOURCE = TopicIdentity(cluster="c1", topic="t", topic_id="id1")
 
@@ -30,45 +28,44 @@ def ranges(*triples: tuple[int, int, int]) -> tuple[OffsetRange, ...]:
 
 def test_a_range_that_starts_where_the_table_ends_continues_the_chain_and_carries_the_rest_forward():
     verdict = check_offsets(at(p0=10, p1=5), SOURCE, ranges((0, 10, 12)))
-    assert verdict == Ready(after=at(p0=12, p1=5))
+    assert verdict == at(p0=12, p1=5)
 
 
 def test_a_covered_range_is_already_done():
-    assert check_offsets(at(p0=12, p1=5), SOURCE, ranges((0, 10, 12))) == AlreadyDone(table=at(p0=12, p1=5))
+    assert check_offsets(at(p0=12, p1=5), SOURCE, ranges((0, 10, 12))) == AlreadyCommitted()
 
 
 @pytest.mark.parametrize(("start", "kind"), [(11, "gap"), (9, "overlap")])
 def test_a_range_that_starts_elsewhere_is_refused(start, kind):
     verdict = check_offsets(at(p0=10), SOURCE, ranges((0, start, 20)))
-    assert verdict == OffsetMismatch(partition=0, expected=start, found=10, kind=kind, table=at(p0=10))
-    assert kind in verdict.reason
-    assert str(start) in verdict.reason
+    assert verdict == Rejected(
+        reason=f"partition 0: the batch starts at {start}, the table ends at 10 ({kind})"
+    )
 
 
 def test_a_batch_that_is_covered_in_one_partition_only_is_refused_as_a_whole():
     verdict = check_offsets(at(p0=20, p1=5), SOURCE, ranges((0, 10, 20), (1, 5, 9)))
-    assert isinstance(verdict, OffsetMismatch)
-    assert (verdict.partition, verdict.kind) == (0, "overlap")
+    assert verdict == Rejected(reason="partition 0: the batch starts at 10, the table ends at 20 (overlap)")
 
 
 def test_a_partition_the_table_does_not_know_starts_where_its_log_starts():
     fresh = frozenset({0, 1})
-    assert check_offsets(at(p0=3), SOURCE, ranges((1, 57, 60)), fresh=fresh) == Ready(after=at(p0=3, p1=60))
-    assert check_offsets(None, SOURCE, ranges((0, 7, 9)), fresh=fresh) == Ready(after=at(p0=9))
+    assert check_offsets(at(p0=3), SOURCE, ranges((1, 57, 60)), fresh=fresh) == at(p0=3, p1=60)
+    assert check_offsets(None, SOURCE, ranges((0, 7, 9)), fresh=fresh) == at(p0=9)
 
 
 @pytest.mark.parametrize("table", [None, at(p1=5)])
 def test_a_partition_that_the_table_forgot_is_a_gap(table):
     """Rolled back to before the stream's first commit: the rows before this batch are not in the table."""
     verdict = check_offsets(table, SOURCE, ranges((0, 10, 12)))
-    assert verdict == OffsetMismatch(partition=0, expected=10, found=None, kind="gap", table=table)
-    assert "does not know the partition" in verdict.reason
+    assert verdict == Rejected(
+        reason="partition 0: the batch starts at 10, the table does not know the partition (gap)"
+    )
 
 
 def test_a_fresh_partition_that_another_one_filled_meanwhile_is_fenced_like_any_other():
     verdict = check_offsets(at(p0=3), SOURCE, ranges((0, 0, 5)), fresh=frozenset({0}))
-    assert isinstance(verdict, OffsetMismatch)
-    assert (verdict.found, verdict.kind) == (3, "overlap")
+    assert verdict == Rejected(reason="partition 0: the batch starts at 0, the table ends at 3 (overlap)")
 
 
 @pytest.mark.parametrize("field", ["cluster", "topic", "topic_id"])
@@ -176,8 +173,8 @@ def test_no_interleaving_of_lost_late_doubled_and_zombie_commits_loses_or_double
         view = views[writer]
         fresh = frozenset(p for p in log_ends if view is None or p not in view.next)
         verdict = check_offsets(held, SOURCE, batch, fresh=fresh)
-        if isinstance(verdict, Ready):
-            wire.append((base, verdict.after, batch))
+        if isinstance(verdict, OffsetMap):
+            wire.append((base, verdict, batch))
         else:
             views[writer] = held
             del cut[writer]

@@ -11,7 +11,7 @@ from pyiceberg.types import IcebergType
 
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
 from tarn.core.spec import SCALARS, IngestorSpec, PartitionRule, clashes, parse_spec, settle
-from tarn.ingest.specs import load_specs
+from tarn.ingest.service import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
 GOOD = (SPECS / "canary.yaml").read_text()

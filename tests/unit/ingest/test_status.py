@@ -13,10 +13,10 @@ import pytest
 
 from tarn.core.errors import InvalidSettingError
 from tarn.core.hosts import parse_names
-from tarn.ingest import http
-from tarn.ingest.http import StatusServer
+from tarn.ingest import health
+from tarn.ingest.health import StatusServer, faults, hanging
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import State, StatusRegistry, faults, hanging, to_metrics
+from tarn.ingest.status import State, StatusRegistry, to_metrics
 
 NOW = 1_000.0
 
@@ -151,13 +151,13 @@ DELAYED_ACK_MS_MIN = 40
 
 def test_answers_do_not_wait_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch):
     options: list[int] = []
-    do_get = http._Handler.do_GET
+    do_get = health._Handler.do_GET
 
-    def look(self: http._Handler) -> None:
+    def look(self: health._Handler) -> None:
         options.append(self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         do_get(self)
 
-    monkeypatch.setattr(http._Handler, "do_GET", look)
+    monkeypatch.setattr(health._Handler, "do_GET", look)
     server = StatusServer(registry(), listen="127.0.0.1", port=0, clock=lambda: NOW)
     server.start()
     try:

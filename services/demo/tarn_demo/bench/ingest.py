@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarn.adapters.catalog_client import RestCatalog, TableName
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.kafka import KafkaSources
 from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import InvalidError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.exit_codes import OK, exit_code
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.source import TopicReader
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 from tarn_demo.flights import dataset
 from tarn_demo.flights.events import NoiseRates, Stream

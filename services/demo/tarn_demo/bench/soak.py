@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from tarn.adapters.catalog_client import RestCatalog, TableName
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.cli.ports import Engine
 from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.wiring import ENGINES, engine
 from tarn.core.errors import NotFoundError, TarnError
 from tarn.core.exit_codes import OK, exit_code
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 
 QUESTIONS = (

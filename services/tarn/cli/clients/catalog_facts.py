@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from tarn.adapters.catalog_client import RestCatalog, TableName
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.cli.ports import TableFacts
 from tarn.core.errors import NotFoundError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.position import PROPERTY as POSITION
 from tarn.core.position import Position
+from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 
 NAMESPACES_MAX = 1_000

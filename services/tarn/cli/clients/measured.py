@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import orjson
 
-from tarn.adapters.store import ObjectStore
 from tarn.cli.ports import Sizes
 from tarn.core.errors import CorruptStateError
+from tarn.core.object_store import ObjectStore
 from tarn.core.reap import MEASURED_KEY
 
 

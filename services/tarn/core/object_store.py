@@ -1,0 +1,174 @@
+"""Object store: two small interfaces and their errors. `tarn.adapters.store` and `bulk` implement them.
+
+    StoreRefusedError         the precondition failed (412, 409, already exists): read the key
+    StoreBusyError            slow down (503, 429): wait, retry
+    StoreDeniedError          the credentials lack permission
+    StoreOutcomeUnknownError  a write without a response (timeout, reset, 5xx): it may have happened
+    StoreUnavailableError     a read without a response
+
+Whether to repeat a write is the caller's decision (invariant I3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
+
+PART_BYTES = 4 * 1024 * 1024
+
+
+class StoreRefusedError(ConflictError):
+    """The precondition of a write failed, or the store could not evaluate it (S3's 409)."""
+
+
+class StoreBusyError(UnavailableError):
+    """The store asks the client to slow down."""
+
+
+class StoreDeniedError(ForbiddenError):
+    """The credentials lack permission or are unknown."""
+
+
+class StoreOutcomeUnknownError(OutcomeUnknownError):
+    """A write received no response: it may have happened, or may still happen."""
+
+
+class StoreUnavailableError(UnavailableError):
+    """A read received no response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """An object: content and version.
+
+    Attributes:
+        data: content.
+        etag: entity tag, for `if_match`.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
+    """
+
+    data: bytes
+    etag: str
+    modified_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One entry of a listing.
+
+    Attributes:
+        key: full key.
+        etag: entity tag.
+        size_bytes: size of the object.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
+    """
+
+    key: str
+    etag: str
+    size_bytes: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """Interface of an object store. All implementations pass one contract suite."""
+
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        """Read an object; None if it does not exist; `known` itself if its entity tag is still current.
+
+        Raises:
+            StoreUnavailableError: the store does not respond.
+            StoreDeniedError: the credentials lack permission.
+        """
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        """Write an object and return its new entity tag.
+
+        Args:
+            key: full key.
+            data: content.
+            if_absent: write only if the key does not exist.
+            if_match: write only if the key has this entity tag.
+
+        Raises:
+            StoreRefusedError: the precondition failed; this call wrote nothing.
+            StoreBusyError: the store asks the client to slow down.
+            StoreDeniedError: the credentials lack permission; nothing was written.
+            StoreOutcomeUnknownError: no response; the write may have happened, or may still happen.
+        """
+
+    def delete(self, key: str) -> None:
+        """Delete the key; a missing key is not an error.
+
+        Raises:
+            StoreOutcomeUnknownError: no response.
+            StoreDeniedError: the credentials lack permission.
+        """
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """Yield all keys below `prefix` (which ends in a slash) in key order, starting after `after`.
+
+        Raises:
+            StoreUnavailableError: the store does not respond.
+            StoreDeniedError: the credentials lack permission.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectBody:
+    """An object's size and, if it is small, its bytes.
+
+    Attributes:
+        size_bytes: size of the object.
+        data: content; None if the object is larger than the requested limit.
+    """
+
+    size_bytes: int
+    data: bytes | None
+
+
+class BulkStore(Protocol):
+    """Object store operations of audit, backup and restore: streamed listings, ranged reads, large uploads.
+
+    Separate from `ObjectStore`, which the catalog's correctness depends on and which stays small.
+    """
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Yield every object below a prefix, in any order, page by page.
+
+        Raises:
+            StoreUnavailableError: the store does not respond.
+            StoreDeniedError: the credentials lack permission.
+        """
+
+    def get(self, key: str) -> Stored | None:
+        """Read an object; None if it does not exist. Raises the errors of `list`."""
+
+    def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
+        """Read an object's size, and its content up to `bytes_max` bytes; None if it does not exist.
+
+        Raises the errors of `list`.
+        """
+
+    def part(self, key: str, start: int, end: int) -> bytes:
+        """Read the byte range [start, end).
+
+        Args:
+            key: object key.
+            start: first byte.
+            end: byte after the last one.
+
+        Raises:
+            StoreUnavailableError, StoreDeniedError: as `list`; also if the object is gone or too short.
+        """
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
+        """Write a small object; see `ObjectStore.put`."""
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        """Write a large object from its parts; visible once complete. Raises what `ObjectStore.put` does."""
+
+    def delete(self, key: str) -> None:
+        """Delete an object; see `ObjectStore.delete`."""

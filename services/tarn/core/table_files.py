@@ -1,0 +1,126 @@
+"""Interface to the files of Iceberg tables: data files, manifests and manifest lists.
+
+`TableFormat` opens the files of a table (`TableFiles`). Each version of the table's schema and partition spec
+has a writer (`TableWriter`), and each commit has the manifests of one snapshot (`SnapshotFiles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tarn.core.spec import FieldSpec, PartitionRule
+from tarn.core.table_state import Json, TableState, WrittenFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedFile:
+    """A data file in memory, not yet in the store."""
+
+    file: WrittenFile
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenList:
+    """A manifest list in the store.
+
+    Attributes:
+        path: location of the manifest list.
+        added_rows: number of row ids assigned (format version 3; 0 before).
+    """
+
+    path: str
+    added_rows: int
+
+
+class SnapshotFiles(Protocol):
+    """The manifests of one new snapshot that appends data files."""
+
+    def write_manifest_list(self, base: TableState) -> WrittenList:
+        """Write the manifest list of the snapshot on this base.
+
+        The manifest of the data files is written by the first call and used again by later ones: it is valid
+        on every base.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+
+
+class TableWriter(Protocol):
+    """Writes files for one version of a table's schema and partition spec."""
+
+    @property
+    def spec_id(self) -> int:
+        """Id of the partition spec."""
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether the partition spec has fields."""
+
+    def is_current(self, state: TableState) -> bool:
+        """Whether this version of the table has the writer's schema, partition spec and format version."""
+
+    def unfit(self, rows: pa.Table) -> dict[int, str]:
+        """Rows that no partition can hold, as {row index: reason}."""
+
+    def encode(self, rows: pa.Table) -> tuple[EncodedFile, ...]:
+        """Encode the rows as data files, one per partition; none without rows; nothing is written.
+
+        Raises:
+            InvalidError: the rows touch more partitions than a batch may.
+            Exception: a library rejects a value.
+        """
+
+    def put(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
+        """Write encoded files to the store.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+
+    def snapshot(self, files: Sequence[WrittenFile], *, snapshot_id: int) -> SnapshotFiles:
+        """The manifests of a new snapshot that appends these files; nothing is written yet."""
+
+
+class TableFiles(Protocol):
+    """Files of one table. Not thread-safe."""
+
+    def create_request(self) -> Json:
+        """REST request that creates the table, without its name."""
+
+    def writer(self, state: TableState) -> TableWriter:
+        """The writer for this version of the table; the same object while schema and location stay the same.
+
+        Raises:
+            InvalidSpecError: the table cannot take the columns; lists every difference.
+        """
+
+
+class TableFormat(Protocol):
+    """Opens the files of tables."""
+
+    def table(
+        self,
+        name: str,
+        fields: Sequence[FieldSpec],
+        *,
+        trace: bool,
+        partitioning: Sequence[PartitionRule] = (),
+        properties: dict[str, str] | None = None,
+        format_version: int = 2,
+    ) -> TableFiles:
+        """The files of one table; nothing is read or written.
+
+        Args:
+            name: name of the table, for messages.
+            fields: columns to write.
+            trace: whether the trace column (topic, partition, offset of each record) is written.
+            partitioning: partition rules of a new table.
+            properties: properties of a new table, in addition to the defaults.
+            format_version: Iceberg format version of a new table.
+        """

@@ -1,0 +1,278 @@
+"""Health of the service: checks of its dependencies, what keeps it from working, and the status server.
+
+A check is a real request that needs a real response, so a frozen process with an open port and a revoked key
+are noticed even while no records arrive. The status server reads the registry; only the deep health check
+blocks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import orjson
+import structlog
+
+from tarn.core.errors import NotFoundError, TarnError
+from tarn.core.hosts import Hosts
+from tarn.core.object_store import ObjectStore
+from tarn.core.table_catalog import TableCatalog, TableName
+from tarn.ingest.status import State, StatusRegistry, to_metrics
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 5.0
+LOOK_AGAIN_S = 1.0
+PROBE_KEY = "warehouse/_health/ingest"
+PROBE_TABLE = TableName(("ops",), "canary")
+
+LOOK_AGE_S_MAX = 25.0
+BEAT_AGE_S_MAX = 60.0
+FOR_A_PERSON = ("NoSuchTopic",)
+PROGRESS_AGE_S_MAX = 120.0
+HANGING_S_MIN = 300.0
+
+REQUEST_TIMEOUT_S = 5.0
+OWN_HOSTS = Hosts.of("ingest")
+
+
+class DependencyMonitor:
+    """Runs each check on a thread of its own, so that a frozen dependency does not hide another.
+
+    Args:
+        looks: dependency name to check; a check raises if the dependency is not usable.
+        registry: status registry that receives the results.
+        stop: ends the threads when set.
+    """
+
+    def __init__(
+        self, looks: Mapping[str, Callable[[], None]], registry: StatusRegistry, stop: threading.Event
+    ) -> None:
+        self._looks = dict(looks)
+        self._registry = registry
+        self._stop = stop
+
+    def start(self) -> None:
+        """Start the threads."""
+        for name, look in self._looks.items():
+            threading.Thread(target=self._run, args=(name, look), name=f"watch-{name}", daemon=True).start()
+
+    def _run(self, name: str, look: Callable[[], None]) -> None:
+        before: bool | None = None
+        while not self._stop.is_set():
+            ok, message = True, "answers"
+            try:
+                look()
+            except TarnError as e:
+                ok, message = False, e.message
+            except Exception as e:  # noqa: BLE001 - whatever a look raises means: not usable
+                ok, message = False, f"{type(e).__name__}: {e}"
+            self._registry.record_check(name, ok=ok, message=message, looked_s=time.monotonic())
+            if ok is not before:
+                (log.info if ok else log.warning)("dependency", name=name, usable=ok, message=message)
+                before = ok
+            self._stop.wait(LOOK_EVERY_S if ok else LOOK_AGAIN_S)
+
+
+def check_store(store: ObjectStore) -> Callable[[], None]:
+    """A check that reads a key with the service's own credentials; a missing key passes."""
+
+    def look() -> None:
+        store.get(PROBE_KEY)
+
+    return look
+
+
+def write_to_store(store: ObjectStore) -> list[str]:
+    """Write a key below the warehouse with the service's own credentials and read it back.
+
+    Returns:
+        The faults; empty if the store works.
+    """
+    stamp = str(time.time_ns()).encode()
+    try:
+        store.put(PROBE_KEY, stamp)
+        found = store.get(PROBE_KEY)
+    except TarnError as e:
+        return [f"store: {e.message}"]
+    # Another replica may have written in between: any stamp at least as new as this one passes.
+    if found is None or int(found.data) < int(stamp):
+        return [f"store: {PROBE_KEY} was written and cannot be read back"]
+    return []
+
+
+def check_catalog(catalog: TableCatalog) -> Callable[[], None]:
+    """A check that loads a table as the service's own principal; a missing table passes."""
+
+    def look() -> None:
+        try:
+            catalog.load(PROBE_TABLE)
+        except NotFoundError:
+            return
+
+    return look
+
+
+def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> list[str]:
+    """Why the service cannot work now; empty if it can. The deep check also requires lag to shrink.
+
+    A stopped or invalid ingestor, or one whose topic does not exist, appears on the status page and in the
+    metrics only: it needs a person, and restarting the service would not help.
+
+    Args:
+        registry: status registry.
+        now_s: monotonic time in seconds.
+        deep: whether to require progress while there is lag.
+    """
+    found = []
+    seen = registry.dependencies()
+    if not seen:
+        found.append("no dependency was looked at yet")
+    for name, look in seen.items():
+        if not look.ok:
+            found.append(f"{name}: {look.message}")
+        elif now_s - look.looked_s > LOOK_AGE_S_MAX:
+            found.append(f"{name}: no answer for {now_s - look.looked_s:.0f} s")
+    for name, status in registry.ingestors().items():
+        if status.state is State.WAITING and status.reason in FOR_A_PERSON:
+            continue
+        if status.state in (State.STARTING, State.WAITING):
+            found.append(f"ingestor {name}: {status.state.value}: {status.message or 'not ready yet'}")
+        elif status.state is State.RUNNING and now_s - status.beat_s > BEAT_AGE_S_MAX:
+            found.append(f"ingestor {name}: no sign of life for {now_s - status.beat_s:.0f} s")
+        elif (
+            deep
+            and status.state is State.RUNNING
+            and status.lag
+            and now_s - status.progress_s > PROGRESS_AGE_S_MAX
+        ):
+            found.append(
+                f"ingestor {name}: {status.lag} behind, no commit for {now_s - status.progress_s:.0f} s"
+            )
+    return found
+
+
+def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
+    """Ingestors that make no progress although every dependency works: only a restart helps."""
+    seen = registry.dependencies()
+    if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
+        return []
+    return [
+        f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
+        for name, status in registry.ingestors().items()
+        if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN
+    ]
+
+
+class StatusServer:
+    """Serves the status registry over HTTP on a thread of its own.
+
+    Args:
+        registry: status registry to show.
+        listen: address to listen on.
+        port: TCP port; 0 takes a free one.
+        clock: monotonic time in seconds, the clock of the registry's writers.
+        deep: checks of the deep health check beyond the registry; returns their faults.
+        hosts: accepted values of the Host header.
+    """
+
+    def __init__(
+        self,
+        registry: StatusRegistry,
+        *,
+        listen: str,
+        port: int,
+        clock: Callable[[], float],
+        deep: Callable[[], list[str]] = lambda: [],
+        hosts: Hosts = OWN_HOSTS,
+    ) -> None:
+        class Handler(_Handler):
+            pass
+
+        Handler.registry = registry
+        Handler.clock = staticmethod(clock)
+        Handler.deep = staticmethod(deep)
+        Handler.hosts = hosts
+        self._server = ThreadingHTTPServer((listen, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The TCP port that the server listens on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Start serving."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    registry: StatusRegistry
+    clock: Callable[[], float]
+    deep: Callable[[], list[str]]
+    hosts: Hosts
+    timeout = REQUEST_TIMEOUT_S
+    # Send headers and body in one write; separate writes would wait for a delayed TCP ACK.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    server_version = "tarn"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        deep = path == "/health" and query == "deep"  # writes to the store
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        refusal = self.hosts.refusal("GET", headers, changes=deep)
+        if refusal is not None:
+            self._answer(refusal.status, orjson.dumps({"error": refusal.message}))
+        elif path == "/health":
+            found = faults(self.registry, now_s=self.clock(), deep=query in ("deep", "lag"))
+            if deep and not found:
+                found = self.deep()
+            stuck = hanging(self.registry, now_s=self.clock())
+            body = {"healthy": not found, "faults": found, "hanging": stuck}
+            self._answer(503 if found else 200, orjson.dumps(body))
+        elif path == "/status":
+            self._answer(200, self._status())
+        elif path == "/metrics":
+            self._answer(
+                200, to_metrics(self.registry).encode(), kind="text/plain; version=0.0.4; charset=utf-8"
+            )
+        else:
+            self._answer(
+                404, orjson.dumps({"error": "no such page; there are /health, /status and /metrics"})
+            )
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Suppress access logs: probes send a request every few seconds."""
+
+    def _status(self) -> bytes:
+        now = self.clock()
+        return orjson.dumps(
+            {
+                "service": "ingest",
+                "ingestors": {n: s.to_json() for n, s in self.registry.ingestors().items()},
+                "dependencies": {
+                    n: {"ok": d.ok, "message": d.message, "ageSeconds": round(now - d.looked_s, 1)}
+                    for n, d in self.registry.dependencies().items()
+                },
+                "faults": faults(self.registry, now_s=now),
+            },
+            option=orjson.OPT_INDENT_2,
+        )
+
+    def _answer(self, status: int, body: bytes, *, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)

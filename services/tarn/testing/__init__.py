@@ -1,0 +1,6 @@
+"""Test doubles shipped with the services, left out of images.
+
+memory_topic    topics in memory, behind the interface of a topic client
+faulty_catalog  a catalog that loses, delays, duplicates and denies commits
+lake            a store in memory, topics, ingestors, and what a reader finds in the tables
+"""

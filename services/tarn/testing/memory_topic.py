@@ -1,0 +1,133 @@
+"""Topics in memory, for tests of ingestion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tarn.core.batch import RawRecords
+from tarn.core.errors import OffsetGapError
+from tarn.core.offsets import TopicIdentity
+from tarn.core.source import NoSuchTopicError, OffsetBounds
+
+
+class Topic:
+    """A topic in memory.
+
+    Args:
+        name: name of the topic.
+        partitions: number of partitions.
+        topic_id: topic id.
+        cluster: cluster id.
+
+    Attributes:
+        logs: partition to values, by offset; a `Hole` is an offset without a record.
+        starts: partition to log start.
+        times_ms: timestamp by offset, if a test needs another than the usual.
+    """
+
+    def __init__(self, name: str, partitions: int, *, topic_id: str = "id-1", cluster: str = "c-1") -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.cluster = cluster
+        self.logs: dict[int, list[bytes | Hole | None]] = {p: [] for p in range(partitions)}
+        self.starts: dict[int, int] = dict.fromkeys(range(partitions), 0)
+        self.times_ms: dict[int, int] = {}
+
+    def send(self, partition: int, *values: bytes | Hole | None) -> None:
+        """Append values to a partition."""
+        self.logs[partition] += values
+
+
+class Hole:
+    """An offset without a record: aborted, compacted, or a control record."""
+
+
+HOLE = Hole()
+
+
+class MemoryTopicClient:
+    """A `TopicClient` over topics in memory.
+
+    Attributes:
+        topics: topics by name.
+        group_offsets: partition to committed group offset, of all topics.
+        on_poll: called before each poll.
+    """
+
+    def __init__(self, *topics: Topic) -> None:
+        self.topics = {t.name: t for t in topics}
+        self.group_offsets: dict[int, int] = {}
+        self.on_poll: Callable[[], None] = lambda: None
+
+    def open(self, topic: str, *, stream: str) -> MemoryTopicReader:
+        """See `TopicClient.open`."""
+        return MemoryTopicReader(self, topic)
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """See `TopicClient.create`."""
+        self.topics.setdefault(topic, Topic(topic, partitions))
+
+
+class MemoryTopicReader:
+    """A `TopicReader` over a topic in memory; it returns at most half of `records_max` per partition."""
+
+    def __init__(self, client: MemoryTopicClient, topic: str) -> None:
+        self._client = client
+        self._name = topic
+        self._positions: dict[int, int] = {}
+
+    @property
+    def _topic(self) -> Topic:
+        found = self._client.topics.get(self._name)
+        if found is None:
+            raise NoSuchTopicError(f"topic {self._name} does not exist")
+        return found
+
+    def identity(self) -> TopicIdentity:
+        """See `TopicReader.identity`."""
+        return TopicIdentity(cluster=self._topic.cluster, topic=self._name, topic_id=self._topic.topic_id)
+
+    def bounds(self) -> dict[int, OffsetBounds]:
+        """See `TopicReader.bounds`."""
+        return {p: OffsetBounds(self._topic.starts[p], len(log)) for p, log in self._topic.logs.items()}
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """See `TopicReader.seek`."""
+        self._positions = dict(positions)
+
+    def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
+        """See `TopicReader.poll`."""
+        self._client.on_poll()
+        found = []
+        for p, start in self._positions.items():
+            log = self._topic.logs[p]
+            if start < self._topic.starts[p] or start > len(log):
+                raise OffsetGapError(f"no offset {start} in partition {p}")
+            end = start
+            taken: list[tuple[int, bytes | None]] = []
+            while end < len(log) and len(taken) < max(1, records_max // 2):
+                value = log[end]
+                if not isinstance(value, Hole):
+                    taken.append((end, value))
+                end += 1
+            if end > start:
+                found.append(
+                    RawRecords(
+                        partition=p,
+                        offsets=[o for o, _ in taken],
+                        times_ms=[self._topic.times_ms.get(o, 1_700_000_000_000 + o) for o, _ in taken],
+                        keys=[None for _ in taken],
+                        values=[v for _, v in taken],
+                        start=start,
+                        end=end,
+                    )
+                )
+                self._positions[p] = end
+        return found
+
+    def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
+        """See `TopicReader.commit_group_offsets`."""
+        self._client.group_offsets.update(positions)
+
+    def close(self) -> None:
+        """Release nothing, as nothing is held."""

@@ -1,0 +1,127 @@
+"""The lake of `tarn.testing` with the real catalog, and the table of orders that most tests use."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError
+from tarn.core.history import Retention
+from tarn.core.naming import WarehouseLayout
+from tarn.core.outcome import Conflict, Unknown
+from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
+from tarn.core.table_state import CommitRequest, Json, TableState
+from tarn.ingest.ingestor import Ingestor
+from tarn.testing import lake
+from tarn.testing.memory_topic import Topic
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
+from tarn_catalog.state.context import IdempotencyKey
+
+BUCKET = "tarn"
+TABLE = "bronze.orders"
+
+SPEC = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: orders}
+spec:
+  source: {kafka: {topic: orders, create: true, partitions: 2}}
+  table: {namespace: bronze, name: orders, formatVersion: FORMAT, partitioning: PARTITIONING}
+  schema:
+    fields:
+      - {name: id, type: long, required: true}
+      - {name: at, type: timestamptz}
+  deadLetters: {table: {namespace: ops, name: dead_letters}}
+  batching: {maxRecords: 10, maxLatencySeconds: 0.05}
+"""
+
+
+def spec(*, format_version: int = 2, partitioning: str = "[]") -> IngestorSpec:
+    text = SPEC.replace("FORMAT", str(format_version)).replace("PARTITIONING", partitioning)
+    return parse_spec(text, file="orders.yaml")
+
+
+class LocalCatalog:
+    """The real catalog, without HTTP."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.catalog = Catalog(store, WarehouseLayout(base=f"s3://{BUCKET}"))
+        self.commits = 0
+
+    def load(self, table: TableName) -> TableState:
+        return TableState(self.catalog.tables.load(self._slot(table)).parsed)
+
+    def create_namespace(self, namespace: tuple[str, ...]) -> None:
+        for depth in range(1, len(namespace) + 1):
+            try:
+                self.catalog.namespaces.create(namespace[:depth], {})
+            except AlreadyExistsError:
+                continue
+
+    def create(self, table: TableName, request: Json) -> TableState:
+        wanted = CreateTableRequest(
+            schema=request["schema"],
+            spec=request["partition-spec"],
+            order=request["write-order"],
+            properties=request["properties"],
+        )
+        return TableState(self.catalog.tables.create(self._slot(table), wanted).parsed)
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        self.commits += 1
+        body = json.loads(json.dumps(request.body()))
+        try:
+            done = self.catalog.tables.commit(
+                self._slot(table),
+                body["requirements"],
+                body["updates"],
+                repeat=IdempotencyKey(key=key, what=f"commit {json.dumps(body, sort_keys=True)}"),
+            )
+        except ConflictError as e:
+            return Conflict(reason=e.message)
+        except OutcomeUnknownError as e:
+            return Unknown(reason=e.message)
+        return CommitDone(state=TableState(done.parsed))
+
+    def drop(self, table: TableName) -> None:
+        self.catalog.tables.drop(self._slot(table))
+
+    def _slot(self, table: TableName) -> TableIdentifier:
+        return TableIdentifier.of(table.namespace, table.name)
+
+
+class Lake(lake.Lake):
+    """A lake whose catalog is the real one, in this process; ingestors and readers default to the orders."""
+
+    def __init__(
+        self, *topics: Topic, catalog: TableCatalog | None = None, retention: Retention | None = None
+    ):
+        store = MemoryStore()
+        self.local = LocalCatalog(store)
+        super().__init__(*topics, store=store, catalog=self.local, bucket=BUCKET, retention=retention)
+        self.catalog = catalog or self.local
+
+    def ingestor(self, made: IngestorSpec | None = None, **options: Any) -> Ingestor:
+        return Ingestor(made or spec(), self.context(**options))
+
+    def table(self, name: str = TABLE) -> TableState:
+        return super().table(name)
+
+    def files(self, name: str = TABLE) -> list[Any]:
+        return super().files(name)
+
+    def rows(self, name: str = TABLE) -> list[dict[str, Any]]:
+        return super().rows(name)
+
+    def offsets(self, name: str = TABLE) -> list[tuple[int, int]]:
+        return super().offsets(name)
+
+    def history_is_a_chain(self, name: str = TABLE) -> None:
+        super().history_is_a_chain(name)
+
+
+def order(number: int) -> bytes:
+    return json.dumps({"id": number, "at": "2026-11-21T08:00:00Z"}).encode()
