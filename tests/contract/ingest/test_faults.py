@@ -21,6 +21,7 @@ from tarn.ingest import batch_commit
 from tarn.ingest.batch_commit import BatchCommit, offsets_in
 from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tests.contract.ingest.world import Faults, FaultyCatalog, Lake, LocalCatalog, Topic, order, spec
+from tests.support.plays import seeds
 
 TABLE = TableName(("bronze",), "orders")
 SOURCE = TopicIdentity(cluster="c-1", topic="orders", topic_id="id-1")
@@ -92,7 +93,8 @@ def audit(lake: Lake, expected: dict[int, list[int]]) -> None:
     lake.history_is_a_chain()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(50))
 def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
     topic = Topic("orders", 3)
     lake, faults = faulty_lake(topic, seed, rate=0.4)
@@ -110,7 +112,8 @@ def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
     assert sum(n for kind, n in faults.counts.items() if kind != "fine") >= 3, faults.counts
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(10))
 def test_twins_of_one_stream_race_and_lose_and_double_nothing(seed: int) -> None:
     """Three processes consider themselves owners of the stream, with faults on top: slower, never wrong."""
     topic = Topic("orders", 2)
