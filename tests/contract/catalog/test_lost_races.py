@@ -11,10 +11,11 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidError, Un
 from tarn.core.naming import namespace_key
 from tarn_catalog.operations import multi_table_commit
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.namespaces import SWAP_ATTEMPTS_MAX
 from tarn_catalog.testing.faulty_store import Fault, Op, no_faults
 from tests.contract.catalog.test_commits import NEW, SLOT, World, repeat, staged
 from tests.contract.catalog.test_transactions import OPERATIONS, A, B, check, set_on, small_world
+
+ATTEMPTS_MAX = 100
 
 
 @pytest.fixture
@@ -83,17 +84,19 @@ def test_the_end_of_a_staged_create_repeats_by_key_whatever_was_committed_since(
 
 
 def test_a_namespace_that_others_change_each_time_is_a_conflict(world: World) -> None:
-    numbers = itertools.count()
-    changes = before_each_put(
-        world,
-        namespace_key(("ns",)),
-        lambda other: other.namespaces.update(("ns",), updates={"n": str(next(numbers))}, removals=[]),
-        times=SWAP_ATTEMPTS_MAX,
-    )
-    world.store.plan = changes
-    with pytest.raises(ConflictError, match=rf"namespace ns: others changed it {SWAP_ATTEMPTS_MAX} times"):
+    changed = 0
+
+    def change(other: Catalog) -> None:
+        nonlocal changed
+        changed += 1
+        other.namespaces.update(("ns",), updates={"n": str(changed)}, removals=[])
+
+    world.store.plan = before_each_put(world, namespace_key(("ns",)), change, times=ATTEMPTS_MAX)
+    with pytest.raises(ConflictError, match=r"namespace ns: others .* \d+ times meanwhile") as caught:
         world.catalog.namespaces.update(("ns",), updates={"mine": "1"}, removals=[])
-    assert next(numbers) == SWAP_ATTEMPTS_MAX, "each attempt is one swap"
+    assert 1 < changed < ATTEMPTS_MAX, "a limited number of attempts"
+    assert f" {changed} times" in caught.value.message
+    world.store.plan = no_faults
     assert "mine" not in world.healthy().namespaces.load(("ns",))
     world.catalog.namespaces.update(("ns",), updates={"mine": "1"}, removals=[])
     assert world.healthy().namespaces.load(("ns",))["mine"] == "1"
