@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tarn_host.testing.tiers import UNEXPECTED
 
 from tests.support.containers import (
@@ -16,6 +16,7 @@ from tests.support.containers import (
     keep_logs_of_testcontainers,
     remove_leftovers,
 )
+from tests.support.plays import TIMES
 from tests.support.stack import Stack, running_stack
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 
@@ -23,8 +24,8 @@ from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 
-# The machine may be busy: the duration of an example says nothing about the code.
-settings.register_profile("tarn", deadline=None)
+# The machine may be busy: the duration of an example, or of drawing one, says nothing about the code.
+settings.register_profile("tarn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tarn")
 
 
@@ -38,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
         item.add_marker(getattr(pytest.mark, tier))
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S_BY_TIER[tier]))
+            times = TIMES if item.get_closest_marker("plays") else 1
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S_BY_TIER[tier] * times))
 
 
 @pytest.hookimpl(wrapper=True)

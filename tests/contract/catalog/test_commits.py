@@ -37,6 +37,7 @@ from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
 from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
+from tests.support.plays import seeds
 
 ROOTS = WarehouseLayout(base="s3://tarn")
 SLOT = TableIdentifier.of(("ns",), "t")
@@ -806,7 +807,8 @@ def test_listing_pages_skip_the_dropped(world: World) -> None:
     assert (found, pages) == (wanted, 4)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(20))
 def test_chaos_of_writers_under_faults_tells_the_truth(seed: int) -> None:
     """Eight writers on two replicas; a fifth of the pointer requests fail; every answer is correct."""
     chance = random.Random(seed)

@@ -36,12 +36,13 @@ from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
 from tests.contract.catalog.schedule import Schedule
 from tests.contract.catalog.test_commits import SLOT, World, append, repeat, staged
+from tests.support.plays import seeds
 
 ROOTS = WarehouseLayout(base="s3://tarn")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 NEW = CreateTableRequest(schema=SCHEMA, properties={})
 A, B = TableIdentifier.of(("ns",), "a"), TableIdentifier.of(("two",), "b")
-SEEDS = int(os.environ.get("TARN_TEST_SEEDS", "300"))
+SEEDS = int(os.environ.get("TARN_TEST_SEEDS", "0")) or len(seeds(300))
 INTENT_WAIT_MS = 60
 
 
@@ -651,6 +652,7 @@ class Play:
         assert set(self.history[-1]) == set(NAMES)
 
 
+@pytest.mark.plays
 def test_actors_under_faults_and_kills_leave_everything_whole(
     record_property, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

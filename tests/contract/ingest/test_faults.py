@@ -22,6 +22,7 @@ from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, LocalCatalog, order, spec
+from tests.support.plays import seeds
 
 TABLE = TableName(("bronze",), "orders")
 SOURCE = TopicIdentity(cluster="c-1", topic="orders", topic_id="id-1")
@@ -93,7 +94,8 @@ def audit(lake: Lake, expected: dict[int, list[int]]) -> None:
     lake.history_is_a_chain()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(50))
 def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
     topic = Topic("orders", 3)
     lake, faults = faulty_lake(topic, seed, rate=0.4)
@@ -111,7 +113,8 @@ def test_faults_and_restarts_lose_and_double_nothing(seed: int) -> None:
     assert sum(n for kind, n in faults.counts.items() if kind != "fine") >= 3, faults.counts
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(10))
 def test_twins_of_one_stream_race_and_lose_and_double_nothing(seed: int) -> None:
     """Three processes consider themselves owners of the stream, with faults on top: slower, never wrong."""
     topic = Topic("orders", 2)

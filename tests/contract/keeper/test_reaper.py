@@ -13,6 +13,7 @@ from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
 from tests.contract.keeper.reaping import GRACES, Clocked
+from tests.support.plays import seeds
 
 MINUTE_MS = 60_000
 
@@ -322,7 +323,8 @@ def test_killed_at_any_call_nothing_reachable_is_lost_and_the_next_one_finishes(
     assert len(reached) > 10
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(12))
 def test_commits_and_two_reapers_in_any_order_lose_nothing(seed: int) -> None:
     chance = random.Random(seed)
     lake = Clocked(numbers=random.Random(seed))

@@ -62,6 +62,18 @@ def test_an_intent_changes_nothing_until_it_is_committed() -> None:
     assert again.memory.find("k3", lambda _: ()).what == "commit:1"
 
 
+@pytest.mark.parametrize("value", [LIVE, HELD])
+def test_the_history_has_the_version_of_each_value(value: Pointer | Claim) -> None:
+    first = value.touched(nonce="n2", now_ms=8)
+    second = first.touched(nonce="n3", now_ms=9)
+    assert (first.version, second.version) == (value.version + 1, value.version + 2)
+    found = [(done.nonce, done.version, done.at_ms) for done in second.memory.inline]
+    assert found == [("n2", value.version + 1, 8), ("n3", value.version + 2, 9)]
+    # Of versions before the history nothing can be said; of later ones it is certain.
+    assert second.memory.wrote("another", value.version) is None
+    assert second.memory.wrote("another", value.version + 1) is False
+
+
 def test_a_name_that_was_free_gets_a_table() -> None:
     intent = Intent(record=None, nonce="tx", then=placed("u", "s3://m"), at_ms=7)
     carrying = replace(Pointer.blank(("ns",), "a"), intent=intent).next(STAMP)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tarn.core.history import Retention, Step, may_be_thinned, snapshots_to_expire, step
+from tests.support.plays import seeds
 
 START_MS = 1_795_000_000_000
 DAY_MS = 86_400_000
@@ -75,7 +76,8 @@ def test_few_commits_keep_everything() -> None:
     assert [s["snapshot-id"] for s in grown(81, DAY_MS)[0]][:2] == [2, 3], "the oldest goes first"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(20))
 def test_clocks_of_any_kind_neither_fill_the_history_nor_touch_the_newest(seed: int) -> None:
     chance = random.Random(seed)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from tarn_host.testing.tiers import Outcome, counted, existing, planned, split, table
+from tarn_host import shell
+from tarn_host.stack.project import ROOT
+from tarn_host.testing import tiers
+from tarn_host.testing.tiers import Outcome, counted, existing, job, planned, selected, split, table, times
 
 REPORT = """<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>"""
 
@@ -85,3 +89,46 @@ def test_tiers_without_the_whole_stack_run_side_by_side_and_the_others_alone() -
     assert planned(["unit"]) == [[["unit"]]]
     assert planned(["faults", "integration"]) == [[["integration"]], [["faults"]]]
     assert planned(["e2e"]) == [[["e2e"]]]
+
+
+def test_times_name_each_tier_and_the_commit() -> None:
+    found = times([Outcome("unit", 5, 1, 2, 1.5)], commit="abc", changed=True, at="2026-11-22T10:00:00+00:00")
+    assert found == {
+        "commit": "abc",
+        "changed": True,
+        "at": "2026-11-22T10:00:00+00:00",
+        "tiers": [{"tier": "unit", "tests": 8, "passed": 5, "failed": 1, "skipped": 2, "seconds": 1.5}],
+    }
+
+
+def test_each_run_writes_its_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "ARTIFACTS", tmp_path)
+    monkeypatch.setattr(tiers, "TIMES", tmp_path / "times.json")
+    monkeypatch.setattr(tiers, "run", lambda wanted, *_, **__: [Outcome(wanted[-1], 1, 0, 0, 2.0)])
+    monkeypatch.setattr(tiers, "_checked_out", lambda: ("abc", False))
+    assert tiers.main(["contract"]) == 0
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert (found["commit"], found["changed"], found["at"][-6:]) == ("abc", False, "+00:00")
+    assert [(row["tier"], row["tests"], row["seconds"]) for row in found["tiers"]] == [("contract", 1, 2.0)]
+
+
+def test_the_commit_is_empty_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers.shell, "capture", lambda *_, **__: shell.Result(127, "", "git: not found"))
+    assert tiers._checked_out() == ("", False)
+
+
+def test_whole_tiers_run_in_several_processes_and_selected_tests_in_one() -> None:
+    two = ["-n", "2", "--dist", "worksteal"]
+    assert selected("unit", [], 2) == ["tests/unit", *two]
+    assert selected("contract", [], 64)[2] == "4"
+    assert selected("unit", [], 1) == ["tests/unit"]
+    assert selected("unit", ["-k", "x"], 2) == ["tests/unit", "-k", "x"]
+    assert selected("integration", [], 2) == ["tests/integration"]
+    assert selected("nightly", [], 2) == ["tests/unit", "tests/contract", "-m", "plays", *two]
+
+
+def test_nightly_runs_only_if_named_and_alone() -> None:
+    assert "nightly" not in existing(ROOT / "tests")
+    assert planned(["unit", "nightly"]) == [[["unit"]], [["nightly"]]]
+    assert job("nightly", [], {}).env["TARN_TEST_TIMES"] == "20"
+    assert "TARN_TEST_TIMES" not in job("contract", [], {}).env

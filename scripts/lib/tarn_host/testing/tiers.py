@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from tarn_host import shell, up
@@ -21,19 +23,24 @@ from tarn_host.stack.project import ROOT, Project
 from tarn_host.testing import parallel, python
 
 # Faults last: they leave errors in the logs of the stack that the tiers share.
-TIERS = ("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck")
+TIERS = ("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck", "nightly")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
 SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
-TIER_TIMEOUT_S = {"unit": 600, "contract": 900}
+TIER_TIMEOUT_S = {"unit": 600, "contract": 900, "nightly": 4 * 3_600}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
+PARALLEL = ("unit", "contract", "nightly")
+WORKERS_MAX = 4
+NIGHTLY_TIMES = 20
 UNEXPECTED = "unexpected-errors.txt"  # written by tests/conftest.py
 BROKEN_LINES_MAX = 40
 BROKEN_CHARS_MAX = 400
 ARTIFACTS = ROOT / "artifacts"
+TIMES = ARTIFACTS / "times.json"
 HELP = """Run the tests. No tier: all that exist. `unit` includes `lint` (format, lint, types, imports),
 needs no container and takes seconds. Tiers with containers build the images first and remove their
-containers after. Reports and container logs are in artifacts/."""
+containers after. `nightly`, only if named, runs the random plays of unit and contract with 20 times the
+seeds. Reports, container logs and the time of each tier (times.json) are in artifacts/."""
 EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/test unit -- -k spec"
 
 
@@ -121,6 +128,25 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     return rows
 
 
+def times(outcomes: Sequence[Outcome], *, commit: str, changed: bool, at: str) -> dict[str, object]:
+    """The run as artifacts/times.json records it. Pure.
+
+    Args:
+        outcomes: the tiers that ran.
+        commit: the commit that is checked out, or empty.
+        changed: whether tracked files differ from that commit.
+        at: start of the run, ISO 8601 in UTC.
+    """
+    rows = [
+        {
+            **{"tier": o.tier, "tests": o.tests, "passed": o.passed, "failed": o.failed},
+            **{"skipped": o.skipped, "seconds": o.seconds},
+        }
+        for o in outcomes
+    ]
+    return {"commit": commit, "changed": changed, "at": at, "tiers": rows}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/test and return its exit code."""
     own, for_pytest = split(sys.argv[1:] if arguments is None else arguments)
@@ -137,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = list(options.tiers) or there
     if "unit" in wanted and "lint" not in wanted:
         wanted.insert(wanted.index("unit"), "lint")
-    absent = [tier for tier in wanted if tier not in (*there, "lint")]
+    absent = [tier for tier in wanted if tier not in (*there, "lint", "nightly")]
+    at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         unknown = [tier for tier in wanted if tier not in (*TIERS, "lint")]
@@ -157,10 +184,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stopped(StopError("stopped before the end", "run it again; what ran is in artifacts/", 130))
     rows = table(outcomes)
     (ARTIFACTS / "closing-line.txt").write_text(rows[-1] + "\n", encoding="utf-8")
+    commit, changed = _checked_out()
+    record = times(outcomes, commit=commit, changed=changed, at=at)
+    TIMES.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     line("")
     for row in rows:
         line(row)
     return 1 if any(o.failed or not o.passed for o in outcomes) else 0
+
+
+def _checked_out() -> tuple[str, bool]:
+    """The commit that is checked out, empty without git, and whether tracked files differ from it."""
+    commit = shell.capture(["git", "rev-parse", "HEAD"], timeout_s=20, cwd=ROOT)
+    status = shell.capture(["git", "status", "--porcelain", "--untracked-files=no"], timeout_s=20, cwd=ROOT)
+    return (commit.out.strip() if commit.ok else ""), bool(status.out.strip())
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -222,6 +259,7 @@ def test_project(here: Project) -> str:
 def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> parallel.Job:
     """One tier's tests as a job with its own pytest process."""
     folder = ARTIFACTS / tier
+    more = {"TARN_TEST_TIMES": str(NIGHTLY_TIMES)} if tier == "nightly" else {}
 
     def empty() -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -230,13 +268,27 @@ def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> paralle
     return parallel.Job(
         name=tier,
         command=[
-            *(str(python.python()), "-u", "-m", "pytest", f"tests/{tier}"),
-            *(f"--junitxml={folder / 'report.xml'}", *for_pytest),
+            *(str(python.python()), "-u", "-m", "pytest", *selected(tier, for_pytest, os.cpu_count() or 1)),
+            f"--junitxml={folder / 'report.xml'}",
         ],
         timeout_s=TIER_TIMEOUT_S.get(tier, CONTAINER_TIER_TIMEOUT_S),
-        env={**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1"},
+        env={**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1", **more},
         first=empty,
     )
+
+
+def selected(tier: str, for_pytest: Sequence[str], processors: int) -> list[str]:
+    """Pytest's arguments of a tier: its folder, processes side by side, and what the caller added. Pure.
+
+    Arguments of the caller select or debug a few tests: those run in one process.
+    """
+    where = [f"tests/{tier}"]
+    if tier == "nightly":
+        where = ["tests/unit", "tests/contract", "-m", "plays"]
+    workers = min(processors, WORKERS_MAX)
+    if tier in PARALLEL and not for_pytest and workers > 1:
+        where += ["-n", str(workers), "--dist", "worksteal"]
+    return [*where, *for_pytest]
 
 
 def planned(wanted: Sequence[str]) -> list[list[list[str]]]:

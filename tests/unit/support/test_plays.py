@@ -1,0 +1,37 @@
+"""Random plays and Hypothesis: how many, and nothing that depends on how busy the machine is."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import plays
+from tests.support.tiers import TESTS_DIR
+
+
+@pytest.mark.parametrize(("times", "count"), [(1, 12), (20, 240)])
+def test_nightly_runs_a_multiple_of_the_seeds(
+    times: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plays, "TIMES", times)
+    assert plays.seeds(12) == range(count)
+
+
+def test_hypothesis_has_no_deadline() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check
+
+
+def test_no_test_sets_a_deadline_of_its_own() -> None:
+    found = []
+    for path in sorted(TESTS_DIR.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "settings":
+                found += [
+                    f"{path.name}:{node.lineno}"
+                    for option in node.keywords
+                    if option.arg == "deadline" and ast.unparse(option.value) != "None"
+                ]
+    assert found == []
