@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.keeper.fsck import Report, fsck
 from tarn.keeper.reaper import Graces, Reaper
@@ -42,7 +43,9 @@ def former_topic() -> tuple[Topic, set[tuple[int, int, int]]]:
 
 
 def check(lake: Lake) -> Report:
-    return fsck(PlainBulk(lake.store), bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+    return fsck(
+        PlainBulk(lake.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
+    )
 
 
 def rows(lake: Lake) -> list[tuple[int, int, int]]:
@@ -120,7 +123,7 @@ def test_a_former_backup_takes_commits_and_the_reaper_leaves_it_whole(
     catalog.tables.drop(slots[1])
     lake.sources.topics["orders"].send(0, order(6_000))
     lake.work(lake.ingestor(), turns=40)
-    Reaper(lake.store, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0)).run_once()
+    Reaper(lake.store, manifest_audit, bucket=BUCKET, graces=Graces(metadata_ms=0, files_ms=0)).run_once()
     assert rows(lake) == sorted(good | {(0, NEXT[0], 6_000)})
     assert lake.table().metadata["properties"]["both"] == "yes"
     report = check(lake)

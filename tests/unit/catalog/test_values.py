@@ -64,8 +64,8 @@ def test_an_intent_changes_nothing_until_it_is_committed() -> None:
 
 @pytest.mark.parametrize("value", [LIVE, HELD])
 def test_the_history_has_the_version_of_each_value(value: Pointer | Claim) -> None:
-    first = value.touched(nonce="n2", now_ms=8)
-    second = first.touched(nonce="n3", now_ms=9)
+    first = value.next(WriteStamp(nonce="n2", at_ms=8))
+    second = first.next(WriteStamp(nonce="n3", at_ms=9))
     assert (first.version, second.version) == (value.version + 1, value.version + 2)
     found = [(done.nonce, done.version, done.at_ms) for done in second.memory.inline]
     assert found == [("n2", value.version + 1, 8), ("n3", value.version + 2, 9)]

@@ -183,7 +183,7 @@ def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSett
         if name in defaults:
             assert str(info.default) == defaults[name], name
             checked += 1
-    assert checked >= 5
+    assert checked >= 3, "the fewest: level of logging, folder of secrets, and one of its own"
 
 
 def test_env_prints_the_documented_variables():
