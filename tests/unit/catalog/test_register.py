@@ -280,3 +280,13 @@ def test_write_once_accepts_its_own_repeat_and_no_other() -> None:
     assert store.inner.get("k").data == b"1"
     with pytest.raises(UnavailableError, match="nothing was changed"):
         write_once(FaultyStore(MemoryStore(), always(Fault.RESET)), "k", b"1", patience=patience)
+
+
+def test_write_once_waits_longer_before_each_attempt() -> None:
+    clock = Clock()
+    patience = RetryPolicy(
+        clock=lambda: clock.now_s, sleep=clock.sleep, chance=lambda: 0.5, attempts_max=4, wait_ms=20
+    )
+    with pytest.raises(UnavailableError):
+        write_once(FaultyStore(MemoryStore(), always(Fault.RESET)), "k", b"1", patience=patience)
+    assert clock.waits_s == pytest.approx([0.015, 0.030, 0.060])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,3 +121,20 @@ def test_spilling_loses_nothing_at_any_rate(steps: list[tuple[int, bool]], probe
     found = memory.find(wanted, pages.read)
     assert (found is not None) == (wanted in expected)
     assert found is None or found.at_ms == expected[wanted]
+
+
+def test_pages_are_stored_with_level_and_time_and_merge_when_a_level_is_full() -> None:
+    memory, pages, at_ms = RequestHistory(), Pages(), 1_000_000
+    levels: list[list[int]] = []
+    while not levels or 1 not in levels[-1]:
+        at_ms += 1
+        before = memory.pages
+        memory = remember(
+            memory, pages, CompletedRequest(nonce=f"n{at_ms}", version=at_ms, at_ms=at_ms, key=f"k{at_ms}")
+        )
+        if memory.pages != before:
+            levels.append([page.level for page in memory.pages])
+            assert RequestHistory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
+            newest = max(memory.pages, key=lambda page: page.to_ms)
+            assert newest.to_ms == max(done.at_ms for done in pages.read(newest.key))
+    assert levels == [[0] * count for count in range(1, PAGE_FAN_IN)] + [[1]]

@@ -101,6 +101,16 @@ def test_a_cycle_runs_only_when_bronze_changed(work: Work) -> None:
     assert work.sessions == 1
 
 
+def test_each_commit_is_passed_on(work: Work) -> None:
+    work.brings = [7]
+    steps: list[Step] = []
+    follow("sc://nowhere", steps.append, Pace(), Stop(waits_max=1))
+    assert [(step.table, step.offsets) for step in steps] == [
+        ("silver.flights", 7),
+        ("gold.delays_by_hour", 7),
+    ]
+
+
 def test_a_cycle_runs_now_and_then_anyway(work: Work) -> None:
     follow("sc://nowhere", _ignore, Pace(poll_s=3.0, full_check_s=0.0), Stop(waits_max=4))
     assert len(work.done) == 4
