@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tarn.core.errors import ConflictError, UnavailableError
 from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity
-from tarn.core.outcome import Unknown
+from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest
 from tarn.ingest import batch_commit
@@ -153,13 +154,13 @@ def test_twins_of_one_stream_race_and_lose_and_double_nothing(seed: int) -> None
 class Pieces:
     """A committer of the table, with a batch for it, each step called separately."""
 
-    def __init__(self, lake: Lake, catalog: Any = None) -> None:
+    def __init__(self, lake: Lake, catalog: Any = None, sleep: Callable[[float], None] | None = None) -> None:
         self.lake = lake
         world = lake.context()
         self.committer = Committer(
             catalog or lake.local,
             TABLE,
-            ports=world.ports,
+            ports=world.ports if sleep is None else replace(world.ports, sleep=sleep),
         )
         self.new_id = world.new_id
         files = world.tables.table("bronze.orders", spec().spec.columns.fields, trace=True)
@@ -216,6 +217,8 @@ class Scripted:
             return Unknown(reason="no answer")
         if step == "away":
             raise UnavailableError("no connection")
+        if step == "raced":
+            return Conflict(reason="another commit was first")
         outcome = self.inner.commit(table, request, key=key)
         return Unknown(reason="no answer") if step == "reply" else outcome
 
@@ -277,6 +280,18 @@ def test_after_a_rebase_the_payload_is_new_and_so_is_the_key_and_the_commit_id_s
         assert batch.commit_id in body
     assert [f.path for f in batch.files] == [f.path for f in batch.files], "files are used again"
     assert lake.offsets() == [*((0, n) for n in range(5)), *((1, n) for n in range(3))]
+
+
+@pytest.mark.parametrize("step", ["raced", "lost", "away"])
+def test_each_attempt_after_the_first_comes_after_a_longer_pause(lake: Lake, step: str) -> None:
+    paused_s: list[float] = []
+    pieces = Pieces(lake, Scripted(lake.local, step, step, step), paused_s.append)
+    result = pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer)
+    assert isinstance(result, Done)
+    assert len(paused_s) == 3
+    for attempt, pause_s in enumerate(paused_s, start=1):
+        longest_s = 0.05 * 2 ** (attempt - 1)
+        assert longest_s / 2 <= pause_s <= longest_s
 
 
 def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> None:
