@@ -23,6 +23,8 @@ from tests.mutation.code import Mutant
 from tests.mutation.coverage import ROOT
 
 TEST_S_MIN, TEST_TIMES_MAX = 20.0, 20.0
+# Pytest was used wrongly, or none of the tests exists any more: that kills no mutant.
+NOTHING_RAN = (4, 5)
 WHOLE_S_MIN, WHOLE_TIMES_MAX = 60.0, 8.0
 FIRST_FILES, FIRST_TEST_S, FIRST_S = 2, 1.0, 15.0
 POLL_S = 0.02
@@ -162,6 +164,8 @@ def _tried(mutant: Mutant, tests: Sequence[str], seconds: dict[str, float]) -> t
     outcome = SURVIVED if status == 0 else KILLED
     if status is None or late:
         outcome = TIMED_OUT
+    if outcome == KILLED and status in NOTHING_RAN:
+        raise SystemExit(f"no test ran for {mutant} (pytest's exit code {status}): run --map again")
     if outcome == KILLED and not by:
         by = f"(exit code {status}: the module cannot be imported, or the process died)"
     return outcome, by

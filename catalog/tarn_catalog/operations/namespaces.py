@@ -34,6 +34,9 @@ from tarn_catalog.state.register import happened
 from tarn_catalog.state.transactions import Transactions
 
 SWAP_ATTEMPTS_MAX = 10
+# A transaction confirms its namespace by `enter` while it holds intents, which others abort after 2 s: all
+# pauses between so many attempts are shorter than that.
+ENTER_ATTEMPTS_MAX = 7
 LIST_READERS = 8
 
 Levels = tuple[str, ...]
@@ -167,7 +170,7 @@ class Namespaces:
             found = held.value
             return None if found.state is NamespaceState.LIVE else replace(found, state=NamespaceState.LIVE)
 
-        self._update(levels, self._there, live)
+        self._update(levels, self._there, live, attempts_max=ENTER_ATTEMPTS_MAX)
 
     def update(
         self,
@@ -369,6 +372,8 @@ class Namespaces:
         read: Callable[[Levels], H],
         mutate: Callable[[H], Namespace | None],
         repeat: IdempotencyKey | None = None,
+        *,
+        attempts_max: int = SWAP_ATTEMPTS_MAX,
     ) -> None:
         """Change a namespace by one swap; see `CatalogContext.update`."""
         self._core.update(
@@ -376,7 +381,7 @@ class Namespaces:
             lambda: read(levels),
             mutate,
             what=_changing(levels),
-            attempts_max=SWAP_ATTEMPTS_MAX,
+            attempts_max=attempts_max,
             repeat=repeat,
         )
 

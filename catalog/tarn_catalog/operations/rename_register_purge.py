@@ -51,8 +51,8 @@ class Names:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the table may have been renamed.
         """
-        with self._core.turn(source.key):
-            for _ in self._core.patience.attempts(ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(ATTEMPTS_MAX):
+            with self._core.turn(source.key):
                 before = self._transactions.read_to_write(source.key, Pointer.load)
                 if before is not None and self._core.repeated(before.value.memory, repeat):
                     return
@@ -110,14 +110,7 @@ class Names:
             if held is not None and held.value.live and not overwrite:
                 raise taken(slot)
             table_uuid = self._checked(location)["table-uuid"]
-            claim = self._claim(table_uuid)
-            if claim is not None and claim.value.purge is not None:
-                raise ConflictError(
-                    f"Cannot register {location}: table {table_uuid} was dropped with purge, its files are "
-                    "to be deleted; restore it from a backup",
-                    location=location,
-                    uuid=table_uuid,
-                )
+            hold = self._hold(self._claim(table_uuid), table_uuid, slot)
 
             def confirm(table_uuid: str = table_uuid) -> None:
                 self._namespaces.enter(slot.namespace)
@@ -125,7 +118,7 @@ class Names:
 
             done = self._transactions.run(
                 [
-                    self._hold(claim, table_uuid, slot),
+                    hold,
                     pointer_change(slot, held, placed(table_uuid, location)),
                 ],
                 repeat=repeat,
@@ -203,8 +196,8 @@ class Names:
             ConflictError: concurrent commits won every attempt.
             OutcomeUnknownError: the table may have been dropped.
         """
-        with self._core.turn(slot.key):
-            for _ in self._core.patience.attempts(ATTEMPTS_MAX):
+        for _ in self._core.patience.attempts(ATTEMPTS_MAX):
+            with self._core.turn(slot.key):
                 held = self._transactions.read_to_write(slot.key, Pointer.load)
                 if held is not None and self._core.repeated(held.value.memory, repeat):
                     return
@@ -215,7 +208,8 @@ class Names:
                     return
                 table_uuid = held.value.uuid
                 claim = self._claim(table_uuid)
-                purge = {
+                # Of a damaged lake, where the files of a live name are to be deleted, the first purge stays.
+                purge = (claim.value.purge if claim else None) or {
                     "namespace": slot.namespace,
                     "name": slot.name,
                     "location": current.parsed["location"],
@@ -241,6 +235,12 @@ class Names:
     def _hold(
         self, claim: Versioned[Claim] | None, table_uuid: str, slot: TableIdentifier
     ) -> ParticipantChange:
+        if claim is not None and claim.value.purge is not None:
+            raise ConflictError(
+                f"Cannot give table {table_uuid} the name {slot.text}: it was dropped with purge, its files "
+                "are to be deleted; restore it from a backup",
+                uuid=table_uuid,
+            )
         return self._claimed(claim, table_uuid, {"holder": slot.key, "purge": None})
 
     def _claimed(self, claim: Versioned[Claim] | None, table_uuid: str, then: Json) -> ParticipantChange:

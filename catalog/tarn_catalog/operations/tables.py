@@ -259,7 +259,9 @@ class Tables:
                     done = None
                 if done is not None:
                     return done
-            for _ in self.core.patience.attempts(COMMIT_ATTEMPTS_MAX):
+        for _ in self.core.patience.attempts(COMMIT_ATTEMPTS_MAX):
+            # The pause between two attempts is outside: another writer of this process may win meanwhile.
+            with self.core.turn(slot.key):
                 held = self.transactions.read_to_write(slot.key, Pointer.load)
                 moved = self._moved(held, updates, repeat)
                 if moved is not None:

@@ -226,7 +226,7 @@ class Transactions:
                     return None
                 taken.append((part.key, held))
             confirm()
-        except TarnError:
+        except Exception:
             self._give_up(record, taken)
             raise
         return self._commit_alone(*taken[0]) if record is None else self._commit(record, taken)
@@ -258,6 +258,8 @@ class Transactions:
         """
         base = part.held.value if part.held is not None else part.blank
         wanted = replace(base, intent=intent).next(self._core.stamp())
+        # What will be written after the commit point must keep the rules too, or it is not begun.
+        wanted.settled(committed=True).next(self._core.stamp()).check_follows(wanted, part.key)
         written, outcome = self._core.write(part.key, wanted, over=part.held)
         if isinstance(outcome, Unknown):
             # If the write lands after all, its intent names an aborted transaction.

@@ -163,14 +163,20 @@ class KafkaConnection:
         }
 
 
-def create_topic(admin: Any, topic: str, partitions: int) -> bool:
-    """Create a topic and wait until the brokers know it; False if it existed.
+def create_topic(admin: Any, topic: str, partitions: int, *, wait: bool = True) -> bool:
+    """Create a topic; False if it existed.
+
+    Args:
+        admin: the library's admin client.
+        topic: name of the topic.
+        partitions: number of partitions.
+        wait: also wait until the brokers know it, at most the library's 10 s.
 
     Raises:
         KafkaError: the library's own; see `KafkaConnection.errors`.
     """
     try:
-        admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
+        admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=wait)
     except vendor.TopicAlreadyExistsError:
         return False
     return True
@@ -207,7 +213,7 @@ def _right(error: vendor.AuthorizationError, operation: str, topic: str) -> str:
 def _names(error: vendor.AuthorizationError) -> Iterable[str]:
     """Topics that the error names: the library gives a set of names, a name, a sentence or nothing."""
     first = error.args[0] if error.args else ""
-    found = [first] if isinstance(first, str) else first
+    found = [first] if isinstance(first, str) else first if isinstance(first, set | list | tuple) else ()
     return sorted(name for name in found if isinstance(name, str) and name and " " not in name)
 
 

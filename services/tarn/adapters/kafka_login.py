@@ -110,7 +110,7 @@ def require_login(bootstrap: str, options: Mapping[str, Any], *, timeout_s: floa
     for address in bootstrap.split(","):
         host, _, port = address.rpartition(":")
         try:
-            with Broker(host, int(port), timeout_s=timeout_s, client="tarn-login") as broker:
+            with Broker(host.strip("[]"), int(port), timeout_s=timeout_s, client="tarn-login") as broker:
                 broker.log_in(user, str(options["sasl_plain_password"]), mechanism=mechanism)
         except RefusedError as e:
             raise rejected(address, user, str(e)) from e

@@ -21,8 +21,8 @@ from tarn.core.hosts import parse_names
 
 PREFIX = "TARN_"
 SHOWN_CHARS_MAX = 100
-_HIDDEN = re.compile(r";.*|(?<=://)[^/@]*@")
-"""Parts of an address that may hold a token or a password: parameters of Spark Connect, user information."""
+_ADDRESS = re.compile(r"([a-z]+://)?(.*)", re.DOTALL)
+_PARAMETERS = re.compile(r"[;?].*", re.DOTALL)
 
 
 def _url(value: str, *, path: bool) -> str:
@@ -104,7 +104,7 @@ class TarnSettings(BaseSettings):
             raise InvalidSettingError(
                 f"{'; '.join(found)}; see Settings in docs/reference.md",
                 setting=f"{PREFIX}{wrong[0][0].upper()}",
-            ) from e
+            ) from None  # pydantic's error shows the values as they are
 
     def secret(self, name: str) -> str:
         """Read a secret file of this service now; see `read_secret`."""
@@ -181,4 +181,12 @@ def allowed(kind: type[BaseSettings], field: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return repr(_HIDDEN.sub("\u2026", str(value))[:SHOWN_CHARS_MAX])
+    """A value for a message, cut, without what may hold a token or a password.
+
+    That is what follows `;` or `?` in an address, and all of it but the scheme if there is an `@`.
+    """
+    found = _ADDRESS.fullmatch(str(value))
+    assert found is not None, "the pattern matches any text"
+    scheme, rest = found.group(1) or "", found.group(2)
+    rest = "\u2026" if "@" in rest else _PARAMETERS.sub("\u2026", rest)
+    return repr((scheme + rest)[:SHOWN_CHARS_MAX])

@@ -25,17 +25,19 @@ from tarn.core.errors import (
     TarnError,
     UnavailableError,
 )
-from tarn.core.naming import TRANSACTIONS_PREFIX, WarehouseLayout, namespace_key
+from tarn.core.naming import TRANSACTIONS_PREFIX, WarehouseLayout, claim_key, namespace_key
 from tarn.core.outcome import Conflict, Outcome
 from tarn_catalog.operations import lost_commit
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import IdempotencyKey, KeyReusedError
 from tarn_catalog.state.namespace import NamespaceState
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.request_history import INLINE_MAX, REMEMBERED_MS
+from tarn_catalog.state.transactions import ParticipantChange
 from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, FaultyStore, Op, no_faults
 from tests.support.plays import seeds
 
@@ -483,6 +485,7 @@ def test_an_operation_that_others_always_outrun_pauses_between_its_attempts(
     waits_s: list[float] = []
 
     def sleep(wait_s: float) -> None:
+        assert not any(lock.locked() for lock in slow.core._locks), "others of this process could not go on"
         events.append("pause")
         waits_s.append(wait_s)
 
@@ -509,6 +512,32 @@ def test_an_operation_that_others_always_outrun_pauses_between_its_attempts(
     longest_s = [min(1.0, 0.02 * 2**number) for number in range(attempts - 1)]
     assert all(longest / 2 <= wait <= longest for wait, longest in zip(waits_s, longest_s, strict=True))
     assert world.memory.get(SLOT.key) == before
+
+
+def claimed(world: World, table_uuid: str, then: dict[str, Any]) -> None:
+    part = ParticipantChange(key=claim_key(table_uuid), held=None, blank=Claim.blank(table_uuid), then=then)
+    assert world.catalog.transactions.run([part]) is not None
+
+
+def test_a_change_that_would_break_a_rule_is_not_begun(world: World) -> None:
+    with pytest.raises(AssertionError, match="a table has a holder or is purged"):
+        claimed(world, "u", {"holder": SLOT.key, "purge": {"name": "t"}})
+    assert world.memory.get(claim_key("u")) is None, "an intent would wait for its end"
+
+
+def test_a_live_name_whose_table_is_purged_can_be_dropped_and_not_renamed(world: World) -> None:
+    """A damaged lake, as `fsck` reports it: whoever copied the table drops the name."""
+    world.table()
+    uuid = str(world.catalog.tables.load(SLOT).parsed["table-uuid"])
+    first = {"namespace": ["ns"], "name": "gone", "location": "s3://x", "metadata-location": "m", "at-ms": 1}
+    claimed(world, uuid, {"holder": None, "purge": first})
+    with pytest.raises(ConflictError, match="dropped with purge"):
+        world.catalog.names.rename(SLOT, FREE)
+    world.catalog.names.purge(SLOT)
+    assert not world.catalog.tables.exists(SLOT)
+    stored = world.memory.get(claim_key(uuid))
+    assert stored is not None
+    assert Claim.load(stored.data, "claim").purge == first
 
 
 def test_create_and_drop_repeat_by_key(world: World) -> None:

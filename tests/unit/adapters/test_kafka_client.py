@@ -45,6 +45,7 @@ class Clients:
         self.fault: Exception | None = None
         self.at = ""
         self.made: list[tuple[str, dict[str, Any]]] = []
+        self.open = 0
         self.answers: dict[str, Any] = {
             "describe_topics": [{"topic_id": "id", "partitions": [{"partition_index": 0}], "error_code": 0}],
             "describe_cluster": {"cluster_id": "c"},
@@ -65,9 +66,13 @@ class Clients:
             self.made.append((kind, options))
             if self.fault and self.at == f"open {kind}":
                 raise self.fault
+            self.open += 1
             return self
 
         return make
+
+    def close(self, **_: Any) -> None:
+        self.open -= 1
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def request(*_: Any, **_options: Any) -> Any:
@@ -203,11 +208,17 @@ CALLS = {
 }
 
 
+# Readers of a topic and of offsets keep their clients until they are closed.
+READERS = ("ingest identifies", "ingest asks for bounds", "ingest seeks", "ingest polls")
+STAYS_OPEN = tuple(CALLS[name].run for name in (*READERS, "cli asks for bounds", "cli reads times"))
+
+
 def met(call: Call, clients: Clients, fault: Exception) -> TarnError:
     clients.fault, clients.at = fault, call.at
     with pytest.raises(TarnError) as caught:
         call.run()
     assert caught.value.__cause__ is not None
+    assert clients.open == 0 or call.run in STAYS_OPEN, "a client was left open"
     return caught.value
 
 
@@ -247,8 +258,11 @@ def test_a_denied_user_learns_which_right_is_missing(
     assert LOGIN.password not in error.message
 
 
-def test_a_denied_topic_is_named_even_if_the_library_does_not(clients: Clients) -> None:
-    error = met(CALLS["ingest identifies"], clients, vendor.TopicAuthorizationFailedError())
+@pytest.mark.parametrize("said", [(), (None,)], ids=["nothing", "null"])
+def test_a_denied_topic_is_named_even_if_the_library_does_not(
+    clients: Clients, said: tuple[object, ...]
+) -> None:
+    error = met(CALLS["ingest identifies"], clients, vendor.TopicAuthorizationFailedError(*said))
     assert error.fields["right"] == "DESCRIBE on topic orders"
 
 

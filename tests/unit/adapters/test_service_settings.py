@@ -110,7 +110,10 @@ def test_every_setting_with_bounds_says_them(kind: type[BaseSettings]) -> None:
     ("value", "shown"),
     [
         ("http://spark:15002/;authorization=Bearer%20t-_x", "'http://spark:15002/\u2026'"),
-        ("http://me:pw@spark", "'http://\u2026spark'"),
+        ("http://spark:15002/?token=t-_x", "'http://spark:15002/\u2026'"),
+        ("http://me:p/w@spark", "'http://\u2026'"),
+        ("me:p;w@spark:15002", "'\u2026'"),
+        ("sc2://spark/;token=t@x", "'\u2026'"),
         ("x" * 200, repr("x" * 100)),
     ],
 )
@@ -119,6 +122,8 @@ def test_a_secret_in_an_address_is_not_shown_and_a_long_value_is_cut(
 ) -> None:
     error = refused(tarn.cli.settings.Settings, monkeypatch, TARN_SPARK_REMOTE=value)
     assert f"TARN_SPARK_REMOTE is {shown}, allowed: " in error.message
+    assert error.__cause__ is None, "pydantic's error shows the value as it is"
+    assert error.__suppress_context__
 
 
 def test_an_address_may_end_in_a_slash_and_only_some_may_have_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +246,23 @@ def test_a_secret_that_cannot_be_used_is_one_error(
     assert caught.value.fields == {"path": f"{tmp_path}/catalog_credential"}
     found = known(SERVICE_FAULTS, [json.dumps({"level": "error", "reason": caught.value.message})])
     assert found is not None, "scripts/doctor recognises it in a service's log"
+    assert found[0].code == "secret-missing"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "minio: refused to start: open /run/tarn/secrets/root_user: no such file or directory; the init "
+        "service writes it, mount its volume for minio there",
+        "kafka: secret /run/tarn/secrets/kafka_password is missing or cannot be read by uid 10002; the "
+        "service init makes it: run scripts/up, or docker compose up init",
+        '{"level": "error", "reason": "Cannot read the principals /run/tarn/secrets/principals.json: '
+        '[Errno 2] No such file or directory; run the init service"}',
+    ],
+)
+def test_the_doctor_recognises_what_those_with_readers_of_their_own_say(line: str) -> None:
+    found = known(SERVICE_FAULTS, [line])
+    assert found is not None
     assert found[0].code == "secret-missing"
 
 

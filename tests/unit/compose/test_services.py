@@ -22,6 +22,7 @@ KAFKA_USERS = "Kafka's users and what they may do"
 # The store's root user, and who sets its users up; what no setting can make larger.
 ROOT_USERS = ("minio", "bootstrap")
 FIXED_LIMIT = ("init", "bootstrap")
+TOKENS = ("catalog", "spark", "jupyter")
 # Held to be shown to people, not to log in.
 SHOWN = {("cli", "jupyter")}
 
@@ -86,7 +87,7 @@ def _reach(name: str) -> Iterator[str]:
     holds = {
         "minio": row is not None and (row.store is not None or name in ROOT_USERS),
         "kafka": row is not None and bool(row.kafka),
-        **{server: row is not None and server in row.credentials_for for server in ("catalog", "spark")},
+        **{server: row is not None and server in row.credentials_for for server in TOKENS},
     }
     for server, has_credential in holds.items():
         if server == name or (name, server) in SHOWN:

@@ -29,7 +29,6 @@ KERNEL_S_MAX = 240.0
 PAUSE_S = 8.0
 ENGINES = ("trino", "spark")
 VERBS = "tarn_demo.bench.soak"
-"""Containers that send the queries are not part of the lake."""
 KERNEL = """
 import nbformat, sys
 from nbclient import NotebookClient

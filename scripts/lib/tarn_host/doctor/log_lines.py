@@ -95,7 +95,8 @@ SERVICE_FAULTS = (
     ),
     _known(
         "secret-missing",
-        r"secret \S+ (cannot be read|is empty)|could not read the secret",
+        r"secret \S+ (cannot be read|is empty|is missing or cannot be read)|could not read the secret|"
+        r"[Cc]annot read the principals|refused to start: open \S+: .*the init service writes it",
         "a secret is not there",
         "run scripts/up: it makes what is missing so that it fits the rest, and restarts what uses it",
     ),

@@ -177,6 +177,8 @@ def start_last(here: Project, config: Mapping[str, Any]) -> str:
         StopError: one does not become healthy; the message shows its health check and its log.
     """
     last = started_last(config)
+    if not last:
+        return "nothing starts last"
     _up(here, ["--no-deps", *last], hidden=[s.name for s in services(here) if s.name not in last])
     return f"{' and '.join(last)} healthy"
 

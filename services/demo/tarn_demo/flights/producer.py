@@ -57,7 +57,7 @@ class Topic:
             admin = self._connection.admin()
             try:
                 if self.name not in admin.list_topics():
-                    create_topic(admin, self.name, partitions)
+                    create_topic(admin, self.name, partitions, wait=False)
             finally:
                 admin.close()
         return len(self.end_offsets())
@@ -151,7 +151,8 @@ class Topic:
             on_progress: called with one past the last message handed over.
 
         Raises:
-            UnavailableError: Kafka does not answer at the beginning.
+            UnavailableError: Kafka does not answer; messages may have been sent, and the next pass goes on
+                after the last that Kafka holds.
             ForbiddenError: the user lacks a right on the topic.
             DataError: Kafka refused a message, so the topic lacks one.
         """
