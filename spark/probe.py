@@ -44,7 +44,16 @@ def deep() -> None:
     try:
         use(spark)
     finally:
-        spark.stop()
+        close(spark)
+
+
+def close(spark: SparkSession) -> None:
+    """Stop a session for good: its finalizer could block the next; see `tarn.adapters.spark_remote.close`.
+
+    One process makes several deep checks while Spark is unhealthy.
+    """
+    spark.stop()
+    spark.client.close = lambda: None  # type: ignore[method-assign]
 
 
 def use(spark: SparkSession) -> None:

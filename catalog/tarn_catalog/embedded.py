@@ -36,9 +36,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
-from tarn.adapters.store import FileStore, ObjectStore, S3Store
+from tarn.adapters.store import FileStore, S3Store
 from tarn.core import errors as ours
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.state.context import Metadata

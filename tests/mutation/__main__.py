@@ -143,7 +143,7 @@ def run(wanted: list[Mutant], seed: int, for_s: float, *, tests_s: float, again:
             continue
         if time.monotonic() > end:
             break
-        tests = coverage.tests(one, total_s=tests_s)
+        tests = coverage.covering(one, total_s=tests_s)
         result = tried(one, tests, coverage.seconds)
         results[one.id] = result
         _keep(kept, wanted, results)

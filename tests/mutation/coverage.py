@@ -31,7 +31,7 @@ class Coverage:
     lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def tests(self, mutant: Mutant, *, total_s: float = 0.0) -> list[str]:
+    def covering(self, mutant: Mutant, *, total_s: float = 0.0) -> list[str]:
         """The tests of a mutant, the quickest first.
 
         Those that run its line, else the first line of its statement. Of a constant, those that run a line

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tarn.adapters.store import ObjectStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.health import Health
 from tarn_catalog.operations.multi_table_commit import MultiTableCommit
 from tarn_catalog.operations.namespaces import Namespaces

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from tarn.adapters.store import (
+from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
+from tarn.core.naming import PROBE_PREFIX
+from tarn.core.object_store import (
     ObjectStore,
     StoreBusyError,
     Stored,
@@ -19,8 +21,6 @@ from tarn.adapters.store import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
-from tarn.core.naming import PROBE_PREFIX
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.types import TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import TableIdentifier

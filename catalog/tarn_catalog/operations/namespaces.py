@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from tarn.adapters.store import Listed
 from tarn.core.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -27,6 +26,7 @@ from tarn.core.naming import (
     namespace_of_key,
     pointers_prefix,
 )
+from tarn.core.object_store import Listed
 from tarn_catalog.state.context import MEMO_BYTES, CatalogContext, H, IdempotencyKey, Versioned, lost
 from tarn_catalog.state.namespace import Namespace, NamespaceState
 from tarn_catalog.state.pointer import Pointer

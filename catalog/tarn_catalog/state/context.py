@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from tarn.adapters.store import ObjectStore, Stored
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
 from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
+from tarn.core.object_store import ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tarn.adapters.store import (
+from tarn.core.errors import ConflictError, OutcomeUnknownError, UnavailableError
+from tarn.core.object_store import (
     ObjectStore,
     StoreBusyError,
     Stored,
@@ -22,7 +23,6 @@ from tarn.adapters.store import (
     StoreOutcomeUnknownError,
     StoreRefusedError,
 )
-from tarn.core.errors import ConflictError, OutcomeUnknownError, UnavailableError
 from tarn.core.outcome import Committed, Conflict, Outcome, Unknown
 
 IsMine = Callable[[bytes], bool | None]

@@ -5,6 +5,7 @@ A participant may carry an intent, an undecided change: until it is decided, the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -45,7 +46,7 @@ class WriteStamp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterValue:
+class RegisterValue(ABC):
     """A register value.
 
     Attributes:
@@ -59,26 +60,26 @@ class RegisterValue:
     uuid: str
     nonce: str
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the stored JSON fields, in the order of the stored bytes."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Parse the stored JSON fields.
 
         Raises:
             KeyError, TypeError, ValueError, IndexError: they are not valid.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def before_first(self) -> Self:
         """Return the blank value that the first value of this key derives from; it is never stored."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_in(self, found: Self) -> bool | None:
         """Return whether `found` is this value or was built on it; None if too much happened since."""
-        raise NotImplementedError
 
     def check_follows(self, before: Self | None, key: str) -> None:
         """Require that this value may replace `before`, or be the first one of its key.
@@ -243,6 +244,6 @@ class Participant(VersionedValue):
             return clean
         return replace(clean.applied(intent.then), memory=self.memory.add(intent.done(self.version)))
 
+    @abstractmethod
     def applied(self, then: Mapping[str, Any]) -> Self:
         """Return the value with the fields of a committed intent."""
-        raise NotImplementedError

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from tarn.adapters.store import (
+from tarn.core.object_store import (
     Listed,
     ObjectStore,
     StoreBusyError,

@@ -11,8 +11,8 @@ import json
 import time
 import uuid
 
-from tarn.adapters.store import ObjectStore, Stored
 from tarn.core.naming import PROBE_PREFIX
+from tarn.core.object_store import ObjectStore, Stored
 from tarn_catalog.settings import Settings
 
 POINTER_BYTES = 12_000

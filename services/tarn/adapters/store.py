@@ -24,7 +24,6 @@ from obstore.store import S3Store as VendorS3Store
 
 from tarn.core.object_store import (
     Listed,
-    ObjectStore,
     StoreBusyError,
     Stored,
     StoreDeniedError,
@@ -35,21 +34,6 @@ from tarn.core.object_store import (
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
-
-# The interface is imported from here too, as by the catalog.
-__all__ = [
-    "FileStore",
-    "Listed",
-    "MemoryStore",
-    "ObjectStore",
-    "S3Store",
-    "StoreBusyError",
-    "StoreDeniedError",
-    "StoreOutcomeUnknownError",
-    "StoreRefusedError",
-    "StoreUnavailableError",
-    "Stored",
-]
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.manifest import ManifestFile
@@ -39,16 +40,14 @@ class IcebergFormat:
         format_version: int = 2,
     ) -> IcebergTableFiles:
         """See `TableFormat.table`."""
-
-        def request() -> Json:
-            return create_request(
-                fields,
-                trace=trace,
-                partitioning=partitioning,
-                properties=properties,
-                format_version=format_version,
-            )
-
+        request = partial(
+            create_request,
+            fields,
+            trace=trace,
+            partitioning=partitioning,
+            properties=properties,
+            format_version=format_version,
+        )
         return IcebergTableFiles(
             self._objects, name, fields, trace=trace, request=request, new_name=self._new_name
         )

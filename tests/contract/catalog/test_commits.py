@@ -525,6 +525,23 @@ def test_a_change_that_would_break_a_rule_is_not_begun(world: World) -> None:
     assert world.memory.get(claim_key("u")) is None, "an intent would wait for its end"
 
 
+def test_a_change_of_several_that_would_break_a_rule_leaves_no_intent(world: World) -> None:
+    parts = [
+        ParticipantChange(key=claim_key(uuid), held=None, blank=Claim.blank(uuid), then=then)
+        for uuid, then in (
+            ("a", {"holder": SLOT.key, "purge": None}),
+            ("b", {"holder": SLOT.key, "purge": {"name": "t"}}),
+        )
+    ]
+    with pytest.raises(AssertionError, match="a table has a holder or is purged"):
+        world.catalog.transactions.run(parts)
+    stored = world.memory.get(claim_key("a"))
+    assert stored is not None
+    first = Claim.load(stored.data, "claim")
+    assert (first.intent, first.holder) == (None, None)
+    assert world.memory.get(claim_key("b")) is None
+
+
 def test_a_live_name_whose_table_is_purged_can_be_dropped_and_not_renamed(world: World) -> None:
     """A damaged lake, as `fsck` reports it: whoever copied the table drops the name."""
     world.table()

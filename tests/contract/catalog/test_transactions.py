@@ -333,13 +333,19 @@ def test_a_repeat_of_a_commit_that_came_before_a_rename_is_done_not_refused() ->
         catalog.tables.commit(A, *append(2, 1, 2))
 
 
-def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader() -> None:
+def killed_in_a_rename() -> World:
+    """A lake whose replica was killed when its rename of A to B had intents on both names."""
     world = small_world()
     world.catalog.tables.create(A, NEW)
     steps = itertools.count(1)
     world.store.plan = lambda _: Fault.CRASH if next(steps) == 9 else None
     with pytest.raises(Crash):
         world.another().names.rename(A, B)
+    return world
+
+
+def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader() -> None:
+    world = killed_in_a_rename()
     world.store.plan = no_faults
     assert world.pointer(A).intent is not None
     before = {listed.key: listed.etag for listed in world.memory.list("")}
@@ -369,12 +375,7 @@ def test_an_intent_is_waited_for_and_then_aborted_by_a_writer_never_by_a_reader(
 
 def test_an_object_that_changes_at_every_look_is_read_again_after_a_pause() -> None:
     """Its record was deleted and it is replaced before each second read, so that nothing is decided."""
-    world = small_world()
-    world.catalog.tables.create(A, NEW)
-    steps = itertools.count(1)
-    world.store.plan = lambda _: Fault.CRASH if next(steps) == 9 else None
-    with pytest.raises(Crash):
-        world.another().names.rename(A, B)
+    world = killed_in_a_rename()
     (record,) = world.memory.list(TRANSACTIONS_PREFIX)
     world.memory.delete(record.key)
     looks: list[str] = []

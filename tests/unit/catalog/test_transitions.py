@@ -9,6 +9,7 @@ import pytest
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.outcome import Committed
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import CatalogContext
@@ -138,6 +139,16 @@ KEPT: tuple[tuple[RegisterValue | None, RegisterValue], ...] = (
 )
 
 
+def context_with(value: RegisterValue | None) -> tuple[CatalogContext, Any]:
+    """A catalog's context on a store with this value, and the value as stored; None if there is none."""
+    store = MemoryStore()
+    context = CatalogContext(store, WarehouseLayout(base="s3://tarn"))
+    if value is None:
+        return context, None
+    store.put("the-key", value.dump(), if_absent=True)
+    return context, context.read("the-key", type(value).load)
+
+
 @pytest.mark.parametrize(("rule", "before", "after"), BROKEN)
 def test_a_value_that_breaks_one_rule_is_refused_with_it(
     rule: str, before: RegisterValue | None, after: RegisterValue
@@ -149,10 +160,15 @@ def test_a_value_that_breaks_one_rule_is_refused_with_it(
 
 
 @pytest.mark.parametrize(("before", "after"), KEPT)
-def test_what_the_operations_write_keeps_all_rules(
+def test_what_the_operations_write_keeps_all_rules_and_is_stored(
     before: RegisterValue | None, after: RegisterValue
 ) -> None:
-    after.check_follows(before, "the-key")
+    context, held = context_with(before)
+    written, outcome = context.write("the-key", after, over=held)
+    assert isinstance(outcome, Committed)
+    assert written is not None
+    assert written.value == after
+    assert context.read("the-key", type(after).load) == written
 
 
 def test_every_rule_has_a_case() -> None:
@@ -164,13 +180,7 @@ def test_every_rule_has_a_case() -> None:
 def test_the_one_write_stores_nothing_that_breaks_a_rule(
     before: RegisterValue | None, after: RegisterValue
 ) -> None:
-    store = MemoryStore()
-    context = CatalogContext(store, WarehouseLayout(base="s3://tarn"))
-    held: Any = None
-    if before is not None:
-        store.put("the-key", before.dump(), if_absent=True)
-        held = context.read("the-key", type(before).load)
+    context, held = context_with(before)
     with pytest.raises(AssertionError, match="the-key must not change"):
         context.write("the-key", after, over=held)
-    stored = store.get("the-key")
-    assert (stored.data if stored else None) == (before.dump() if before else None)
+    assert context.read("the-key", type(after).load) == held

@@ -201,6 +201,14 @@ def test_sparks_deep_look_asks_for_no_name_of_a_user() -> None:
         load("spark").use(Session(total=1))
 
 
+def test_sparks_session_does_nothing_more_once_it_is_closed() -> None:
+    done: list[str] = []
+    client = types.SimpleNamespace(close=lambda: done.append("closed by the finalizer"))
+    load("spark").close(types.SimpleNamespace(stop=lambda: done.append("stopped"), client=client))
+    client.close()
+    assert done == ["stopped"]
+
+
 def test_trinos_deep_look_asks_for_no_name_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = load("trino")
     asked: list[str] = []

@@ -69,9 +69,9 @@ def test_a_constant_belongs_to_the_tests_of_the_lines_that_name_it() -> None:
     assert (limit.in_function, end.in_function) == (False, True)
     seconds = {"a": 2.0, "b": 1.0, "c": 3.0}
     covered = Coverage(lines={limit.file: {limit.used[0]: {"a", "b"}, end.line: {"b", "c"}}}, seconds=seconds)
-    assert covered.tests(limit) == ["b", "a"]
-    assert covered.tests(end) == ["b", "c"]
-    assert covered.tests(end, total_s=3.5) == ["b"]
+    assert covered.covering(limit) == ["b", "a"]
+    assert covered.covering(end) == ["b", "c"]
+    assert covered.covering(end, total_s=3.5) == ["b"]
 
 
 def test_tests_added_to_the_map_replace_their_own_lines_only() -> None:
