@@ -1,13 +1,15 @@
 """Class-data-sharing training run, while the image is built: a few statements load the classes of a lake."""
 
+import socket
 import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 WAIT_S = 600.0
+HOST, PORT = "127.0.0.1", 15002
 # The token that the Dockerfile uses for this start only.
-SERVER = "sc://127.0.0.1:15002/;authorization=Bearer%20none%3Anone"
+SERVER = f"sc://{HOST}:{PORT}/;authorization=Bearer%20none%3Anone"
 LAKE = {
     "": "tarn.spark.SharedCatalog",
     ".type": "hadoop",
@@ -30,22 +32,23 @@ STATEMENTS = (
 
 
 def session() -> SparkSession:
-    """Return a session once the server accepts one.
+    """Return the only session of this process, once the server listens.
+
+    No second one: the finalizer of a session that failed could block it, see `tarn.adapters.spark_remote`.
 
     Raises:
-        SystemExit: the server does not answer within 600 s.
+        SystemExit: the server does not listen within 600 s.
     """
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
-            found = SparkSession.builder.remote(SERVER).create()
-            found.sql("SELECT 1").collect()
-        except Exception as error:
+            socket.create_connection((HOST, PORT), timeout=10).close()
+        except OSError as error:
             if time.monotonic() > deadline:
                 raise SystemExit(f"no answer within {WAIT_S:g} s: {error}") from error
             time.sleep(0.5)
         else:
-            return found
+            return SparkSession.builder.remote(SERVER).create()
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tarn.adapters import spark_remote
 from tarn_jobs.lake import Lake
 
 READY_S = 120.0
@@ -94,23 +95,23 @@ def _in_container(folder: Path) -> Iterator[SparkSession]:
     container.with_kwargs(init=True, read_only=True, cap_drop=["ALL"], mem_limit="2g", pids_limit=1024)
     with container:
         remote = f"sc://localhost:{container.get_exposed_port(15002)}/;token={SECRETS['spark_token']}"
-        session = _connected(remote)
-        yield _set_up(session, "/tmp")
-        session.stop()
+        _await_ready(remote)
+        with spark_remote.session(remote, {}) as session:
+            yield _set_up(session, "/tmp")
 
 
-def _connected(remote: str) -> SparkSession:
+def _await_ready(remote: str) -> None:
     until = time.monotonic() + READY_S
     while True:
         try:
-            session = SparkSession.builder.remote(remote).create()
-            session.sql("SELECT 1").collect()
+            with spark_remote.session(remote, {}) as session:
+                session.sql("SELECT 1").collect()
         except PySparkException:
             if time.monotonic() > until:
                 raise
             time.sleep(0.5)
         else:
-            return session
+            return
 
 
 def _set_up(session: SparkSession, warehouse: str) -> SparkSession:

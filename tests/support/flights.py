@@ -10,6 +10,7 @@ import pandas as pd
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from tarn.adapters import spark_remote
 from tests.support import oracle
 from tests.support.stack import Stack
 
@@ -37,12 +38,10 @@ def host_env(stack: Stack) -> dict[str, str]:
 @contextmanager
 def spark_of(stack: Stack) -> Iterator[SparkSession]:
     """A session on the stack's Spark Connect server, from the host."""
-    session = SparkSession.builder.remote(host_env(stack)["TARN_SPARK_REMOTE"]).create()
-    try:
-        session.conf.set("spark.sql.session.timeZone", "UTC")
+    with spark_remote.session(
+        host_env(stack)["TARN_SPARK_REMOTE"], {"spark.sql.session.timeZone": "UTC"}
+    ) as session:
         yield session
-    finally:
-        session.stop()
 
 
 def end_offsets(stack: Stack) -> dict[int, int]:

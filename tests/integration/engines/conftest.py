@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from tarn.adapters import spark_remote
 from tarn.core.credential_plan import plan
 from tarn.core.credentials import UIDS
 from tests.integration.minio.conftest import eventually, write_secrets
@@ -196,9 +197,8 @@ def spark(lake: Lake, spark_server: DockerContainer) -> Iterator[SparkSession]:
     remote = (
         f"sc://localhost:{spark_server.get_exposed_port(15002)}/;token={lake.secrets['spark']['spark_token']}"
     )
-    session = SparkSession.builder.remote(remote).create()
-    yield session
-    session.stop()
+    with spark_remote.session(remote, {}) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from testcontainers.core.container import DockerContainer
 
+from tarn.adapters import spark_remote
 from tests.integration.engines.conftest import Lake, Trino
 
 
@@ -104,12 +105,14 @@ def test_without_the_token_nobody_comes_in(
     token = lake.secrets["spark"]["spark_token"]
     address = f"sc://127.0.0.1:{spark_server.get_exposed_port(15002)}"
     remote = address + parameters.format(token=token, other=token[::-1])
-    with pytest.raises(PySparkException, match=r"(No|Invalid) authentication token") as refused:
-        SparkSession.builder.remote(remote).create().sql("SELECT 1").collect()
+    with (
+        pytest.raises(PySparkException, match=r"(No|Invalid) authentication token") as refused,
+        spark_remote.session(remote, {}) as stranger,
+    ):
+        stranger.sql("SELECT 1").collect()
     assert token not in str(refused.value)
-    opened = SparkSession.builder.remote(f"{address}/;authorization=Bearer%20{token}").create()
-    assert opened.sql("SELECT 1").collect()[0][0] == 1
-    opened.stop()
+    with spark_remote.session(f"{address}/;authorization=Bearer%20{token}", {}) as own:
+        assert own.sql("SELECT 1").collect()[0][0] == 1
 
 
 def test_python_runs_in_the_server(spark_server: DockerContainer) -> None:

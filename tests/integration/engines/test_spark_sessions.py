@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from testcontainers.core.container import DockerContainer
 
+from tarn.adapters import spark_remote
 from tests.integration.engines.conftest import Lake
 from tests.integration.minio.conftest import eventually
 
@@ -49,11 +50,8 @@ def test_sessions_that_ended_leave_nothing_behind(
     spark.sql(f"INSERT INTO {table} VALUES (1)")
 
     def visit() -> None:
-        visitor = SparkSession.builder.remote(address).create()
-        try:
+        with spark_remote.session(address, {}) as visitor:
             assert one(visitor, f"SELECT count(*) FROM {table}") == (1,)
-        finally:
-            visitor.stop()
 
     sessions = 15
     visit()
@@ -66,18 +64,12 @@ def test_sessions_that_ended_leave_nothing_behind(
 
 
 def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(address: str, namespace: str) -> None:
-    own = SparkSession.builder.remote(address).create()
-    try:
+    with spark_remote.session(address, {}) as own:
         own.conf.set("spark.sql.catalog.tarn.credential", "nobody:nothing")
         with pytest.raises(PySparkException, match=r"(?i)not ?authorized|unauthorized|invalid_client"):
             own.sql("SHOW NAMESPACES IN tarn").collect()
-    finally:
-        own.stop()
-    other = SparkSession.builder.remote(address).create()
-    try:
+    with spark_remote.session(address, {}) as other:
         assert namespace.rpartition(".")[2] in str(other.sql("SHOW NAMESPACES IN tarn").collect())
-    finally:
-        other.stop()
 
 
 @pytest.mark.runs_last
@@ -90,11 +82,8 @@ def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
     """
 
     def names() -> str:
-        session = SparkSession.builder.remote(address).create()
-        try:
+        with spark_remote.session(address, {}) as session:
             return str(session.sql("SHOW NAMESPACES IN tarn").collect())
-        finally:
-            session.stop()
 
     def is_refused(session: SparkSession) -> bool:
         try:
@@ -109,14 +98,13 @@ def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
         part.chmod(0o444)
         part.replace(part.with_name("token_key"))
 
-    held = SparkSession.builder.remote(address).create()
-    assert not is_refused(held)
     key = lake.secrets["catalog"]["token_key"]
-    try:
-        sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
-        eventually("the former token is refused", lambda: is_refused(held), timeout_s=30.0)
-        assert namespace in names()
-    finally:
-        sign_with(key)
-        held.stop()
+    with spark_remote.session(address, {}) as held:
+        assert not is_refused(held)
+        try:
+            sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
+            eventually("the former token is refused", lambda: is_refused(held), timeout_s=30.0)
+            assert namespace in names()
+        finally:
+            sign_with(key)
     eventually("the first key counts again", lambda: namespace in names(), timeout_s=30.0)

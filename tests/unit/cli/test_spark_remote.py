@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pyspark.sql.connect.session import SparkSession
 from tarn.adapters.spark_remote import session, with_token
 from tarn.cli.clients.engines import Spark
 from tarn.core.errors import InvalidSettingError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_token_joins_an_address_that_has_none(tmp_path: Path) -> None:
@@ -60,3 +63,16 @@ def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.
     del left_alone
     gc.collect()
     assert stops == ["pool"], "pyspark's finalizer is another one: see tarn.adapters.spark_remote.close"
+
+
+def test_no_other_code_opens_sessions_one_after_the_other() -> None:
+    """`create()` makes one more session; `getOrCreate()` has one per process, as users write it."""
+    close_their_own = {"spark/train.py", "spark/probe.py"}
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("catalog", "notebooks", "scripts", "services", "spark", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"\.remote\([^\n]*\)\.create\(", path.read_text())
+    }
+    ours = {"services/tarn/adapters/spark_remote.py", str(Path(__file__).relative_to(ROOT))}
+    assert found == close_their_own | ours
