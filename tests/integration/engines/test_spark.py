@@ -97,6 +97,8 @@ def test_the_settings_with_secrets_are_the_servers_alone(spark_server: DockerCon
     assert (code, output.decode().split()) == (0, ["600", "10004"])
 
 
+# pyspark says so itself when a session that the server refuses is closed.
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("parameters", ["", "/;authorization=Bearer%20{other}", "/;authorization={token}"])
 def test_without_the_token_nobody_comes_in(
     spark: SparkSession, spark_server: DockerContainer, lake: Lake, parameters: str
