@@ -16,7 +16,7 @@ from tests.support.containers import (
     keep_logs_of_testcontainers,
     remove_leftovers,
 )
-from tests.support.plays import TIMES
+from tests.support.plays import NIGHTLY, TIMES
 from tests.support.stack import Stack, running_stack
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
 
@@ -29,8 +29,12 @@ settings.register_profile("tarn", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("tarn")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the marker and the timeout of its tier."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test the marker and the timeout of its tier; leave out those of `scripts/test nightly`."""
+    if not NIGHTLY:
+        left = [item for item in items if item.get_closest_marker("nightly") is not None]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     for item in items:
         tier = tier_of(item.path)
         if tier is None:

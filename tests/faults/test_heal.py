@@ -276,6 +276,7 @@ def nothing() -> None:
     """Do nothing else meanwhile."""
 
 
+@pytest.mark.nightly("a watch that ends a service because one that it uses hangs for minutes")
 def test_a_dependency_that_hangs_ends_nobody_else(
     stack: Stack, kafka: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:

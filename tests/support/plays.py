@@ -1,4 +1,4 @@
-"""Random plays: tests that draw their steps from a seed. `scripts/test nightly` runs more of them."""
+"""What `scripts/test nightly` runs: more seeds of tests that draw their steps, and long tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 
 TIMES = int(os.environ.get("TARN_TEST_TIMES", "1"))
 """How many times the usual number of seeds is run."""
+NIGHTLY = os.environ.get("TARN_TEST_NIGHTLY") == "1"
+"""Whether tests marked `nightly` are run; they are left out otherwise."""
 
 
 def seeds(usual: int) -> range:

@@ -72,7 +72,7 @@ def test_32_writers_on_two_replicas_lose_nothing(serve: Serve, record_property) 
             "tarn.history": "all",
         },
     )
-    writers, appends = 32, 3
+    writers, appends = 32, 2
     barrier = threading.Barrier(writers)
     failures: list[BaseException] = []
 

@@ -124,11 +124,15 @@ def test_whole_tiers_run_in_several_processes_and_selected_tests_in_one() -> Non
     assert selected("unit", [], 1) == ["tests/unit"]
     assert selected("unit", ["-k", "x"], 2) == ["tests/unit", "-k", "x"]
     assert selected("integration", [], 2) == ["tests/integration"]
-    assert selected("nightly", [], 2) == ["tests/unit", "tests/contract", "-m", "plays", *two]
+    plays = ["tests/unit", "tests/contract", "-m", "plays or nightly"]
+    assert selected("nightly", [], 2) == [*plays, *two]
+    assert selected("nightly-stack", [], 2)[-2:] == ["-m", "nightly"]
 
 
 def test_nightly_runs_only_if_named_and_alone() -> None:
-    assert "nightly" not in existing(ROOT / "tests")
     assert planned(["unit", "nightly"]) == [[["unit"]], [["nightly"]]]
     assert job("nightly", [], {}).env["TARN_TEST_TIMES"] == "20"
-    assert "TARN_TEST_TIMES" not in job("contract", [], {}).env
+    for tier in ("nightly", "nightly-stack"):
+        assert tier not in existing(ROOT / "tests")
+        assert job(tier, [], {}).env["TARN_TEST_NIGHTLY"] == "1"
+    assert not {"TARN_TEST_TIMES", "TARN_TEST_NIGHTLY"} & set(job("contract", [], {}).env)

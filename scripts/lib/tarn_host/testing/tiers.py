@@ -23,15 +23,27 @@ from tarn_host.stack.project import ROOT, Project
 from tarn_host.testing import parallel, python
 
 # Faults last: they leave errors in the logs of the stack that the tiers share.
-TIERS = ("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck", "nightly")
-CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck")
+TIERS = (
+    *("unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck"),
+    *("nightly", "nightly-stack"),
+)
+ONLY_NAMED = ("nightly", "nightly-stack")
+CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck", "nightly-stack")
 SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
-TIER_TIMEOUT_S = {"unit": 600, "contract": 900, "nightly": 4 * 3_600}
+TIER_TIMEOUT_S = {"unit": 600, "contract": 900, "nightly": 4 * 3_600, "nightly-stack": 2 * 3_600}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
 PARALLEL = ("unit", "contract", "nightly")
 WORKERS_MAX = 4
 NIGHTLY_TIMES = 20
+NIGHTLY_ENV = {
+    "nightly": {"TARN_TEST_TIMES": str(NIGHTLY_TIMES), "TARN_TEST_NIGHTLY": "1"},
+    "nightly-stack": {"TARN_TEST_NIGHTLY": "1"},
+}
+NIGHTLY_TESTS = {
+    "nightly": ("tests/unit", "tests/contract", "-m", "plays or nightly"),
+    "nightly-stack": ("tests/spark", "tests/integration", "tests/e2e", "tests/faults", "-m", "nightly"),
+}
 UNEXPECTED = "unexpected-errors.txt"  # written by tests/conftest.py
 BROKEN_LINES_MAX = 40
 BROKEN_CHARS_MAX = 400
@@ -39,8 +51,9 @@ ARTIFACTS = ROOT / "artifacts"
 TIMES = ARTIFACTS / "times.json"
 HELP = """Run the tests. No tier: all that exist. `unit` includes `lint` (format, lint, types, imports),
 needs no container and takes seconds. Tiers with containers build the images first and remove their
-containers after. `nightly`, only if named, runs the random plays of unit and contract with 20 times the
-seeds. Reports, container logs and the time of each tier (times.json) are in artifacts/."""
+containers after. Only if named: `nightly` runs the random plays of unit and contract with 20 times the
+seeds, and `nightly-stack` the long tests of the tiers with containers. Reports, container logs and the time
+of each tier (times.json) are in artifacts/."""
 EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/test unit -- -k spec"
 
 
@@ -163,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = list(options.tiers) or there
     if "unit" in wanted and "lint" not in wanted:
         wanted.insert(wanted.index("unit"), "lint")
-    absent = [tier for tier in wanted if tier not in (*there, "lint", "nightly")]
+    absent = [tier for tier in wanted if tier not in (*there, "lint", *ONLY_NAMED)]
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -259,7 +272,6 @@ def test_project(here: Project) -> str:
 def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> parallel.Job:
     """One tier's tests as a job with its own pytest process."""
     folder = ARTIFACTS / tier
-    more = {"TARN_TEST_TIMES": str(NIGHTLY_TIMES)} if tier == "nightly" else {}
 
     def empty() -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -272,7 +284,7 @@ def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> paralle
             f"--junitxml={folder / 'report.xml'}",
         ],
         timeout_s=TIER_TIMEOUT_S.get(tier, CONTAINER_TIER_TIMEOUT_S),
-        env={**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1", **more},
+        env={**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1", **NIGHTLY_ENV.get(tier, {})},
         first=empty,
     )
 
@@ -282,9 +294,7 @@ def selected(tier: str, for_pytest: Sequence[str], processors: int) -> list[str]
 
     Arguments of the caller select or debug a few tests: those run in one process.
     """
-    where = [f"tests/{tier}"]
-    if tier == "nightly":
-        where = ["tests/unit", "tests/contract", "-m", "plays"]
+    where = list(NIGHTLY_TESTS.get(tier, (f"tests/{tier}",)))
     workers = min(processors, WORKERS_MAX)
     if tier in PARALLEL and not for_pytest and workers > 1:
         where += ["-n", str(workers), "--dist", "worksteal"]
