@@ -194,7 +194,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         """See `pyiceberg.catalog.Catalog.create_table_transaction`."""
         slot = self._slot(identifier)
         wanted = self._wanted(*what, **more)
-        staged: TableMetadata = TableMetadataUtil.parse_obj(self.core.tables.stage(slot, wanted))
+        staged: TableMetadata = TableMetadataUtil.parse_obj({**self.core.tables.stage(slot, wanted)})
         return CreateTableTransaction(
             StagedTable(
                 identifier=(*slot.namespace, slot.name),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, cast
 
 from tarn.core.errors import InvalidError
-from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json
+from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX
+from tarn_catalog.metadata.types import TableMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,8 @@ class MetadataBuilder:
         removed: whether this commit removed snapshots.
     """
 
-    meta: Json
-    base: Json
+    meta: TableMetadata
+    base: TableMetadata
     now_ms: int
     updated_ms: int | None = None
     last_schema: int | None = None
@@ -40,7 +41,24 @@ class MetadataBuilder:
 
     def set(self, **values: Any) -> MetadataBuilder:
         """Return a builder with these metadata fields set (underscores in names stand for hyphens)."""
-        return replace(self, meta={**self.meta, **{k.replace("_", "-"): v for k, v in values.items()}})
+        return replace(self, meta=merged(self.meta, {k.replace("_", "-"): v for k, v in values.items()}))
+
+
+def merged(meta: TableMetadata, values: Mapping[str, Any]) -> TableMetadata:
+    """Return the metadata with these fields set."""
+    return cast("TableMetadata", {**meta, **values})
+
+
+_NEEDED: tuple[tuple[Literal["schemas", "partition-specs", "sort-orders"], str], ...] = (
+    ("schemas", "schema"),
+    ("partition-specs", "partition spec"),
+    ("sort-orders", "sort order"),
+)
+
+
+def missing_part(meta: TableMetadata) -> str | None:
+    """Return what a table must have but this one lacks: a schema, a partition spec or a sort order."""
+    return next((what for name, what in _NEEDED if not meta[name]), None)
 
 
 def check_format_version(value: Any) -> int:

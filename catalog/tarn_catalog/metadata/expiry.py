@@ -12,9 +12,8 @@ from typing import Any
 
 from tarn.core.history import Retention, may_be_thinned, retention_of, snapshots_to_expire
 from tarn_catalog.metadata.builder import MetadataBuilder
-from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.snapshots import remove_snapshots
-from tarn_catalog.metadata.types import TableUpdate
+from tarn_catalog.metadata.types import TableMetadata, TableUpdate
 
 DEFAULT = Retention()
 
@@ -41,7 +40,7 @@ def trimmed(draft: MetadataBuilder) -> MetadataBuilder:
     return remove_snapshots(draft, {"action": "remove-snapshots", "snapshot-ids": old}) if old else draft
 
 
-def may_have_been_committed(updates: Sequence[TableUpdate], meta: Json) -> bool:
+def may_have_been_committed(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool:
     """Return whether the snapshots of rejected updates may have been committed and expired since.
 
     A client that retries a commit without an idempotency key, long after the response was lost, must then get
@@ -51,7 +50,7 @@ def may_have_been_committed(updates: Sequence[TableUpdate], meta: Json) -> bool:
     return bool(added) and all(isinstance(s, dict) and may_be_thinned(meta, s) for s in added)
 
 
-def is_as_late(updates: Sequence[TableUpdate], meta: Json) -> bool:
+def is_as_late(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool:
     """Return whether `last-sequence-number` reaches that of every snapshot that the updates add."""
     last = int(meta.get("last-sequence-number") or 0)
     added: list[Any] = [u.get("snapshot") for u in updates if u.get("action") == "add-snapshot"]

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tarn.core import transforms
 from tarn.core.errors import InvalidError
+
+if TYPE_CHECKING:
+    from tarn_catalog.metadata.types import TableMetadata
 
 Json = dict[str, Any]
 
@@ -301,7 +304,7 @@ def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[s
             )
 
 
-def check_bound(meta: Json) -> None:
+def check_bound(meta: TableMetadata) -> None:
     """Require that the default partition spec and sort order fit the current schema.
 
     Raises:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from tarn.core.errors import ConflictError, InvalidError
-from tarn_catalog.metadata.builder import MetadataBuilder, get, numbers
+from tarn_catalog.metadata.builder import MetadataBuilder, get, merged, missing_part, numbers
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import (
     AddSnapshotUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
+    SnapshotLogEntry,
+    TableMetadata,
 )
 
 MAIN = "main"
+StatisticsList = Literal["statistics", "partition-statistics"]
+STATISTICS: tuple[StatisticsList, ...] = ("statistics", "partition-statistics")
 
 
 def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataBuilder:
@@ -37,13 +42,8 @@ def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataB
     snapshot_id = get(snapshot, "snapshot-id", int)
     timestamp_ms = get(snapshot, "timestamp-ms", int)
     _check_snapshot(snapshot, meta["format-version"])
-    for name, what in (
-        ("schemas", "schema"),
-        ("partition-specs", "partition spec"),
-        ("sort-orders", "sort order"),
-    ):
-        if not meta[name]:
-            raise InvalidError(f"Attempting to add a snapshot before a {what} is added")
+    if (what := missing_part(meta)) is not None:
+        raise InvalidError(f"Attempting to add a snapshot before a {what} is added")
     if any(known["snapshot-id"] == snapshot_id for known in meta["snapshots"]):
         raise InvalidError(f"Snapshot already exists for id: {snapshot_id}")
     values: Json = {"snapshots": [*meta["snapshots"], snapshot]}
@@ -58,7 +58,9 @@ def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataB
         values["next-row-id"] = _next_row_id(meta, snapshot)
     if draft.updated_ms is not None:
         timestamp_ms = max(timestamp_ms, draft.updated_ms)
-    return replace(draft, meta={**meta, **values}, added=(*draft.added, snapshot_id), updated_ms=timestamp_ms)
+    return replace(
+        draft, meta=merged(meta, values), added=(*draft.added, snapshot_id), updated_ms=timestamp_ms
+    )
 
 
 def _check_snapshot(snapshot: Json, format_version: int) -> None:
@@ -80,7 +82,7 @@ def _check_snapshot(snapshot: Json, format_version: int) -> None:
         get(snapshot, "manifest-list", str)
 
 
-def _next_row_id(meta: Json, snapshot: Json) -> int:
+def _next_row_id(meta: TableMetadata, snapshot: Json) -> int:
     first, rows, following = (
         snapshot.get("first-row-id"),
         snapshot.get("added-rows"),
@@ -142,7 +144,7 @@ def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> Me
         values["snapshot-log"] = [*log, {"timestamp-ms": at_ms, "snapshot-id": snapshot_id}]
         draft = replace(draft, was_main=(*draft.was_main, snapshot_id))
         draft = replace(draft, updated_ms=max(at_ms, draft.updated_ms or 0))
-    return replace(draft, meta={**meta, **values})
+    return replace(draft, meta=merged(meta, values))
 
 
 def remove_snapshot_ref(draft: MetadataBuilder, update: RemoveSnapshotRefUpdate) -> MetadataBuilder:
@@ -160,7 +162,7 @@ def remove_snapshot_ref(draft: MetadataBuilder, update: RemoveSnapshotRefUpdate)
     values: Json = {"refs": {key: ref for key, ref in refs.items() if key != name}}
     if name == MAIN:
         values["current-snapshot-id"] = None if draft.meta["format-version"] >= 3 else -1
-    return replace(draft, meta={**draft.meta, **values})
+    return replace(draft, meta=merged(draft.meta, values))
 
 
 def remove_snapshots(draft: MetadataBuilder, update: RemoveSnapshotsUpdate) -> MetadataBuilder:
@@ -174,14 +176,14 @@ def remove_snapshots(draft: MetadataBuilder, update: RemoveSnapshotsUpdate) -> M
     if len(kept) == len(meta["snapshots"]):
         return draft
     values: Json = {"snapshots": kept}
-    for name in ("statistics", "partition-statistics"):
+    for name in STATISTICS:
         files = meta.get(name) or []
         if any(file["snapshot-id"] in gone for file in files):
             values[name] = [file for file in files if file["snapshot-id"] not in gone]
-    return replace(draft, meta={**meta, **values}, removed=True)
+    return replace(draft, meta=merged(meta, values), removed=True)
 
 
-def setter(field: str, name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
+def setter(field: str, name: StatisticsList) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
     """Return `SetStatisticsUpdate` or `SetPartitionStatisticsUpdate`: set a snapshot's statistics file.
 
     Specification: "Table Statistics", "Partition Statistics".
@@ -204,7 +206,7 @@ def setter(field: str, name: str) -> Callable[[MetadataBuilder, Json], MetadataB
             for blob in get(file, "blob-metadata", list):
                 _check_blob(blob)
         others = [f for f in draft.meta.get(name) or [] if f["snapshot-id"] != snapshot_id]
-        return replace(draft, meta={**draft.meta, name: [*others, file]})
+        return replace(draft, meta=merged(draft.meta, {name: [*others, file]}))
 
     return set_file
 
@@ -230,19 +232,19 @@ def _check_blob(blob: object) -> None:
         raise InvalidError("Cannot parse set-statistics: properties of a blob must map names to strings")
 
 
-def remover(name: str) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
+def remover(name: StatisticsList) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
     """Return `RemoveStatisticsUpdate` or `RemovePartitionStatisticsUpdate` for the metadata list `name`."""
 
     def remove_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
         snapshot_id = get(update, "snapshot-id", int)
         files = draft.meta.get(name) or []
         others = [f for f in files if f["snapshot-id"] != snapshot_id]
-        return draft if len(others) == len(files) else replace(draft, meta={**draft.meta, name: others})
+        return draft if len(others) == len(files) else replace(draft, meta=merged(draft.meta, {name: others}))
 
     return remove_file
 
 
-def snapshot_log(draft: MetadataBuilder) -> list[Json]:
+def snapshot_log(draft: MetadataBuilder) -> list[SnapshotLogEntry]:
     """Return the snapshot log without intermediate snapshots and without what precedes a removed snapshot.
 
     Intermediate are snapshots that this commit both added and replaced as current. Specification:
@@ -251,7 +253,7 @@ def snapshot_log(draft: MetadataBuilder) -> list[Json]:
     meta = draft.meta
     passing = {i for i in draft.was_main if i in draft.added and i != meta.get("current-snapshot-id")}
     known = {s["snapshot-id"] for s in meta["snapshots"]}
-    log: list[Json] = []
+    log: list[SnapshotLogEntry] = []
     for entry in meta.get("snapshot-log") or []:
         if entry["snapshot-id"] not in known:
             log = []

@@ -8,7 +8,7 @@ creates a new top-level object and new copies of the lists that it changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
 from tarn.core.errors import ConflictError, InvalidError
 from tarn_catalog.metadata import expiry
@@ -21,7 +21,13 @@ from tarn_catalog.metadata.schemas import (
     order_fields,
     spec_fields,
 )
-from tarn_catalog.metadata.types import TableRequirement, TableUpdate
+from tarn_catalog.metadata.types import (
+    MetadataLogEntry,
+    Snapshot,
+    TableMetadata,
+    TableRequirement,
+    TableUpdate,
+)
 from tarn_catalog.metadata.updates import RESERVED_PROPERTIES, apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
@@ -38,7 +44,7 @@ def new_table(
     location: str,
     table_uuid: str,
     now_ms: int,
-) -> Json:
+) -> TableMetadata:
     """Return the metadata of a new table, with newly assigned field ids.
 
     Specification: "Table Metadata Fields".
@@ -62,7 +68,7 @@ def new_table(
     sorting = order_fields(order or {"fields": []}, fresh, new_ids=new_ids)
     order_id = 1 if sorting else 0
     expiry.check(properties)
-    meta = {
+    meta: TableMetadata = {
         **empty(table_uuid=table_uuid, format_version=format_version),
         "location": location,
         "last-updated-ms": now_ms,
@@ -82,9 +88,9 @@ def new_table(
     return with_v1_fields(meta)
 
 
-def empty(*, table_uuid: str, format_version: int) -> Json:
+def empty(*, table_uuid: str, format_version: int) -> TableMetadata:
     """Return the empty metadata that a create transaction applies its updates to."""
-    meta: Json = {
+    meta: TableMetadata = {
         "format-version": format_version,
         "table-uuid": table_uuid,
         "location": "",
@@ -113,12 +119,12 @@ def empty(*, table_uuid: str, format_version: int) -> Json:
 
 
 def commit(
-    base: Json,
+    base: TableMetadata,
     updates: Sequence[TableUpdate],
     *,
     now_ms: int,
     previous_location: str | None,
-) -> Json | None:
+) -> TableMetadata | None:
     """Return the metadata after all updates, or None if they change nothing.
 
     Args:
@@ -142,7 +148,7 @@ def commit(
     return with_v1_fields(meta)
 
 
-def _metadata_log(meta: Json, base: Json, previous_location: str) -> list[Json]:
+def _metadata_log(meta: TableMetadata, base: TableMetadata, previous_location: str) -> list[MetadataLogEntry]:
     text = meta["properties"].get("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX_DEFAULT)
     try:
         kept_max = max(1, int(text))
@@ -150,14 +156,14 @@ def _metadata_log(meta: Json, base: Json, previous_location: str) -> list[Json]:
         raise InvalidError(f"Invalid write.metadata.previous-versions-max {text!r}: give a number") from e
     log = base.get("metadata-log") or []
     before_ms = log[-1]["timestamp-ms"] if log else 0
-    entry = {
+    entry: MetadataLogEntry = {
         "timestamp-ms": max(base["last-updated-ms"], before_ms),
         "metadata-file": previous_location,
     }
     return [*log[max(0, len(log) + 1 - kept_max) :], entry]
 
 
-def with_v1_fields(meta: Json) -> Json:
+def with_v1_fields(meta: TableMetadata) -> TableMetadata:
     """Return the metadata with `schema` and `partition-spec` for format v1, unchanged for later formats.
 
     In format v1 `last-sequence-number` is dropped. Specification: "Table Metadata Fields".
@@ -166,12 +172,12 @@ def with_v1_fields(meta: Json) -> Json:
         return meta
     schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
     spec = next(s for s in meta["partition-specs"] if s["spec-id"] == meta["default-spec-id"])
-    whole = {**meta, "schema": schema, "partition-spec": spec["fields"]}
+    whole: TableMetadata = {**meta, "schema": schema, "partition-spec": spec["fields"]}
     whole.pop("last-sequence-number", None)
     return whole
 
 
-def check_requirements(requirements: Sequence[TableRequirement], meta: Json | None) -> None:
+def check_requirements(requirements: Sequence[TableRequirement], meta: TableMetadata | None) -> None:
     """Require that all requirements of a commit hold.
 
     Supports all requirements of the REST specification: `AssertCreate`, `AssertTableUUID`,
@@ -191,7 +197,10 @@ def check_requirements(requirements: Sequence[TableRequirement], meta: Json | No
         _check_requirement(requirement, meta)
 
 
-_EQUALITIES = {
+_Field = Literal[
+    "last-column-id", "current-schema-id", "last-partition-id", "default-spec-id", "default-sort-order-id"
+]
+_EQUALITIES: dict[str, tuple[str, _Field, str]] = {
     "assert-last-assigned-field-id": (
         "last-assigned-field-id",
         "last-column-id",
@@ -212,7 +221,7 @@ _EQUALITIES = {
 }
 
 
-def _check_requirement(requirement: TableRequirement, meta: Json | None) -> None:
+def _check_requirement(requirement: TableRequirement, meta: TableMetadata | None) -> None:
     kind = requirement.get("type")
     if kind == "assert-create":
         if meta is not None:
@@ -237,7 +246,7 @@ def _check_requirement(requirement: TableRequirement, meta: Json | None) -> None
             raise ConflictError(f"Requirement failed: {text}: expected id {expected} != {meta[actual]}")
 
 
-def _check_ref(name: str, expected: object, meta: Json) -> None:
+def _check_ref(name: str, expected: object, meta: TableMetadata) -> None:
     ref = (meta.get("refs") or {}).get(name)
     if ref is None:
         if expected is not None:
@@ -258,7 +267,7 @@ def _get(requirement: Mapping[str, Any], name: str) -> Any:
     return requirement[name]
 
 
-def already_applied(updates: Sequence[TableUpdate], meta: Json) -> bool:
+def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool:
     """Return whether all snapshots that the updates add are already in the metadata (invariant I4).
 
     A snapshot matches if its content is equal, or if its id is an ancestor of a branch that the updates set:
@@ -266,11 +275,11 @@ def already_applied(updates: Sequence[TableUpdate], meta: Json) -> bool:
     False if the updates add no snapshot.
     """
     added = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
-    wanted: dict[int, Json] = {}
+    wanted: dict[int, Snapshot] = {}
     for snapshot in added:
         if not isinstance(snapshot, dict) or not isinstance(snapshot.get("snapshot-id"), int):
             return False
-        wanted[snapshot["snapshot-id"]] = snapshot
+        wanted[snapshot["snapshot-id"]] = cast("Snapshot", snapshot)
     if not wanted:
         return False
     found = {s["snapshot-id"]: s for s in meta["snapshots"] if s["snapshot-id"] in wanted}
@@ -283,7 +292,7 @@ def already_applied(updates: Sequence[TableUpdate], meta: Json) -> bool:
     return set(wanted) <= _ancestors(heads, meta)
 
 
-def _ancestors(heads: Sequence[int], meta: Json) -> set[int]:
+def _ancestors(heads: Sequence[int], meta: TableMetadata) -> set[int]:
     parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in meta["snapshots"]}
     seen: set[int] = set()
     for head in heads:
@@ -294,12 +303,12 @@ def _ancestors(heads: Sequence[int], meta: Json) -> set[int]:
     return seen
 
 
-def _same(a: Json, b: Json) -> bool:
+def _same(a: Snapshot, b: Snapshot) -> bool:
     names = ("parent-snapshot-id", "manifest-list", "timestamp-ms", "summary", "schema-id")
     return all(a.get(name) == b.get(name) for name in names)
 
 
-def refs_only(meta: Json) -> Json:
+def refs_only(meta: TableMetadata) -> TableMetadata:
     """Return the metadata with only the snapshots that a branch or tag references (`snapshots=refs`)."""
     named = {ref["snapshot-id"] for ref in (meta.get("refs") or {}).values()}
     return {**meta, "snapshots": [s for s in meta["snapshots"] if s["snapshot-id"] in named]}

@@ -1,7 +1,8 @@
-"""The JSON shapes of commit requirements and table updates, for readers and the type checker.
+"""The JSON shapes of table metadata, commit requirements and table updates, for readers and the type checker.
 
-REST specification: `TableRequirement` and `TableUpdate`. Nothing here is checked at run time: what a client
-sends may lack every field, so `builder.get` and `table_metadata` reject what is missing or malformed.
+Iceberg table specification: "Table Metadata Fields", "Snapshots", "Snapshot References"; REST specification:
+`TableRequirement` and `TableUpdate`. Nothing here is checked at run time: what a client sends may lack every
+field, so `builder.get` and `table_metadata` reject what is missing or malformed.
 """
 
 # ruff: noqa: UP013 (most keys have hyphens, which the class form cannot have; one form for all)
@@ -10,6 +11,69 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 from tarn_catalog.metadata.schemas import Json
+
+Snapshot = TypedDict(
+    "Snapshot",
+    {
+        "snapshot-id": int,
+        "timestamp-ms": int,
+        "parent-snapshot-id": NotRequired[int | None],
+        "sequence-number": NotRequired[int],
+        "manifest-list": NotRequired[str],
+        "manifests": NotRequired[list[str]],
+        "summary": NotRequired[dict[str, str]],
+        "schema-id": NotRequired[int | None],
+        "first-row-id": NotRequired[int],
+        "added-rows": NotRequired[int],
+    },
+)
+SnapshotRef = TypedDict(
+    "SnapshotRef",
+    {
+        "snapshot-id": int,
+        "type": str,
+        "max-ref-age-ms": NotRequired[int],
+        "max-snapshot-age-ms": NotRequired[int],
+        "min-snapshots-to-keep": NotRequired[int],
+    },
+)
+SnapshotLogEntry = TypedDict("SnapshotLogEntry", {"timestamp-ms": int, "snapshot-id": int})
+MetadataLogEntry = TypedDict("MetadataLogEntry", {"timestamp-ms": int, "metadata-file": str})
+PartitionSpec = TypedDict("PartitionSpec", {"spec-id": int, "fields": list[Json]})
+SortOrder = TypedDict("SortOrder", {"order-id": int, "fields": list[Json]})
+TableMetadata = TypedDict(
+    "TableMetadata",
+    {
+        "format-version": int,
+        "table-uuid": str,
+        "location": str,
+        "last-updated-ms": int,
+        "last-column-id": int,
+        "schemas": list[Json],
+        "current-schema-id": int,
+        "partition-specs": list[PartitionSpec],
+        "default-spec-id": int,
+        "last-partition-id": int,
+        "sort-orders": list[SortOrder],
+        "default-sort-order-id": int,
+        "properties": dict[str, str],
+        "snapshots": list[Snapshot],
+        # From format v2 on; other catalogs leave out any of the following.
+        "last-sequence-number": NotRequired[int],
+        "current-snapshot-id": NotRequired[int | None],
+        "refs": NotRequired[dict[str, SnapshotRef]],
+        "snapshot-log": NotRequired[list[SnapshotLogEntry]],
+        "metadata-log": NotRequired[list[MetadataLogEntry]],
+        "statistics": NotRequired[list[Json]],
+        "partition-statistics": NotRequired[list[Json]],
+        # From format v3 on.
+        "next-row-id": NotRequired[int],
+        "encryption-keys": NotRequired[list[Json]],
+        # Format v1 only.
+        "schema": NotRequired[Json],
+        "partition-spec": NotRequired[list[Json]],
+    },
+)
 
 AssertCreate = TypedDict("AssertCreate", {"type": Literal["assert-create"]})
 AssertTableUUID = TypedDict("AssertTableUUID", {"type": Literal["assert-table-uuid"], "uuid": str})
@@ -67,7 +131,7 @@ AddSortOrderUpdate = TypedDict(
 SetDefaultSortOrderUpdate = TypedDict(
     "SetDefaultSortOrderUpdate", {"action": Literal["set-default-sort-order"], "sort-order-id": int}
 )
-AddSnapshotUpdate = TypedDict("AddSnapshotUpdate", {"action": Literal["add-snapshot"], "snapshot": Json})
+AddSnapshotUpdate = TypedDict("AddSnapshotUpdate", {"action": Literal["add-snapshot"], "snapshot": Snapshot})
 SetSnapshotRefUpdate = TypedDict(
     "SetSnapshotRefUpdate",
     {

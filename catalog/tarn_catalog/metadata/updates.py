@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from tarn.core.errors import ConflictError, InvalidError
-from tarn_catalog.metadata.builder import MetadataBuilder, get, numbers
+from tarn_catalog.metadata.builder import MetadataBuilder, get, missing_part, numbers
 from tarn_catalog.metadata.schemas import (
     FORMAT_VERSION_MAX,
     Json,
@@ -48,6 +48,7 @@ from tarn_catalog.metadata.types import (
     SetDefaultSpecUpdate,
     SetLocationUpdate,
     SetPropertiesUpdate,
+    TableMetadata,
     TableUpdate,
     UpgradeFormatVersionUpdate,
 )
@@ -96,7 +97,7 @@ def _upgrade_format_version(draft: MetadataBuilder, update: UpgradeFormatVersion
         raise InvalidError(f"Cannot downgrade v{current} table to v{wanted}")
     if wanted == current:
         return draft
-    meta = {
+    meta: TableMetadata = {
         **draft.meta,
         "format-version": wanted,
         "last-sequence-number": draft.meta.get("last-sequence-number", 0),
@@ -159,7 +160,7 @@ def _set_current_schema(draft: MetadataBuilder, update: SetCurrentSchemaUpdate) 
     return draft if chosen == draft.meta["current-schema-id"] else draft.set(current_schema_id=chosen)
 
 
-def _current_schema(meta: Json) -> Json:
+def _current_schema(meta: TableMetadata) -> Json:
     """Return the current schema, or the last one if none is set as current."""
     for schema in meta["schemas"]:
         if schema["schema-id"] == meta["current-schema-id"]:
@@ -329,21 +330,16 @@ def apply(draft: MetadataBuilder, update: TableUpdate) -> MetadataBuilder:
     return function(draft, update)
 
 
-def finish(draft: MetadataBuilder) -> Json:
+def finish(draft: MetadataBuilder) -> TableMetadata:
     """Return the complete, validated metadata after the last update.
 
     Raises:
         InvalidError: the metadata is inconsistent.
         ConflictError: a branch or tag references a removed snapshot.
     """
-    meta, base = dict(draft.meta), draft.base
-    for name, what in (
-        ("schemas", "schema"),
-        ("partition-specs", "partition spec"),
-        ("sort-orders", "sort order"),
-    ):
-        if not meta[name]:
-            raise InvalidError(f"Invalid table: it has no {what}")
+    meta, base = draft.meta.copy(), draft.base
+    if (what := missing_part(meta)) is not None:
+        raise InvalidError(f"Invalid table: it has no {what}")
     if any(meta[name] is not base[name] for name in _BINDING):
         check_bound(meta)
     if draft.removed:
@@ -361,7 +357,17 @@ def finish(draft: MetadataBuilder) -> Json:
     return meta
 
 
-_BINDING = (
+_BINDING: tuple[
+    Literal[
+        "schemas",
+        "current-schema-id",
+        "partition-specs",
+        "default-spec-id",
+        "sort-orders",
+        "default-sort-order-id",
+    ],
+    ...,
+] = (
     "schemas",
     "current-schema-id",
     "partition-specs",

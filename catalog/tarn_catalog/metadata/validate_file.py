@@ -6,6 +6,7 @@ REST specification: `RegisterTableRequest`; Iceberg table specification: "Table 
 from __future__ import annotations
 
 import re
+from typing import cast
 from uuid import UUID
 
 import orjson
@@ -13,7 +14,8 @@ import orjson
 from tarn.core.errors import InvalidError, InvalidLocationError
 from tarn.core.naming import WarehouseLayout, check_path_properties
 from tarn_catalog.metadata.builder import check_format_version
-from tarn_catalog.metadata.schemas import Json, check_bound, check_schema
+from tarn_catalog.metadata.schemas import check_bound, check_schema
+from tarn_catalog.metadata.types import TableMetadata
 
 SUFFIX = ".metadata.json"
 _FIELDS: tuple[tuple[str, type], ...] = (
@@ -50,7 +52,7 @@ def check_file(location: str, roots: WarehouseLayout) -> str:
     return roots.key(location)
 
 
-def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> Json:
+def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> TableMetadata:
     """Return the parsed metadata of a file if the catalog can commit on top of it.
 
     Args:
@@ -88,22 +90,25 @@ def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> Json:
         )
     check_path_properties(meta["properties"], meta["location"])
     try:
-        _check_parts(meta, format_version, location)
+        _check_parts(cast("TableMetadata", meta), format_version, location)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise _bad(location, f"a part of it cannot be read ({e!r})") from e
-    return meta
+    return cast("TableMetadata", meta)
 
 
-def _check_parts(meta: Json, format_version: int, location: str) -> None:
+def _check_parts(meta: TableMetadata, format_version: int, location: str) -> None:
     for schema in meta["schemas"]:
         check_schema(schema, format_version)
-    for lists, field, chosen in (
-        ("schemas", "schema-id", "current-schema-id"),
-        ("partition-specs", "spec-id", "default-spec-id"),
-        ("sort-orders", "order-id", "default-sort-order-id"),
+    schemas = {schema["schema-id"] for schema in meta["schemas"]}
+    specs = {spec["spec-id"] for spec in meta["partition-specs"]}
+    orders = {order["order-id"] for order in meta["sort-orders"]}
+    for field, chosen, name, ids in (
+        ("current-schema-id", meta["current-schema-id"], "schemas", schemas),
+        ("default-spec-id", meta["default-spec-id"], "partition-specs", specs),
+        ("default-sort-order-id", meta["default-sort-order-id"], "sort-orders", orders),
     ):
-        if meta[chosen] not in {one[field] for one in meta[lists]}:
-            raise _bad(location, f"its {chosen} {meta[chosen]} is not among its {lists}")
+        if chosen not in ids:
+            raise _bad(location, f"its {field} {chosen} is not among its {name}")
     check_bound(meta)
     known = {snapshot["snapshot-id"] for snapshot in meta["snapshots"]}
     for snapshot in meta["snapshots"]:

@@ -15,7 +15,7 @@ from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.metadata.types import TableRequirement, TableUpdate
+from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
 from tarn_catalog.operations.namespaces import Levels
 from tarn_catalog.state.context import Versioned
 from tarn_catalog.state.pointer import Pointer, PointerState
@@ -111,7 +111,7 @@ def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:
     }
 
 
-def check_locations(meta: Json, base: Json) -> None:
+def check_locations(meta: TableMetadata, base: TableMetadata) -> None:
     """Require that a commit does not move the table or its files.
 
     Raises:
@@ -138,7 +138,7 @@ def staged(
     *,
     roots: WarehouseLayout,
     now_ms: int,
-) -> Json:
+) -> TableMetadata:
     """Return the first metadata of a table whose create was staged.
 
     Args:

@@ -9,13 +9,13 @@ sequence number belongs to one snapshot, and each file names about twenty predec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import orjson
 
 from tarn.core.errors import OutcomeUnknownError, TarnError
 from tarn_catalog.metadata import expiry, table_metadata
-from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.metadata.types import TableUpdate
+from tarn_catalog.metadata.types import TableMetadata, TableUpdate
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.state.context import CatalogContext, Metadata
 
@@ -59,13 +59,13 @@ def check_not_lost(
     ) from refused
 
 
-def _earlier(core: CatalogContext, meta: Json) -> Json | None:
+def _earlier(core: CatalogContext, meta: TableMetadata) -> TableMetadata | None:
     """Return the oldest metadata of the metadata log; None if there is none that can be read.
 
     The log of a registered table may name files elsewhere or in other formats: they prove nothing.
     """
-    log = meta.get("metadata-log") or [{}]
-    location = str(log[0].get("metadata-file", ""))
+    log = meta.get("metadata-log") or []
+    location = str(log[0].get("metadata-file", "")) if log else ""
     if not location.startswith(f"{meta['location']}/"):
         return None
     # Bypasses the cache, which is for current versions.
@@ -74,4 +74,6 @@ def _earlier(core: CatalogContext, meta: Json) -> Json | None:
         found = orjson.loads(stored.data) if stored is not None else None
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) and found.get("table-uuid") == meta["table-uuid"] else None
+    if not isinstance(found, dict) or found.get("table-uuid") != meta["table-uuid"]:
+        return None
+    return cast("TableMetadata", found)

@@ -12,6 +12,7 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationE
 from tarn.core.naming import POINTERS_PREFIX, claim_key
 from tarn_catalog.metadata import validate_file
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableMetadata
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
 from tarn_catalog.operations.namespaces import LIST_READERS
 from tarn_catalog.operations.tables import Tables
@@ -128,7 +129,7 @@ class Names:
                 return self._core.metadata(location)
         raise lost(f"the registration of {slot.text}", ATTEMPTS_MAX)
 
-    def _checked(self, location: str) -> Json:
+    def _checked(self, location: str) -> TableMetadata:
         """Return the validated metadata of the file to register.
 
         Raises:

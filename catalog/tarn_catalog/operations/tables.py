@@ -14,8 +14,7 @@ from tarn.core.errors import (
 )
 from tarn.core.naming import check_path_properties, claim_key, pointer_key
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.metadata.types import TableRequirement, TableUpdate
+from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
     CreateTableRequest,
     TableIdentifier,
@@ -99,7 +98,7 @@ class Tables:
 
     # -- creating
 
-    def stage(self, slot: TableIdentifier, wanted: CreateTableRequest) -> Json:
+    def stage(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
         """Return the metadata that the table would have, with a newly assigned location. Nothing is stored.
 
         Raises:
@@ -138,7 +137,7 @@ class Tables:
                 raise taken(slot)
         return self._create(slot, held, self._new(slot, wanted), repeat)
 
-    def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> Json:
+    def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
         table_uuid = self.core.new_uuid()
         location = self.core.roots.new_table(slot.namespace, slot.name, table_uuid, requested=wanted.location)
         meta = table_metadata.new_table(
@@ -163,7 +162,7 @@ class Tables:
         self,
         slot: TableIdentifier,
         held: Versioned[Pointer] | None,
-        meta: Json,
+        meta: TableMetadata,
         repeat: IdempotencyKey | None,
     ) -> Metadata:
         """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
@@ -185,7 +184,7 @@ class Tables:
                 raise taken(slot)
         raise lost(f"the create of table {slot.text}", CREATE_ATTEMPTS_MAX)
 
-    def write_first(self, slot: TableIdentifier, meta: Json) -> Metadata:
+    def write_first(self, slot: TableIdentifier, meta: TableMetadata) -> Metadata:
         """Store the first metadata of a table.
 
         Raises:

@@ -17,7 +17,7 @@ from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, Out
 from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
 from tarn.core.object_store import ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
-from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import TableMetadata
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
 from tarn_catalog.state.request_history import REMEMBERED_MS, CompletedRequest, RequestHistory, compact
 from tarn_catalog.state.value import RegisterValue, VersionedValue, WriteStamp
@@ -85,7 +85,7 @@ class Metadata:
 
     location: str
     raw: bytes
-    parsed: Json
+    parsed: TableMetadata
 
 
 def held_bytes(json_bytes: int) -> int:
@@ -361,7 +361,7 @@ class CatalogContext:
             ) from e
         return self._cached(Metadata(location=location, raw=stored.data, parsed=parsed))
 
-    def write_metadata(self, location: str, parsed: Json) -> Metadata:
+    def write_metadata(self, location: str, parsed: TableMetadata) -> Metadata:
         """Store table metadata at a location that no other file uses.
 
         Raises:

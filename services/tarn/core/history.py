@@ -128,7 +128,12 @@ def _ladder(text: str) -> Retention:
 
 
 def snapshots_to_expire(
-    metadata: Json, retention: Retention, *, now_ms: int, keep: frozenset[int] = frozenset(), coming: int = 0
+    metadata: Mapping[str, Any],
+    retention: Retention,
+    *,
+    now_ms: int,
+    keep: frozenset[int] = frozenset(),
+    coming: int = 0,
 ) -> list[int]:
     """Ids of the snapshots that a commit expires, oldest first.
 
@@ -177,7 +182,7 @@ def _place(retention: Retention, at_ms: int, now_ms: int) -> tuple[int, int] | N
     return None
 
 
-def _protected(metadata: Json, snapshots: list[Json]) -> frozenset[int]:
+def _protected(metadata: Mapping[str, Any], snapshots: list[Json]) -> frozenset[int]:
     refs = metadata.get("refs") or {}
     found = {int(ref["snapshot-id"]) for ref in refs.values()}
     found.update(s["snapshot-id"] for s in snapshots if STAGED_KEY in (s.get("summary") or {}))
@@ -192,7 +197,7 @@ def _protected(metadata: Json, snapshots: list[Json]) -> frozenset[int]:
     return frozenset(found)
 
 
-def may_be_thinned(metadata: Json, snapshot: Json) -> bool:
+def may_be_thinned(metadata: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
     """Whether a snapshot missing from the metadata may have been committed and expired since (invariant I4).
 
     A sequence number belongs to one snapshot: if another snapshot has it, this one was never committed. If no
