@@ -7,8 +7,9 @@ Group offsets are committed after the table, for lag monitoring only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import structlog
 
@@ -20,7 +21,9 @@ from tarn.adapters.kafka_client import (
     describe_topic,
     vendor,
 )
+from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer
 from tarn.adapters.kafka_login import Login
+from tarn.adapters.kafka_records import CALL_TIMEOUT_MS, PythonConsumer, RecordConsumer
 from tarn.core.batch import RawRecords
 from tarn.core.errors import OffsetGapError, UnauthenticatedError, UnavailableError
 from tarn.core.offsets import TopicIdentity
@@ -28,13 +31,9 @@ from tarn.core.source import OffsetBounds, TopicReader
 
 log = structlog.get_logger()
 
+Client = Literal["librdkafka", "kafka-python"]
 REQUEST_TIMEOUT_MS = 10_000
-CALL_TIMEOUT_MS = 10_000
 LOOK_TIMEOUT_MS = 4_000
-FETCH_WAIT_MS_MAX = 250
-FETCH_BYTES_MAX = 16 * 1024 * 1024
-PARTITION_FETCH_BYTES_MAX = 4 * 1024 * 1024
-METADATA_AGE_MS_MAX = 60_000
 
 
 class KafkaSources:
@@ -43,15 +42,17 @@ class KafkaSources:
     Args:
         bootstrap: host:port of a broker, several separated by commas.
         login: credentials, read for every connection so that a rotated password is used.
+        client: the library that reads records.
     """
 
-    def __init__(self, bootstrap: str, login: Callable[[], Login]) -> None:
+    def __init__(self, bootstrap: str, login: Callable[[], Login], *, client: Client = "librdkafka") -> None:
         self._bootstrap = bootstrap
         self._login = login
+        self._client: Client = client
 
     def open(self, topic: str, *, stream: str) -> TopicReader:
         """See `TopicClient.open`."""
-        return KafkaSource(self._connection(), topic, stream=stream)
+        return KafkaSource(self._connection(), topic, stream=stream, client=self._client)
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See `TopicClient.create`."""
@@ -75,30 +76,28 @@ class KafkaSources:
 
 
 class KafkaSource:
-    """A `TopicReader` over kafka-python."""
+    """A `TopicReader` of one Kafka topic.
 
-    def __init__(self, connection: KafkaConnection, topic: str, *, stream: str) -> None:
+    Identity, bounds and group offsets are asked for with kafka-python; `client` reads the records.
+    """
+
+    def __init__(self, connection: KafkaConnection, topic: str, *, stream: str, client: Client) -> None:
         self._connection = connection
         self._topic = topic
-        self._positions: dict[int, int] = {}
-        with self._errors("connect for"):
+        named = replace(connection, client_id=f"tarn-ingest-{stream}")
+        group = f"tarn-{stream}"
+        self._closing = ExitStack()
+        with self._errors("connect for"), ExitStack() as opened:
             self._admin = connection.admin()
-            try:
-                self._consumer = replace(connection, client_id=f"tarn-ingest-{stream}").consumer(
-                    group_id=f"tarn-{stream}",
-                    enable_auto_commit=False,
-                    auto_offset_reset="none",
-                    isolation_level="read_committed",
-                    check_crcs=True,
-                    allow_auto_create_topics=False,
-                    fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
-                    fetch_max_bytes=FETCH_BYTES_MAX,
-                    max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
-                    metadata_max_age_ms=METADATA_AGE_MS_MAX,
-                )
-            except BaseException:
-                self._admin.close()
-                raise
+            opened.callback(self._quietly, self._admin.close)
+            python = PythonConsumer(named, topic, group=group)
+            opened.callback(self._quietly, python.close)
+            self._consumer = python.consumer
+            self._records: RecordConsumer = python
+            if client == "librdkafka":
+                self._records = LibrdkafkaConsumer(named, topic, group=group)
+                opened.callback(self._quietly, self._records.close)
+            self._closing = opened.pop_all()
 
     def identity(self) -> TopicIdentity:
         """See `TopicReader.identity`."""
@@ -118,54 +117,23 @@ class KafkaSource:
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.seek`."""
-        wanted = {TopicPartition(self._topic, p): offset for p, offset in positions.items()}
         with self._errors("seek in"):
-            self._consumer.assign(list(wanted))
-            for tp, offset in wanted.items():
-                self._consumer.seek(tp, offset)
-        self._positions = dict(positions)
+            self._records.assign(positions)
 
     def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
         """See `TopicReader.poll`."""
         with self._errors("read", operation="READ"):
             try:
-                polled = self._consumer.poll(
-                    timeout_ms=max(0, int(timeout_s * 1_000)), max_records=records_max
-                )
+                return self._records.poll(records_max=records_max, timeout_s=timeout_s)
             except (vendor.OffsetOutOfRangeError, vendor.NoOffsetForPartitionError) as e:
+                positions = dict(self._records.positions)
                 raise OffsetGapError(
-                    f"topic {self._topic} has no offset {self._positions} any more, or not yet: {e}; rows "
+                    f"topic {self._topic} has no offset {positions} any more, or not yet: {e}; rows "
                     "between the table's offsets and the log are lost, or the topic was cut. Restore "
                     "the log; the next plan says what else can be done",
                     topic=self._topic,
-                    positions=dict(self._positions),
+                    positions=positions,
                 ) from e
-            found = []
-            for partition, start in sorted(self._positions.items()):
-                tp = TopicPartition(self._topic, partition)
-                records = polled.get(tp) or []
-                end = self._consumer.position(tp, timeout_ms=CALL_TIMEOUT_MS)
-                if end is None or end < start:
-                    raise OffsetGapError(
-                        f"the position in partition {partition} of {self._topic} went from {start} to {end}; "
-                        "the log was cut",
-                        topic=self._topic,
-                        partition=partition,
-                    )
-                if end > start:
-                    found.append(
-                        RawRecords(
-                            partition=partition,
-                            offsets=[r.offset for r in records],
-                            times_ms=[r.timestamp if r.timestamp is not None else -1 for r in records],
-                            keys=[r.key for r in records],
-                            values=[r.value for r in records],
-                            start=start,
-                            end=end,
-                        )
-                    )
-                    self._positions[partition] = end
-            return found
 
     def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.commit_group_offsets`."""
@@ -180,15 +148,17 @@ class KafkaSource:
 
     def close(self) -> None:
         """See `TopicReader.close`."""
-        for client in (self._consumer, self._admin):
-            try:
-                client.close()
-            except (vendor.KafkaError, OSError) as e:
-                log.info("a Kafka client did not close cleanly", topic=self._topic, reason=repr(e))
+        self._closing.close()
+
+    def _quietly(self, close: Callable[[], None]) -> None:
+        try:
+            close()
+        except (vendor.KafkaError, OSError, RuntimeError) as e:
+            log.info("a Kafka client did not close cleanly", topic=self._topic, reason=repr(e))
 
     def _errors(self, what: str, *, operation: str = "DESCRIBE") -> AbstractContextManager[None]:
         """Translate errors of an action on the topic, at or after the current positions."""
-        at = f" at or after {self._positions}" if operation == "READ" else ""
+        at = f" at or after {dict(self._records.positions)}" if operation == "READ" else ""
         action = f"{what} topic {self._topic}{at}"
         return _errors(self._connection, action, operation=operation, topic=self._topic)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tarn.adapters.kafka import Client
 from tarn.adapters.kafka_login import KafkaSettings
 from tarn.adapters.service_settings import HostNames, Port, StoreSettings, Url, Warehouse
 from tarn.core.hosts import Hosts, parse_names
@@ -17,6 +18,7 @@ class Settings(StoreSettings, KafkaSettings):
     specs_dir: Path = Path("/etc/tarn/specs")
     ingest_listen: str = "0.0.0.0"  # noqa: S104 - inside the container; published on 127.0.0.1 only
     ingest_port: Port = 8091
+    ingest_kafka_client: Client = "librdkafka"
     hosts: HostNames = ""
 
     @property

@@ -95,7 +95,9 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
     """
     sleep = stoppable_sleep(stop)
     return IngestContext(
-        sources=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
+        sources=KafkaSources(
+            settings.kafka_bootstrap, settings.kafka_login, client=settings.ingest_kafka_client
+        ),
         catalog=make_catalog(settings),
         tables=IcebergFormat(
             FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id

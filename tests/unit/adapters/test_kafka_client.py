@@ -112,7 +112,7 @@ class Call:
 
 
 def source() -> KafkaSource:
-    found = KafkaSources(BROKER, lambda: LOGIN).open("orders", stream="s")
+    found = KafkaSources(BROKER, lambda: LOGIN, client="kafka-python").open("orders", stream="s")
     assert isinstance(found, KafkaSource)
     return found
 

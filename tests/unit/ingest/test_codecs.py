@@ -18,6 +18,7 @@ import cramjam
 
 from tarn.adapters.kafka import KafkaSource
 from tarn.adapters.kafka_client import CODECS, KafkaConnection
+from tarn.adapters.kafka_records import PythonConsumer
 from tarn.core.errors import DataError
 
 NUMBERS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -75,10 +76,11 @@ def test_a_compression_whose_library_is_missing_stops_with_what_can_be_read(
         def poll(self, **_options: Any) -> dict[TopicPartition, list[Any]]:
             return {TopicPartition("orders", 0): read(data)}
 
+    records = PythonConsumer.__new__(PythonConsumer)
+    records._positions, records.consumer = {0: 5}, Consumer()
     source = KafkaSource.__new__(KafkaSource)
-    source._topic, source._positions = "orders", {0: 5}
+    source._topic, source._records = "orders", records
     source._connection = KafkaConnection(bootstrap="b:1", client_id="c")
-    source._consumer = Consumer()
     with pytest.raises(DataError) as caught:
         source.poll(records_max=10, timeout_s=0.0)
     assert caught.value.message == (

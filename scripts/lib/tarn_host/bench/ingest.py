@@ -56,9 +56,10 @@ class Own:
         command = ["docker", "compose", *words]
         return shell.must(command, timeout_s=timeout_s, fix=FIX, env=self.env, cwd=ROOT)
 
-    def verb(self, name: str, **options: float) -> Any:
+    def verb(self, name: str, client: str = "", **options: float) -> Any:
         """Run a command of VERBS inside the Compose network and return its JSON result."""
         words = [word for key, value in options.items() for word in (f"--{key}", f"{value:.12g}")]
+        words += ["--client", client] if client else []
         run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", VERBS)
         answer = self.compose(*run, name, *words, timeout_s=VERB_TIMEOUT_S)
         return json.loads(answer.strip().splitlines()[-1])
@@ -166,7 +167,16 @@ def killed(own: Own, options: Options) -> dict[str, Any]:
 
 def reading_only(own: Own, options: Options) -> dict[str, Any]:
     """Measure reading from Kafka alone: the client's ceiling."""
-    found = own.verb("read", events=options.events)
+    return _read_by("librdkafka", own, options)
+
+
+def reading_by_kafka_python(own: Own, options: Options) -> dict[str, Any]:
+    """Measure the same with the other client (TARN_INGEST_KAFKA_CLIENT)."""
+    return _read_by("kafka-python", own, options)
+
+
+def _read_by(client: str, own: Own, options: Options) -> dict[str, Any]:
+    found = own.verb("read", client, events=options.events)
     return {
         "seconds": found["seconds"],
         "rows_per_s": found["messages"] / found["seconds"],
@@ -186,6 +196,7 @@ _MEASURES: dict[str, Callable[[Own, Options], dict[str, Any]]] = {
     "catching_up": catching_up,
     "killed": killed,
     "reading_only": reading_only,
+    "reading_by_kafka_python": reading_by_kafka_python,
     "freshness": freshness,
 }
 

@@ -40,6 +40,12 @@ SIDE_BY_SIDE: tuple[Row, ...] = (
     ("reading only, messages per second", "reading_only.rows_per_s", ",.0f"),
     ("reading only, per second of processor time", "reading_only.rows_per_cpu_s", ",.0f"),
     ("ingest's share of that, by processor time, %", "share_of_reading", ".0f"),
+    ("reading only by kafka-python, messages per second", "reading_by_kafka_python.rows_per_s", ",.0f"),
+    (
+        "reading only by kafka-python, per second of processor time",
+        "reading_by_kafka_python.rows_per_cpu_s",
+        ",.0f",
+    ),
     ("catching up, seconds", "catching_up.seconds", ".1f"),
     ("the same, killed at half of the way, seconds", "killed.seconds", ".1f"),
 )
@@ -65,7 +71,9 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     for head, rows in tables:
         parts.append(f"\n| {head} | |\n|---|---|\n")
         parts += [
-            f"| {words} | {spread([_value(r, path) for r in runs], form)} |\n" for words, path, form in rows
+            f"| {words} | {spread([_value(r, path) for r in runs], form)} |\n"
+            for words, path, form in rows
+            if path == "share_of_reading" or path.partition(".")[0] in runs[0]
         ]
     parts.append(
         f"\nAfter the last round, kills included: {last['offsets']:,} offsets in the topic = "

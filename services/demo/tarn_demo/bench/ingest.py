@@ -13,10 +13,10 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.kafka import KafkaSources
+from tarn.adapters.kafka import Client, KafkaSources
 from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import InvalidError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.exit_codes import OK, exit_code
@@ -46,12 +46,12 @@ class BenchContext:
     """Dependencies of a verb."""
 
     topic: Topic
-    sources: KafkaSources
     catalog: RestCatalog
 
-    def open(self) -> TopicReader:
+    def open(self, client: Client = "librdkafka") -> TopicReader:
         """Open the topic as ingest reads it."""
-        return self.sources.open(self.topic.name, stream="bench")
+        sources = KafkaSources(self.topic.bootstrap, lambda: self.topic.login, client=client)
+        return sources.open(self.topic.name, stream="bench")
 
 
 def make_context(settings: Settings) -> BenchContext:
@@ -59,7 +59,6 @@ def make_context(settings: Settings) -> BenchContext:
     secrets, login = load_secrets(settings.secrets_dir), settings.kafka_login()
     return BenchContext(
         topic=Topic(bootstrap=settings.kafka_bootstrap, login=login),
-        sources=KafkaSources(settings.kafka_bootstrap, lambda: login),
         catalog=RestCatalog(
             settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: secrets.credential
         ),
@@ -94,13 +93,18 @@ def produce(context: BenchContext, *, events: int, pace: Pace | None = None) -> 
     }
 
 
-def read(context: BenchContext, *, events: int) -> dict[str, Any]:
+def read(context: BenchContext, *, events: int, client: Client) -> dict[str, Any]:
     """Consume the last messages of the topic and discard them: the throughput of the client alone.
+
+    Args:
+        context: dependencies.
+        events: number of messages.
+        client: the library that reads them.
 
     Raises:
         UnavailableError: Kafka stops responding.
     """
-    source = context.open()
+    source = context.open(client)
     try:
         bounds = source.bounds()
         share = -(-events // max(1, len(bounds)))
@@ -264,8 +268,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run one verb and return the exit code."""
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="tarn_demo.bench.ingest")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for name in ("produce", "read"):
-        verbs.add_parser(name, allow_abbrev=False).add_argument("--events", type=int, required=True)
+    verbs.add_parser("produce", allow_abbrev=False).add_argument("--events", type=int, required=True)
+    reading = verbs.add_parser("read", allow_abbrev=False)
+    reading.add_argument("--events", type=int, required=True)
+    reading.add_argument("--client", choices=get_args(Client), required=True)
     verbs.add_parser("count", allow_abbrev=False)
     paced = verbs.add_parser("fresh", allow_abbrev=False)
     paced.add_argument("--rate", type=float, required=True)

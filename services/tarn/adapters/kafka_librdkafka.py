@@ -1,0 +1,176 @@
+"""Reading records by librdkafka (package confluent-kafka), at a fraction of kafka-python's processor time.
+
+Only records are read by it: identity and bounds of a topic, group offsets and new topics go through
+`tarn.adapters.kafka_client`, whatever reads the records. Its errors become those of kafka-python, which that
+module maps to Tarn's: codes of the Kafka protocol are the same numbers, codes of the library itself are in
+`_OWN_CODES`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
+
+from tarn.adapters.kafka_client import RECONNECT_MS_MAX, KafkaConnection, vendor
+from tarn.adapters.kafka_records import (
+    FETCH_BYTES_MAX,
+    FETCH_WAIT_MS_MAX,
+    METADATA_AGE_MS_MAX,
+    PARTITION_FETCH_BYTES_MAX,
+)
+from tarn.core.batch import RawRecords
+
+POLL_RECORDS_MAX = 100_000
+QUEUED_KIB_MAX = 32 * 1024
+# How long it waits after its queue was full; its default of 1 s would leave a fast reader without records.
+QUEUE_BACKOFF_MS = 20
+
+_partition: Callable[[Any], int] = Message.partition  # type: ignore[assignment]
+_OWN_CODES: dict[int, type[Exception]] = {
+    KafkaError._AUTHENTICATION: vendor.SaslAuthenticationFailedError,
+    KafkaError._AUTO_OFFSET_RESET: vendor.OffsetOutOfRangeError,
+    KafkaError._LOG_TRUNCATION: vendor.OffsetOutOfRangeError,
+    KafkaError._BAD_COMPRESSION: vendor.CorruptRecordError,
+    KafkaError._BAD_MSG: vendor.CorruptRecordError,
+    KafkaError._NOT_IMPLEMENTED: vendor.UnsupportedCodecError,
+    KafkaError._UNKNOWN_TOPIC: vendor.UnknownTopicOrPartitionError,
+    KafkaError._UNKNOWN_PARTITION: vendor.UnknownTopicOrPartitionError,
+}
+
+
+class LibrdkafkaConsumer:
+    """A `RecordConsumer` over librdkafka.
+
+    Args:
+        connection: where the cluster is, and who connects.
+        topic: the topic.
+        group: consumer group, which the broker's access control asks for; it is not joined.
+    """
+
+    def __init__(self, connection: KafkaConnection, topic: str, *, group: str) -> None:
+        self._topic = topic
+        self._failed: KafkaError | None = None
+        self._positions: dict[int, int] = {}
+        quiet = logging.getLogger("librdkafka")
+        quiet.setLevel(logging.CRITICAL + 1)
+        self._consumer = Consumer(
+            {
+                **_login(connection),
+                "bootstrap.servers": connection.bootstrap,
+                "client.id": connection.client_id,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "check.crcs": True,
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
+                "fetch.max.bytes": FETCH_BYTES_MAX,
+                "max.partition.fetch.bytes": PARTITION_FETCH_BYTES_MAX,
+                "topic.metadata.refresh.interval.ms": METADATA_AGE_MS_MAX,
+                "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
+                "queued.max.messages.kbytes": QUEUED_KIB_MAX,
+                "socket.timeout.ms": connection.request_timeout_ms,
+                "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
+                "error_cb": self._on_error,
+            },
+            logger=quiet,
+        )
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Next offset of each assigned partition."""
+        return self._positions
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """See `RecordConsumer.assign`."""
+        self._positions = dict(positions)
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in positions.items()])
+
+    def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
+        """See `RecordConsumer.poll`."""
+        # `consume` alone would wait for all its records until the timeout; the first one is waited for, the
+        # others are those that have been fetched already.
+        first = self._consumer.poll(timeout_s)
+        if self._failed is not None:
+            raise _translated(self._failed)
+        if first is None:
+            return []
+        more = min(records_max, POLL_RECORDS_MAX) - 1
+        # Of these, partition and offset are always there; the stubs say that they may be None.
+        messages: list[Any] = [first, *self._consumer.consume(more, 0)] if more > 0 else [first]
+        ends: dict[int, int] = {}
+        events = [message for message in messages if message.error() is not None]
+        if events:
+            messages = [message for message in messages if message.error() is None]
+            for event in events:
+                if event.error().code() != KafkaError._PARTITION_EOF:
+                    raise _translated(event.error())
+                ends[event.partition()] = event.offset()
+        held: dict[int, list[Any]] = {}
+        for partition, run in groupby(messages, _partition):
+            held.setdefault(partition, []).extend(run)
+        return self._moved(held, ends)
+
+    def close(self) -> None:
+        """See `RecordConsumer.close`."""
+        self._consumer.close()
+
+    def _moved(self, held: Mapping[int, Sequence[Any]], ends: Mapping[int, int]) -> list[RawRecords]:
+        """The records of each partition that moved; its position is after the last one, or the end it saw."""
+        found = []
+        for partition, start in sorted(self._positions.items()):
+            run = held.get(partition, ())
+            end = max(run[-1].offset() + 1 if run else start, ends.get(partition, start))
+            if end <= start:
+                continue
+            found.append(
+                RawRecords(
+                    partition=partition,
+                    offsets=[message.offset() for message in run],
+                    times_ms=[_time_ms(message.timestamp()) for message in run],
+                    keys=[message.key() for message in run],
+                    values=[message.value() for message in run],
+                    start=start,
+                    end=end,
+                )
+            )
+            self._positions[partition] = end
+        return found
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Called during a poll; brokers that do not answer are noticed by the caller's other questions."""
+        if error.fatal() or error.code() == KafkaError._AUTHENTICATION:
+            self._failed = error
+
+
+def _login(connection: KafkaConnection) -> dict[str, Any]:
+    login = connection.login
+    if not login.protocol.startswith("SASL_"):
+        return {"security.protocol": login.protocol}
+    return {
+        "security.protocol": login.protocol,
+        "sasl.mechanism": login.mechanism,
+        "sasl.username": login.user,
+        "sasl.password": login.password,
+    }
+
+
+def _time_ms(stamp: tuple[int, int]) -> int:
+    kind, time_ms = stamp
+    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else time_ms
+
+
+def _translated(error: KafkaError) -> Exception:
+    """The error of kafka-python for one of librdkafka."""
+    code = error.code()
+    kind: type[Exception] = (
+        vendor.for_code(code) if code > 0 else _OWN_CODES.get(code, vendor.KafkaConnectionError)
+    )
+    return kind(error.str())

@@ -1,0 +1,158 @@
+"""Records read by librdkafka, from the broker that the library has inside for tests (no transactions)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from tarn.adapters.kafka_client import KafkaConnection, vendor
+from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer, _translated
+from tarn.core.batch import RawRecords
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Producer:
+    """A producer, and in it a broker with topics of four partitions."""
+    return Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+
+
+@pytest.fixture
+def reader(broker: Producer) -> Iterator[Callable[[str], LibrdkafkaConsumer]]:
+    """Opens consumers of a topic, closed after the test."""
+    (address,) = [f"{b.host}:{b.port}" for b in broker.list_topics(timeout=WAIT_S).brokers.values()]
+    opened: list[LibrdkafkaConsumer] = []
+
+    def make(topic: str) -> LibrdkafkaConsumer:
+        connection = KafkaConnection(bootstrap=address, client_id="test")
+        opened.append(LibrdkafkaConsumer(connection, topic, group="tarn-test"))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def send(broker: Producer, topic: str, *records: tuple[int, bytes | None]) -> None:
+    """Produce (partition, value) pairs; the n-th has the key `kn` and the time n + 1."""
+    for number, (partition, value) in enumerate(records):
+        broker.produce(topic, value, key=b"k%d" % number, partition=partition, timestamp=number + 1)
+    assert broker.flush(WAIT_S) == 0
+
+
+def polled(
+    consumer: LibrdkafkaConsumer, ends: dict[int, int], *, records_max: int = 1_000
+) -> list[RawRecords]:
+    """Everything up to these positions."""
+    until, parts = time.monotonic() + WAIT_S, list[RawRecords]()
+    while {p: consumer.positions[p] for p in ends} != ends:
+        assert time.monotonic() < until, consumer.positions
+        parts += consumer.poll(records_max=records_max, timeout_s=0.2)
+    return parts
+
+
+def test_records_come_as_they_were_sent_in_ranges_without_gaps(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer]
+) -> None:
+    send(broker, "orders", (0, b"a"), (1, b"b"), (0, None), (0, b""), (1, b"\xff\n"))
+    consumer = reader("orders")
+    consumer.assign({0: 0, 1: 0, 2: 0})
+    parts = polled(consumer, {0: 3, 1: 2})
+    assert consumer.positions == {0: 3, 1: 2, 2: 0}
+    found = {
+        (part.partition, offset): (key, value, at)
+        for part in parts
+        for offset, key, value, at in zip(part.offsets, part.keys, part.values, part.times_ms, strict=True)
+    }
+    assert found == {
+        (0, 0): (b"k0", b"a", 1),
+        (0, 1): (b"k2", None, 3),
+        (0, 2): (b"k3", b"", 4),
+        (1, 0): (b"k1", b"b", 2),
+        (1, 1): (b"k4", b"\xff\n", 5),
+    }
+    for partition in (0, 1):
+        mine = [part for part in parts if part.partition == partition]
+        assert mine[0].start == 0
+        assert [part.end for part in mine[:-1]] == [part.start for part in mine[1:]]
+
+
+def test_it_reads_from_the_assigned_offset_and_forgets_what_it_fetched(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer]
+) -> None:
+    send(broker, "again", *((0, b"%d" % n) for n in range(100)))
+    consumer = reader("again")
+    consumer.assign({0: 0})
+    assert consumer.poll(records_max=10, timeout_s=WAIT_S)[0].offsets[0] == 0
+    for start in (40, 7):
+        consumer.assign({0: start})
+        parts = polled(consumer, {0: 100})
+        assert parts[0].start == start
+        assert [offset for part in parts for offset in part.offsets] == list(range(start, 100))
+
+
+def test_a_poll_gives_at_most_what_was_asked_for(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer]
+) -> None:
+    send(broker, "bounded", *((n % 4, b"%d" % n) for n in range(40)))
+    consumer = reader("bounded")
+    consumer.assign(dict.fromkeys(range(4), 0))
+    sizes = []
+    while sum(sizes) < 40:
+        sizes.append(sum(len(p.offsets) for p in consumer.poll(records_max=7, timeout_s=WAIT_S)))
+    assert max(sizes) <= 7
+
+
+def test_a_lone_record_does_not_wait_for_others(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer]
+) -> None:
+    send(broker, "lone", (0, b"a"))
+    consumer = reader("lone")
+    consumer.assign({0: 0})
+    begun = time.monotonic()
+    (part,) = consumer.poll(records_max=1_000, timeout_s=WAIT_S)
+    assert list(part.values) == [b"a"]
+    assert time.monotonic() - begun < WAIT_S / 2
+
+
+@pytest.mark.parametrize("offset", [11, 1_000_000])
+def test_an_offset_outside_the_log_is_an_error_and_no_jump(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer], offset: int
+) -> None:
+    send(broker, "short", *((0, b"%d" % n) for n in range(5)))
+    consumer = reader("short")
+    consumer.assign({0: offset})
+
+    def read() -> None:
+        for _ in range(100):
+            assert consumer.poll(records_max=10, timeout_s=0.3) == []
+
+    with pytest.raises(vendor.OffsetOutOfRangeError):
+        read()
+    assert consumer.positions == {0: offset}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, vendor.TopicAuthorizationFailedError),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, vendor.GroupAuthorizationFailedError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, vendor.UnknownTopicOrPartitionError),
+        (KafkaError.OFFSET_OUT_OF_RANGE, vendor.OffsetOutOfRangeError),
+        (KafkaError._AUTO_OFFSET_RESET, vendor.OffsetOutOfRangeError),
+        (KafkaError._LOG_TRUNCATION, vendor.OffsetOutOfRangeError),
+        (KafkaError._BAD_MSG, vendor.CorruptRecordError),
+        (KafkaError._AUTHENTICATION, vendor.SaslAuthenticationFailedError),
+        (KafkaError._UNKNOWN_TOPIC, vendor.UnknownTopicOrPartitionError),
+        (KafkaError._TRANSPORT, vendor.KafkaConnectionError),
+        (KafkaError._ALL_BROKERS_DOWN, vendor.KafkaConnectionError),
+    ],
+)
+def test_its_errors_become_those_that_the_one_map_knows(code: int, error: type[Exception]) -> None:
+    found = _translated(KafkaError(code, "the reason"))
+    assert type(found) is error
+    assert "the reason" in str(found)
