@@ -1,18 +1,25 @@
 """Decoding of JSON records to typed columns: one parse for many records if provably equal, else one each.
 
 A joined parse is trusted only under the rules in `_joinable` and `_parse_joined`. If one of them does not
-hold, the records that violate it on their own are removed and the others parsed in blocks; a block that still
-cannot be trusted is parsed record by record, whose result is authoritative. Every path produces strings,
-integers, doubles and booleans first; `convert` turns them into the spec's types.
+hold, records are parsed one by one: by `_parse_typed`, and by `_parse_each` those that it refuses or that it
+cannot be trusted with. The result of `_parse_each` is authoritative. Every path produces strings, integers,
+doubles and booleans first; `convert` turns them into the spec's types.
+
+A stream with bad records usually has some in every batch: after one that was parsed one by one and had bad
+records, the next one is not tried as a whole.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, Any
 
+import msgspec
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +35,8 @@ EXACT_FLOAT_END = 2**53
 """From this value on, a double may represent a different integer than the message contains."""
 REASON_CHARS_MAX = 300
 BLOCK_BYTES_MIN = 1 << 20
-BLOCK_RECORDS = 1_024
+DIGITS_MAX = 30
+"""An integer of more digits is read as a double if the message needs the slowest parser."""
 TRACE_TYPE = pa.struct(
     [
         pa.field("source", pa.string()),
@@ -86,6 +94,8 @@ class Decoder:
         self._record_bytes_max = record_bytes_max
         self._tree = _tree(self._fields)
         self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
+        self._typed = _typed_decoder(self._tree, self._fields)
+        self._try_joined = True
 
     def decode(self, batch: RawBatch) -> Decoded:
         """Decode every record of the batch, to a row or to a bad record with its reason."""
@@ -93,10 +103,11 @@ class Decoder:
         index = [i for i in range(len(batch)) if i not in bad] if bad else list(range(len(batch)))
         values = [v for i in index if (v := batch.values[i]) is not None]
 
-        columns = self._parse_joined(values)
+        columns = self._parse_joined(values) if self._try_joined else None
         joined = columns is not None
         if columns is None:
-            columns, kept, reasons = self._parse_in_parts(values)
+            columns, kept, reasons = self._parse_typed(values)
+            self._try_joined = not reasons
             bad.update({index[i]: reason for i, reason in reasons.items()})
             index = [index[i] for i in kept]
 
@@ -182,30 +193,40 @@ class Decoder:
                 return None
         return columns
 
-    def _parse_in_parts(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
-        """Like `_parse_each`, with one parse per block where allowed, so that few bad records cost little.
+    def _parse_typed(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """As `_parse_each`, which it leaves the messages to that it cannot vouch for.
 
-        Returns:
-            Source columns of the parsed messages in the order of the second value, indexes of these messages
-            (ascending), and {index: reason} of the others.
+        The parser (msgspec) checks the columns' types, and everything but the encoding of what no column
+        reads. A whole number written with a point and a decimal that is a number are left to `_parse_each`.
         """
-        plain = [i for i, value in enumerate(values) if _joinable([value]) is not None]
-        odd = sorted(set(range(len(values))) - set(plain))
-        blocks = [plain[at : at + BLOCK_RECORDS] for at in range(0, len(plain), BLOCK_RECORDS)]
-        parts: list[list[pa.Array]] = []
-        kept: list[int] = []
-        reasons: dict[int, str] = {}
-        for block in (odd, *blocks):
-            held = [values[i] for i in block]
-            columns = self._parse_joined(held) if block is not odd else None
-            here: Sequence[int] = range(len(block))
-            if columns is None:
-                columns, here, why = self._parse_each(held)
-                reasons.update({block[i]: reason for i, reason in why.items()})
-            parts.append(columns)
-            kept += [block[i] for i in here]
+        if self._typed is None:
+            return self._parse_each(values)
+        ascii_only = all(map(bytes.isascii, values))
+        usable = [i for i, value in enumerate(values) if ascii_only or _is_utf8(value)]
+        rows: list[Any] = []
+        refused: set[int] = set()
+        parsed = map(self._typed.decode, values if ascii_only else [values[i] for i in usable])
+        while True:
+            try:
+                for row in parsed:
+                    rows.append(row)
+                break
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                refused.add(usable[len(rows) + len(refused)])
+        kept = [i for i in usable if i not in refused] if refused else usable
+        found: dict[int, list[Any]] = {}
+        _gather(self._tree, rows, found)
+        columns = [pa.array(found[c], _source_type(field)) for c, field in enumerate(self._fields)]
+        if len(kept) == len(values):
+            return columns, kept, {}
+        left = sorted(set(range(len(values))).difference(kept))
+        more, here, why = self._parse_each([values[i] for i in left])
+        reasons = {left[i]: reason for i, reason in why.items()}
+        if not here:
+            return columns, kept, reasons
+        kept += [left[i] for i in here]
         order = pa.array(sorted(range(len(kept)), key=kept.__getitem__), pa.int64())
-        columns = [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
+        columns = [pa.concat_arrays(pair).take(order) for pair in zip(columns, more, strict=True)]
         return columns, sorted(kept), reasons
 
     def _parse_each(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
@@ -224,12 +245,14 @@ class Decoder:
             except orjson.JSONDecodeError as e:
                 # The joined parser accepts it: it allows any depth, and fields that no column reads.
                 deep = self._parse_joined([value]) if "depth limit" in str(e) else None
-                if deep is None:
+                if deep is not None:
+                    rows.append([column[0].as_py() for column in deep])
+                    kept.append(i)
+                    continue
+                message = _with_huge_numbers(value) if "infinity" in str(e) else None
+                if message is None:
                     reasons[i] = f"not JSON: {e}"
                     continue
-                rows.append([column[0].as_py() for column in deep])
-                kept.append(i)
-                continue
             row: list[object] = [None] * len(self._fields)
             reason = (
                 _read(self._tree, message, "", row, self._fields)
@@ -259,12 +282,17 @@ def _joinable(values: Sequence[bytes]) -> bytes | None:
     # Literals that only one of the two parsers accepts, even in fields that no column reads.
     if b"NaN" in joined or b"Inf" in joined:
         return None
-    if not joined.isascii():
-        try:
-            joined.decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-    return joined
+    return joined if _is_utf8(joined) else None
+
+
+def _is_utf8(value: bytes) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _lines(values: Sequence[bytes]) -> bytes | None:
@@ -299,6 +327,46 @@ def _tree(fields: Sequence[FieldSpec]) -> _Node:
             node = node.children.setdefault(key, _Node(None, {}))
         node.children[field.path[-1]] = _Node(column, {})
     return root
+
+
+def _typed_decoder(node: _Node, fields: Sequence[FieldSpec]) -> msgspec.json.Decoder[Any] | None:
+    """Parser of messages into objects of the columns' types; None if a key cannot be the name of a field."""
+    try:
+        return msgspec.json.Decoder(_struct(node, fields))
+    except ValueError:
+        return None
+
+
+def _struct(node: _Node, fields: Sequence[FieldSpec]) -> type[msgspec.Struct]:
+    """The type of an object with the keys of this node; its attributes are `c0`, `c1` in their order."""
+    members = [
+        (f"c{n}", _member(child, fields) | None, None) for n, child in enumerate(node.children.values())
+    ]
+    keys = {f"c{n}": key for n, key in enumerate(node.children)}
+    return msgspec.defstruct("Message", members, rename=keys, gc=False)
+
+
+def _member(node: _Node, fields: Sequence[FieldSpec]) -> Any:
+    if node.column is None:
+        return _struct(node, fields)
+    source = _source_type(fields[node.column])
+    if pa.types.is_boolean(source):
+        return bool
+    if pa.types.is_int64(source):
+        return Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
+    return float if pa.types.is_float64(source) else str
+
+
+def _gather(node: _Node, rows: Sequence[Any], found: dict[int, list[Any]]) -> None:
+    """Collect the columns of parsed objects; below a null object everything is null."""
+    some_null = None in rows
+    for n, child in enumerate(node.children.values()):
+        get = attrgetter(f"c{n}")
+        values = [None if row is None else get(row) for row in rows] if some_null else list(map(get, rows))
+        if child.column is not None:
+            found[child.column] = values
+        else:
+            _gather(child, values, found)
 
 
 def _arrow_fields(node: _Node, fields: Sequence[FieldSpec]) -> list[pa.Field]:
@@ -345,6 +413,8 @@ def _read(
         if value is None:
             continue
         where = f"{path}{name}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{where}: the number is too large"
         if child.column is None:
             if not isinstance(value, dict):
                 return f"{where}: expected an object, found {_name(value)}"
@@ -373,6 +443,24 @@ def _read(
             return f"{where}: expected text, found {_name(value)}"
         row[child.column] = value
     return None
+
+
+def _with_huge_numbers(value: bytes) -> object:
+    """A message with numbers that no double holds, which become infinite; None if it is not JSON either.
+
+    They are JSON (RFC 8259, section 6), and harmless where no column reads them.
+    """
+
+    def whole(text: str) -> float:
+        return int(text) if len(text) <= DIGITS_MAX else float(text)
+
+    def refuse(literal: str) -> None:
+        raise ValueError(literal)
+
+    try:
+        return json.loads(value, parse_int=whole, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tarn.core.batch import RawBatch
-from tarn.core.decode import BLOCK_RECORDS, Decoder
+from tarn.core.decode import Decoder
 from tarn.core.spec import FieldSpec
 
 FIELDS = (
@@ -134,7 +133,11 @@ def test_every_type_is_read():
         (b'{"s":"a","price":true}', "price: expected text, found a truth value"),
         (b'{"s":"a","price":1.125}', "price: '1.125' is no decimal(9, 2)"),
         (b'{"s":"a","price":1e7}', "price: '1e7' is no decimal(9, 2)"),
-        (b'{"s":"a","price":1e400}', "not JSON: number is infinity"),
+        (b'{"s":"a","price":1e400}', "price: the number is too large"),
+        (b'{"s":"a","d":1e400}', "d: the number is too large"),
+        (b'{"s":"a","i":1%s}' % (b"0" * 400), "i: the number is too large"),
+        (b'{"s":"a","zz":1e400,}', "not JSON"),
+        (b'{"s":"a","zz":[1e400,NaN]}', "not JSON"),
         (b'{"s":"a","u":"nope"}', "u: 'nope' is no uuid"),
         (b'{"s":"a","raw":"%%"}', "raw: '%%' is no binary"),
         (b'{"s":"a","outer":1}', "outer: expected an object, found the number 1"),
@@ -240,7 +243,7 @@ def test_a_long_list_of_values_is_told_by_its_beginning():
 
 
 def test_few_bad_records_among_many_are_found_and_the_rest_is_parsed_in_blocks(monkeypatch: Any):
-    """Only what block parsing cannot handle is parsed one by one: odd records and a bad record's block."""
+    """Only what no other parser takes is given to the slowest one."""
     total, each = 10_000, list[int]()
     values: list[bytes | None] = [b'{"s":"a","i":%d}' % n for n in range(total)]
     wrong = {
@@ -265,7 +268,33 @@ def test_few_bad_records_among_many_are_found_and_the_rest_is_parsed_in_blocks(m
     good = [n for n in range(total) if n not in found.bad]
     assert found.rows.column("i").to_pylist() == good
     assert [t["offset"] - 100 for t in found.rows.column("_tarn").to_pylist()] == good
-    assert each == [3, BLOCK_RECORDS]
+    assert each == [3]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e999", "1" + "0" * 400, "1" * 5_000])
+@pytest.mark.parametrize("beside", [b'{"s":"b"}', b"junk", b'{"s":1}'])
+def test_a_huge_number_that_nobody_reads_is_no_fault_whoever_stands_beside(number: str, beside: bytes):
+    found = decoder().decode(batch([beside, b'{"s":"a","l":9223372036854775807,"zz":%s}' % number.encode()]))
+    assert 1 not in found.bad
+    assert found.rows.column("l").to_pylist()[-1] == 2**63 - 1
+
+
+def test_keys_that_are_no_names_are_read_by_every_parser():
+    fields = (
+        FieldSpec(name="a", type="string", source="a key"),
+        FieldSpec(name="b", type="long", source="ключ.class.self"),
+    )
+    value = '{"a key":"x","ключ":{"class":{"self":3}}}'.encode()
+    for beside in (b"{}", b"junk"):
+        assert decoder(fields).decode(batch([beside, value])).rows.to_pylist()[-1]["b"] == 3
+
+
+def test_after_a_batch_with_bad_records_the_next_one_is_not_tried_as_a_whole():
+    one, good = decoder(), b'{"s":"a"}'
+    assert one.decode(batch([good])).joined
+    assert not one.decode(batch([good, b"junk"])).joined
+    assert not one.decode(batch([good])).joined, "the one before had a bad record"
+    assert one.decode(batch([good])).joined, "the one before had none"
 
 
 def test_the_joined_parse_is_used_for_plain_messages_and_not_where_it_could_differ():
@@ -354,14 +383,6 @@ mutated = st.one_of(
 )
 
 
-@pytest.fixture(scope="module", params=[1, 2, 1_024])
-def block(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Blocks as small as the generated lists, so that their boundaries are tested too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tarn.core.decode.BLOCK_RECORDS", request.param)
-        yield request.param
-
-
 @settings(max_examples=150, deadline=None)
 @given(records=st.lists(mutated, max_size=6))
 @example(records=[b'{"s":"}', b'{"s":"x"}'])
@@ -370,9 +391,14 @@ def block(request: pytest.FixtureRequest) -> Iterator[int]:
 @example(records=[b'{"s":"a","s":"b"}', b'{"s":"c"}'])
 @example(records=[b'{"zz":1,"zz":2,"s":"a"}'])
 @example(records=[b'{"s":"a","d":1e400}'])
-def test_a_batch_decodes_like_its_records_alone(block, records):
-    """Neighbouring records never affect a record's result, whatever the block size."""
-    whole = decoder().decode(batch(records))
+def test_a_batch_decodes_like_its_records_alone(records):
+    """Neighbouring records never affect a record's result, and neither does the batch before."""
+    one = decoder()
+    whole = one.decode(batch(records))
+    again = one.decode(batch(records))
+    assert again.bad == whole.bad
+    for a, b in zip(whole.rows.to_pylist(), again.rows.to_pylist(), strict=True):
+        assert same(a, b), (records, a, b)
     assert whole.rows.num_rows + len(whole.bad) == len(records)
     rows = iter(whole.rows.to_pylist())
     for i, record in enumerate(records):
@@ -385,6 +411,25 @@ def test_a_batch_decodes_like_its_records_alone(block, records):
         expected["_tarn"] = found["_tarn"] | {"time": expected["_tarn"]["time"]}
         found["_tarn"]["time"] = expected["_tarn"]["time"]
         assert same(expected, found), (record, expected, found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(record=mutated.filter(lambda record: record is not None))
+@example(record=b'{"s":"a","zz":"\xff"}')
+@example(record=b'{"s":"a","\xff":1}')
+@example(record=b'{"s":"a","zz":1e400}')
+@example(record=b'{"s":"a","i":1.0}')
+@example(record=b'{"s":"a","l":9007199254740992.0}')
+@example(record=b'{"s":"a","outer":{"inner":null}}')
+@example(record=b'{"s":"a","outer":{"inner":{"x":1}},"outer":{"inner":{}}}')
+def test_the_quick_parser_takes_nothing_that_the_slow_one_refuses_or_reads_otherwise(record):
+    one = decoder()
+    quick, kept, reasons = one._parse_typed([record])
+    slow, also_kept, why = one._parse_each([record])
+    assert (kept, reasons) == (also_kept, why)
+    for a, b in zip(quick, slow, strict=True):
+        assert a.type == b.type
+        assert same(dict(enumerate(a.to_pylist())), dict(enumerate(b.to_pylist())))
 
 
 @settings(max_examples=200, deadline=None)
