@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tarn.core.history import Retention
@@ -12,6 +13,11 @@ from tarn.core.table_catalog import TableCatalog
 from tarn.core.table_files import TableFormat
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import StatusRegistry
+
+
+def one_thread() -> Executor:
+    """An executor of one thread; leaving its with statement waits for what it runs."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
 
 
 class StoppedError(Exception):
@@ -56,6 +62,7 @@ class IngestContext:
         stopping: whether the process was asked to stop.
         limits: intervals of the loop.
         retention: default snapshot retention.
+        executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
     """
 
     sources: TopicClient
@@ -68,3 +75,4 @@ class IngestContext:
     stopping: Callable[[], bool] = lambda: False
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
+    executor: Callable[[], Executor] = one_thread

@@ -1,12 +1,14 @@
-"""One ingestor: plan, read, decode, write, commit, repeat. Single-threaded; its only state is the table's.
+"""One ingestor: plan, read, decode, write, commit, repeat. Its only state is the table's.
 
-After any failure the next plan starts from the table: an uncommitted batch is read again from the log, a
-committed one is found in the table's offset map.
+While the executor decodes, writes and commits a batch, the next one is read. At most one commit is under way,
+and nothing else looks at the table meanwhile. After any failure the next plan starts from the table: an
+uncommitted batch is read again from the log, a committed one is found in the table's offset map.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -147,23 +149,37 @@ class Ingestor:
         """
         plan = self._plan()
         self._reporter.tell(State.RUNNING)
+        # Left by any way out only when no commit is under way.
+        with self._context.executor() as executor:
+            self._ingest(plan, executor, until)
+
+    def _ingest(self, plan: Plan, executor: Executor, until: Callable[[], bool]) -> None:
+        """Read batches and commit them in order; see `cycle`."""
         limits = self._context.limits
         builder = self._new_builder()
         now = self._context.clock()
         committed_s = looked_s = group_commit_s = now
         uncommitted: dict[int, int] = {}
+        commit: Future[CommittedBatch | NeedsReplan] | None = None
         while not until():
             now = self._context.clock()
             self._context.registry.update(self.name, beat_s=now)
             wait_s = builder.wait_s(now)
             idle = wait_s is None and builder.ranges() and now - committed_s >= limits.watermark_s
-            if wait_s == 0.0 or idle:
-                result = self._commit(builder.cut(), plan)
+            due = wait_s == 0.0 or idle
+            if commit is not None and (due or commit.done()):
+                result = commit.result()
                 if isinstance(result, NeedsReplan):
                     return
+                commit = None
                 plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
                 committed_s = self._context.clock()
                 uncommitted.update(result.after)
+                continue
+            if due:
+                # Topic ids are never reused: an unchanged id means that all records came from this topic.
+                require_same_source(plan.identity, plan.source.identity())
+                commit = executor.submit(self._commit, builder.cut(), plan)
                 builder = self._new_builder()
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
@@ -171,11 +187,15 @@ class Ingestor:
                 uncommitted, group_commit_s = {}, now
             if now - looked_s >= limits.check_interval_s:
                 looked_s = now
-                if not self._measure(plan.source) or (wait_s is None and not self._look(plan)):
+                idle_table = wait_s is None and commit is None
+                if not self._measure(plan.source) or (idle_table and not self._look(plan)):
                     return
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
             for polled in plan.source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
                 builder.add(polled, now_s=self._context.clock())
+        if commit is not None:
+            result = commit.result()
+            uncommitted.update(result.after if isinstance(result, CommittedBatch) else {})
         if uncommitted:
             plan.source.commit_group_offsets(uncommitted)
 
@@ -235,16 +255,10 @@ class Ingestor:
             self._measured = True
 
     def _commit(self, batch: RawBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
-        """Write and commit one batch.
-
-        Raises:
-            SourceChangedError: the topic was recreated while it was read.
-        """
+        """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
         writer = self._current_writer()
         written = self._write(batch, writer)
-        # Topic ids are never reused: an unchanged id means that all records came from this topic.
-        require_same_source(plan.identity, plan.source.identity())
         change = BatchCommit(
             commit_id=self._context.new_id(),
             table_uuid=plan.state.uuid,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tarn.ingest.context import IngestContext, Limits, StoppedError
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import uuid7
+from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import MemoryTopicClient, Topic
 
 
@@ -52,6 +54,7 @@ class Lake:
     Attributes:
         catalog: catalog of the ingestors; a test may put a `FaultyCatalog` in front of the real one.
         stop: whether ingestors end at their next wait.
+        commits_now: whether a commit that is under way runs at this look of its ingestor.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Lake:
         self.clock = Clock()
         self.registry = StatusRegistry()
         self.stop = False
+        self.commits_now: Callable[[], bool] = lambda: True
         self.numbers = random.Random(7)
 
     def context(
@@ -103,6 +107,7 @@ class Lake:
                 check_interval_s=0.5, watermark_s=5.0, group_commit_interval_s=0.1, stopped_retry_s=1.0
             ),
             retention=self.retention,
+            executor=lambda: SteppedExecutor(self.commits_now),
         )
 
     def new_id(self) -> str:

@@ -52,16 +52,19 @@ class MemoryTopicClient:
         topics: topics by name.
         group_offsets: partition to committed group offset, of all topics.
         on_poll: called before each poll.
+        readers: every reader that was opened, in order.
     """
 
     def __init__(self, *topics: Topic) -> None:
         self.topics = {t.name: t for t in topics}
         self.group_offsets: dict[int, int] = {}
         self.on_poll: Callable[[], None] = lambda: None
+        self.readers: list[MemoryTopicReader] = []
 
     def open(self, topic: str, *, stream: str) -> MemoryTopicReader:
         """See `TopicClient.open`."""
-        return MemoryTopicReader(self, topic)
+        self.readers.append(MemoryTopicReader(self, topic))
+        return self.readers[-1]
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See `TopicClient.create`."""
@@ -69,12 +72,16 @@ class MemoryTopicClient:
 
 
 class MemoryTopicReader:
-    """A `TopicReader` over a topic in memory; it returns at most half of `records_max` per partition."""
+    """A `TopicReader` over a topic in memory; it returns at most half of `records_max` per partition.
+
+    Attributes:
+        positions: next offset of each partition.
+    """
 
     def __init__(self, client: MemoryTopicClient, topic: str) -> None:
         self._client = client
         self._name = topic
-        self._positions: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
 
     @property
     def _topic(self) -> Topic:
@@ -93,13 +100,13 @@ class MemoryTopicReader:
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.seek`."""
-        self._positions = dict(positions)
+        self.positions = dict(positions)
 
     def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
         """See `TopicReader.poll`."""
         self._client.on_poll()
         found = []
-        for p, start in self._positions.items():
+        for p, start in self.positions.items():
             log = self._topic.logs[p]
             if start < self._topic.starts[p] or start > len(log):
                 raise OffsetGapError(f"no offset {start} in partition {p}")
@@ -122,7 +129,7 @@ class MemoryTopicReader:
                         end=end,
                     )
                 )
-                self._positions[p] = end
+                self.positions[p] = end
         return found
 
     def commit_group_offsets(self, positions: Mapping[int, int]) -> None:
