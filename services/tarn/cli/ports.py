@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
 from tarn.core.offsets import OffsetMap
@@ -16,6 +17,13 @@ Bounds = Mapping[int, tuple[int, int]]
 
 Tell = Callable[[str], None]
 """Called with progress messages for people."""
+
+
+class Offsets(StrEnum):
+    """What a rollback does with the offsets of a table's streams."""
+
+    REWIND = "rewind"
+    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

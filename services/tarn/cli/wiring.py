@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import import_module
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tarn.adapters.spark_remote import with_token
@@ -20,7 +21,11 @@ from tarn.cli.status import Container, Look, Sources
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
+if TYPE_CHECKING:
+    from tarn.cli.rollback import RollbackPorts
+
 LOOK_S = 4.0
+LOG_S = 20.0
 ENGINES = ("trino", "spark", "duckdb")
 NOT_IN_SMALL = frozenset({"trino", "spark"})
 
@@ -181,6 +186,28 @@ def sources(settings: Settings) -> Sources:
         ingest=lambda: get_json(f"{_base(settings.ingest_uri)}/status", service="ingest", timeout_s=LOOK_S),
         sizes=Measured(store).sizes,
         containers=containers(settings.containers),
+    )
+
+
+def rollback_ports(settings: Settings) -> RollbackPorts:
+    """Return what a rollback works with, as the command line's own principal."""
+    from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.files import FileIO
+    from tarn.adapters.store import S3Store
+    from tarn.cli.clients.kafka_offsets import KafkaOffsets
+    from tarn.cli.rollback import RollbackPorts
+    from tarn.ingest.wiring import new_snapshot_id, uuid7
+
+    credential = settings.secret(CREDENTIAL_FILE)
+    log = KafkaOffsets(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOG_S)
+    return RollbackPorts(
+        catalog=RestCatalog(
+            settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential
+        ),
+        objects=FileIO(S3Store(**settings.store_access()), bucket=settings.bucket),
+        bounds=log.bounds,
+        new_key=uuid7,
+        new_snapshot_id=new_snapshot_id,
     )
 
 

@@ -1,0 +1,318 @@
+"""`tarn rollback`: take a table back to one of its snapshots, with or without the offsets of its streams.
+
+`rewind` takes each stream's offset map back together with the rows: ingestion reads the log again from there.
+`keep` leaves the maps where they are: a snapshot with the former rows and the newest maps follows the target,
+so ingestion goes on, and what was rolled back stays away. Both are one commit (ingestion.md, section 1).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tarn.adapters.files import FileIO
+from tarn.cli.ports import Bounds, Clock, Offsets
+from tarn.core import dead_letter
+from tarn.core.errors import (
+    ConflictError,
+    CorruptStateError,
+    InvalidError,
+    OffsetGapError,
+    OutcomeUnknownError,
+)
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
+from tarn.core.outcome import Unknown
+from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
+from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState
+from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named
+
+TAG_BEFORE = "before-rollback-"
+TAG_AGE_MS_MAX = 7 * 24 * 3_600 * 1_000
+ATTEMPTS_MAX = 20
+RESENDS_MAX = 5
+PAUSE_S = 0.2
+REFS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPorts:
+    """What a rollback works with.
+
+    Attributes:
+        catalog: catalog of the table.
+        objects: the table's files.
+        bounds: bounds of every topic; asked only if a stream goes back.
+        new_key: generates an idempotency key, a UUIDv7.
+        new_snapshot_id: generates a positive 63-bit integer.
+        now_ms: wall-clock time in milliseconds since the epoch.
+        clock: waits between attempts.
+    """
+
+    catalog: TableCatalog
+    objects: FileIO
+    bounds: Callable[[], Mapping[str, Bounds]]
+    new_key: Callable[[], str]
+    new_snapshot_id: Callable[[], int]
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    clock: Clock = field(default_factory=Clock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """A rollback that was committed.
+
+    Attributes:
+        table: qualified name of the table.
+        before: id of the current snapshot before it.
+        target: id of the snapshot that the rows are of.
+        tag: tag on the snapshot before it, which a second rollback can go to.
+        rows: number of rows before and after it; None where a summary does not say.
+        streams: stream to its offset map before and after it; None where it has none.
+    """
+
+    table: str
+    before: int
+    target: int
+    tag: str
+    rows: tuple[int | None, int | None]
+    streams: Mapping[str, tuple[OffsetMap | None, OffsetMap | None]]
+
+
+def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets | None) -> RolledBack:
+    """Roll a table back in one commit; other writers go on meanwhile.
+
+    Args:
+        ports: what it works with.
+        table: the table.
+        ref: snapshot id, tag or branch.
+        offsets: what happens to the offsets; only a table without streams needs none.
+
+    Raises:
+        InvalidError: no such snapshot, nothing to do, or `offsets` is missing.
+        OffsetGapError: the log no longer holds what would be read again.
+        CorruptStateError: the offsets at the target are not known.
+        ConflictError: other writers committed first each time.
+        OutcomeUnknownError: the catalog did not answer; the rollback may have happened.
+    """
+    sent: list[Json] = []
+    for _ in range(ATTEMPTS_MAX):
+        state = ports.catalog.load(table)
+        done = next((p for p in sent if p["tag"] in state.refs), None)
+        if done is not None:
+            return _result(table, done)
+        target = resolve(state, ref, table)
+        plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
+        request = _request(ports, table, state, target, offsets)
+        sent.append(plan)
+        outcome = _send(ports, table, request)
+        if isinstance(outcome, CommitDone):
+            return _result(table, plan | {"after": outcome.state})
+        if isinstance(outcome, Unknown):
+            raise OutcomeUnknownError(
+                f"the catalog did not answer the rollback of {table} ({outcome.reason}): it may have "
+                f"happened; if the table has no tag {plan['tag']}, run the same command again",
+                table=str(table),
+            )
+        ports.clock.wait(PAUSE_S)
+    raise ConflictError(
+        f"{table} was not rolled back: others committed first {ATTEMPTS_MAX} times; stop what writes to it, "
+        "and run the same command again",
+        table=str(table),
+    )
+
+
+def _send(ports: RollbackPorts, table: TableName, request: CommitRequest) -> CommitOutcome:
+    """Send a commit; without an answer the same one again, which the catalog applies once."""
+    key = ports.new_key()
+    outcome = ports.catalog.commit(table, request, key=key)
+    for _ in range(RESENDS_MAX):
+        if not isinstance(outcome, Unknown):
+            break
+        ports.clock.wait(PAUSE_S)
+        outcome = ports.catalog.commit(table, request, key=key)
+    return outcome
+
+
+def resolve(state: TableState, ref: str, table: TableName) -> int:
+    """Id of the snapshot that a reference names.
+
+    Raises:
+        InvalidError: no snapshot of the table has this id or name, or it is the current one.
+    """
+    named = state.refs.get(ref)
+    known = {int(s["snapshot-id"]) for s in state.metadata.get("snapshots") or []}
+    found = int(named["snapshot-id"]) if named is not None else int(ref) if ref.isdecimal() else None
+    if found is None or found not in known:
+        newest = [str(s["snapshot-id"]) for s in state.ancestors()][1 : REFS_SHOWN + 1]
+        names = sorted(name for name in state.refs if name != MAIN)[:REFS_SHOWN]
+        raise InvalidError(
+            f"{table} has no snapshot, tag or branch {ref!r}; its newest older snapshots are "
+            f"{', '.join(newest) or 'none'}, its tags and branches {', '.join(names) or 'none'}",
+            table=str(table),
+            ref=ref,
+        )
+    if found == state.head_id:
+        raise InvalidError(f"{table} is at snapshot {found} already", table=str(table))
+    return found
+
+
+def at(state: TableState, snapshot_id: int) -> TableState:
+    """The table as if this were its current snapshot."""
+    refs = {**state.refs, MAIN: {"snapshot-id": snapshot_id, "type": "branch"}}
+    return TableState({**state.metadata, "refs": refs, "current-snapshot-id": snapshot_id})
+
+
+def _request(
+    ports: RollbackPorts, table: TableName, state: TableState, target: int, offsets: Offsets | None
+) -> CommitRequest:
+    streams = sorted(streams_named(state))
+    if streams and offsets is None:
+        raise InvalidError(
+            f"{table} holds offsets of {', '.join(streams)}: say --offsets rewind (what is rolled back is "
+            "read again from Kafka) or --offsets keep (it stays away, reading goes on where it is)",
+            table=str(table),
+        )
+    if offsets is Offsets.KEEP and streams:
+        return _keeping(ports, state, target, streams)
+    return _rewinding(ports, table, state, target, streams)
+
+
+def _rewinding(
+    ports: RollbackPorts, table: TableName, state: TableState, target: int, streams: list[str]
+) -> CommitRequest:
+    """The commit that makes the target current again, with the offsets that its history holds."""
+    then = at(state, target)
+    maps = {stream: offsets_in(then, stream) for stream in streams}
+    _require_log(ports, table, maps, now={stream: offsets_in(state, stream) for stream in streams})
+    updates = _updates(state, target)
+    for stream in streams:
+        tag, key = TAG_PREFIX + stream, SUMMARY_PREFIX + stream
+        held = next((s for s in then.ancestors() if key in (s.get("summary") or {})), None)
+        if held is not None:
+            updates.append(_set(tag, "tag", int(held["snapshot-id"])))
+        elif maps[stream] is None and tag in state.refs:
+            # The stream began after the target: it starts anew.
+            updates.append({"action": "remove-snapshot-ref", "ref-name": tag})
+    return CommitRequest(requirements=_requirements(state), updates=updates, snapshot_id=target)
+
+
+def _require_log(
+    ports: RollbackPorts,
+    table: TableName,
+    maps: Mapping[str, OffsetMap | None],
+    *,
+    now: Mapping[str, OffsetMap | None],
+) -> None:
+    """Require that the log holds what would be read again.
+
+    A stream that began after the target is read from the first offset of its topic, which must still be 0:
+    nothing says where it began.
+
+    Raises:
+        OffsetGapError: it does not.
+    """
+    topics: Mapping[str, Bounds] | None = None
+    for stream, held in maps.items():
+        found = held or now[stream]
+        if found is None:
+            continue
+        topics = ports.bounds() if topics is None else topics
+        topic = topics.get(found.source.topic, {})
+        for partition, known in found.next.items():
+            offset = known if held is not None else 0
+            start, end = topic.get(partition, (0, -1))
+            if not start <= offset <= end:
+                holds = f"holds [{start}, {end})" if end >= 0 else "does not have that partition"
+                raise OffsetGapError(
+                    f"{table} cannot go back with its offsets: stream {stream} would read partition "
+                    f"{partition} of topic {found.source.topic} from {offset}, and the log {holds}. Choose a "
+                    "newer snapshot, or --offsets keep",
+                    table=str(table),
+                    partition=partition,
+                    offset=offset,
+                )
+
+
+def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list[str]) -> CommitRequest:
+    """The commit that adds a snapshot after the target, with its files and the newest offset maps."""
+    base, snapshot_id = state.snapshot(target), ports.new_snapshot_id()
+    if "manifest-list" not in base:
+        raise CorruptStateError(
+            f"snapshot {target} has no manifest list (format version 1); rewind the offsets instead"
+        )
+    # A file of its own: engines that expire the target delete its list without asking who else names it.
+    manifest_list = f"{state.root}/metadata/snap-{snapshot_id}-0-{uuid.uuid4()}.avro"
+    ports.objects.write_new(manifest_list, ports.objects.read(str(base["manifest-list"])))
+    summary = {
+        "operation": "replace",
+        **{k: v for k, v in (base.get("summary") or {}).items() if k.startswith("total-")},
+        COMMIT_ID_KEY: str(uuid.uuid4()),
+    }
+    for stream in streams:
+        found = offsets_in(state, stream)
+        if found is not None:
+            summary[SUMMARY_PREFIX + stream] = found.to_json()
+            waiting = pending_in(state, stream)
+            if waiting:
+                summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(waiting)
+    snapshot: Json = {
+        "snapshot-id": snapshot_id,
+        "parent-snapshot-id": target,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": max(ports.now_ms(), int(state.metadata.get("last-updated-ms") or 0)),
+        "manifest-list": manifest_list,
+        "summary": summary,
+        "schema-id": state.metadata["current-schema-id"],
+    }
+    if state.format_version >= 3:
+        snapshot |= {"first-row-id": int(state.metadata.get("next-row-id") or 0), "added-rows": 0}
+    updates = [{"action": "add-snapshot", "snapshot": snapshot}, *_updates(state, snapshot_id)]
+    updates += [
+        _set(TAG_PREFIX + stream, "tag", snapshot_id)
+        for stream in streams
+        if SUMMARY_PREFIX + stream in summary
+    ]
+    return CommitRequest(requirements=_requirements(state), updates=updates, snapshot_id=snapshot_id)
+
+
+def _updates(state: TableState, snapshot_id: int) -> list[Json]:
+    """Make a snapshot current, and tag the one before."""
+    return [
+        {
+            **_set(f"{TAG_BEFORE}{state.head_id}", "tag", state.head_id or 0),
+            "max-ref-age-ms": TAG_AGE_MS_MAX,
+        },
+        _set(MAIN, "branch", snapshot_id),
+    ]
+
+
+def _set(name: str, kind: str, snapshot_id: int) -> Json:
+    return {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id}
+
+
+def _requirements(state: TableState) -> list[Json]:
+    return [
+        {"type": "assert-table-uuid", "uuid": state.uuid},
+        {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": state.head_id},
+        {"type": "assert-current-schema-id", "current-schema-id": state.metadata["current-schema-id"]},
+    ]
+
+
+def _result(table: TableName, plan: Json) -> RolledBack:
+    state: TableState = plan["state"]
+    after: TableState = plan.get("after") or at(state, plan["target"])
+    return RolledBack(
+        table=str(table),
+        before=state.head_id or 0,
+        target=plan["target"],
+        tag=plan["tag"],
+        rows=(_rows(state), _rows(after)),
+        streams={s: (offsets_in(state, s), offsets_in(after, s)) for s in sorted(streams_named(state))},
+    )
+
+
+def _rows(state: TableState) -> int | None:
+    text = ((state.head or {}).get("summary") or {}).get("total-records", "")
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,369 @@
+"""Rollbacks of an ingested table: rows and offsets go together, or offsets stay and rows stay away."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
+from tarn.cli.ports import Clock, Offsets
+from tarn.cli.rollback import ATTEMPTS_MAX, RollbackPorts, RolledBack, roll_back
+from tarn.cli.tables import rollback_data, rollback_lines, table_name
+from tarn.core.errors import (
+    ConflictError,
+    CorruptStateError,
+    InvalidError,
+    OffsetGapError,
+    OutcomeUnknownError,
+)
+from tarn.core.outcome import Conflict, Unknown
+from tarn.core.table_catalog import CommitOutcome, TableName
+from tarn.core.table_state import CommitRequest
+from tarn.ingest.wiring import uuid7
+from tarn.keeper.fsck import fsck
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import BUCKET, TABLE, Lake, order, spec
+
+NAME = TableName(("bronze",), "orders")
+FIRST, SECOND = 20, 30
+
+
+class World:
+    """A lake of two commits: FIRST rows, then up to SECOND; the snapshot after the first is `middle`."""
+
+    def __init__(self, format_version: int = 2) -> None:
+        self.topic = Topic("orders", 1)
+        self.lake = Lake(self.topic)
+        self.spec = spec(format_version=format_version)
+        self.send(FIRST)
+        self.middle = self.lake.table().head_id
+        self.send(SECOND - FIRST)
+        self.log_start = 0
+        numbers = itertools.count(1)
+        self.ports = RollbackPorts(
+            catalog=self.lake.catalog,
+            objects=self.lake.objects,
+            bounds=lambda: {"orders": {0: (self.log_start, len(self.topic.logs[0]))}},
+            new_key=uuid7,
+            new_snapshot_id=lambda: 10**15 + next(numbers),
+            clock=Clock(wait=lambda _: None),
+        )
+
+    def send(self, number: int) -> None:
+        """Send orders and ingest them."""
+        first = len(self.topic.logs[0])
+        self.topic.send(0, *(order(n) for n in range(first, first + number)))
+        self.ingest()
+
+    def ingest(self) -> None:
+        self.lake.work(self.lake.ingestor(self.spec), turns=60)
+
+    def roll_back(self, ref: str, offsets: Offsets | None) -> RolledBack:
+        return roll_back(self.ports, NAME, ref, offsets)
+
+    def found(self) -> list[int]:
+        return [offset for _, offset in self.lake.offsets()]
+
+    def is_whole(self) -> None:
+        report = fsck(
+            PlainBulk(self.lake.store),
+            manifest_audit,
+            bucket=BUCKET,
+            tell=lambda _: None,
+            sleep=lambda _: None,
+        )
+        assert report.damage == []
+
+
+@pytest.fixture(params=[2, 3])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
+def test_rewound_the_rows_go_and_are_read_again_once(world: World) -> None:
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    assert world.found() == list(range(FIRST))
+    assert done.rows == (SECOND, FIRST)
+    assert {s: (b.next, a.next) for s, (b, a) in done.streams.items()} == {
+        "orders": ({0: SECOND}, {0: FIRST})
+    }
+    world.is_whole()
+    world.ingest()
+    assert world.found() == list(range(SECOND))
+    world.lake.history_is_a_chain()
+    world.is_whole()
+
+
+def test_kept_the_rows_stay_away_and_reading_goes_on(world: World) -> None:
+    done = world.roll_back(str(world.middle), Offsets.KEEP)
+    assert world.found() == list(range(FIRST))
+    assert {s: (b, b == a) for s, (b, a) in done.streams.items()}["orders"][1]
+    world.is_whole()
+    world.send(5)
+    assert world.found() == [*range(FIRST), *range(SECOND, SECOND + 5)]
+    world.lake.history_is_a_chain()
+    world.is_whole()
+
+
+def test_the_list_of_a_kept_snapshot_is_a_file_of_its_own(world: World) -> None:
+    """Spark deletes the manifest list of a snapshot that it expires, whoever else names it."""
+    world.roll_back(str(world.middle), Offsets.KEEP)
+    lists = [s["manifest-list"] for s in world.lake.table().metadata["snapshots"]]
+    assert len(lists) == len(set(lists))
+
+
+@pytest.mark.parametrize("offsets", Offsets)
+def test_a_rollback_can_be_rolled_back_by_its_tag(world: World, offsets: Offsets) -> None:
+    before = world.lake.table().head_id
+    done = world.roll_back(str(world.middle), offsets)
+    world.send(5)
+    again = world.roll_back(done.tag, Offsets.REWIND)
+    assert again.target == before
+    world.ingest()
+    assert world.found() == list(range(SECOND + 5))
+    world.is_whole()
+
+
+def test_an_ingestor_that_runs_meanwhile_loses_and_doubles_nothing(world: World) -> None:
+    ingestor, left = world.lake.ingestor(world.spec), [120]
+
+    def until() -> bool:
+        left[0] -= 1
+        if left[0] == 90:
+            world.roll_back(str(world.middle), Offsets.REWIND)
+        if left[0] % 10 == 0:
+            world.topic.send(0, order(left[0]))
+        return left[0] < 0
+
+    while left[0] > 0:
+        ingestor.cycle(until)
+    world.ingest()
+    assert world.found() == list(range(len(world.topic.logs[0])))
+
+
+def test_a_name_leads_to_a_snapshot(world: World) -> None:
+    with pytest.raises(InvalidError, match=f"is at snapshot {world.lake.table().head_id} already"):
+        world.roll_back("tarn-offsets-orders", Offsets.REWIND)
+
+
+@pytest.mark.parametrize("ref", ["nightly", "12", "main2", "-1"])
+def test_a_name_that_leads_nowhere_is_told_with_those_that_do(world: World, ref: str) -> None:
+    before = world.lake.table().metadata
+    with pytest.raises(
+        InvalidError, match=rf"no snapshot, tag or branch '{ref}'.*{world.middle}.*tarn-offsets-orders"
+    ):
+        world.roll_back(ref, Offsets.REWIND)
+    assert world.lake.table().metadata == before
+
+
+def test_what_happens_to_the_offsets_must_be_said(world: World) -> None:
+    with pytest.raises(InvalidError, match="holds offsets of orders: say --offsets rewind"):
+        world.roll_back(str(world.middle), None)
+
+
+def test_a_log_that_lacks_the_rows_refuses_to_rewind_and_changes_nothing(world: World) -> None:
+    world.log_start = FIRST + 1
+    before = world.lake.table().metadata
+    with pytest.raises(
+        OffsetGapError, match=rf"would read partition 0 of topic orders from {FIRST}, and the log holds"
+    ):
+        world.roll_back(str(world.middle), Offsets.REWIND)
+    assert world.lake.table().metadata == before
+    world.roll_back(str(world.middle), Offsets.KEEP)
+    assert world.found() == list(range(FIRST))
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_before_the_streams_first_commit_it_begins_anew_if_the_log_reaches_back(start: int) -> None:
+    world = World()
+    oldest = world.lake.table().metadata["snapshots"][0]
+    assert "tarn.offsets.orders" in oldest["summary"], "the first snapshot is a batch"
+    # A snapshot without a map, older than the stream: a foreign append to a table made by hand.
+    state = world.lake.table()
+    made = {
+        **oldest,
+        "snapshot-id": 77,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": oldest["timestamp-ms"],
+    }
+    made["summary"] = {k: v for k, v in oldest["summary"].items() if not k.startswith("tarn.")}
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME),
+        [],
+        [
+            {
+                "action": "add-snapshot",
+                "snapshot": {k: v for k, v in made.items() if k != "parent-snapshot-id"},
+            },
+            {"action": "set-snapshot-ref", "ref-name": "bare", "type": "branch", "snapshot-id": 77},
+        ],
+    )
+    world.log_start = start
+    if start:
+        with pytest.raises(OffsetGapError, match="from 0, and the log holds"):
+            world.roll_back("bare", Offsets.REWIND)
+        return
+    done = world.roll_back("bare", Offsets.REWIND)
+    assert done.streams["orders"][1] is None
+    assert "tarn-offsets-orders" not in world.lake.table().refs
+
+
+def test_offsets_that_expiry_removed_are_not_guessed(world: World) -> None:
+    state = world.lake.table()
+    middle = state.snapshot(world.middle)
+    bare = {
+        **middle,
+        "snapshot-id": 78,
+        "parent-snapshot-id": 4711,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": state.head["timestamp-ms"],
+        "summary": {k: v for k, v in middle["summary"].items() if not k.startswith("tarn.")},
+    }
+    if state.format_version >= 3:
+        bare |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME),
+        [],
+        [
+            {"action": "add-snapshot", "snapshot": bare},
+            {"action": "set-snapshot-ref", "ref-name": "cut", "type": "branch", "snapshot-id": 78},
+            {"action": "remove-snapshot-ref", "ref-name": "tarn-offsets-orders"},
+        ],
+    )
+    with pytest.raises(CorruptStateError, match="expiry"):
+        world.roll_back("cut", Offsets.REWIND)
+    world.roll_back("cut", Offsets.KEEP)
+    world.send(3)
+    assert world.found()[-3:] == list(range(SECOND, SECOND + 3))
+
+
+def test_dead_letters_that_wait_are_not_forgotten_by_a_kept_rollback() -> None:
+    world = World()
+    world.topic.send(0, b"junk")
+    # The process ends after the commit that names the dead letters, before they are registered.
+    killed = world.lake.ingestor(world.spec)
+    killed._dead_letters.register = lambda _state: 0  # type: ignore[method-assign]
+    world.lake.work(killed, turns=60)
+    pending = world.lake.table().head["summary"]["tarn.dead-letters.orders"]
+    world.roll_back(str(world.middle), Offsets.KEEP)
+    assert world.lake.table().head["summary"]["tarn.dead-letters.orders"] == pending
+    assert world.lake.rows("ops.dead_letters") == []
+    world.send(1)
+    assert [row["value"] for row in world.lake.rows("ops.dead_letters")] == [b"junk"]
+
+
+def test_a_table_without_streams_needs_no_word_about_offsets() -> None:
+    world = World()
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME),
+        [],
+        [
+            {"action": "remove-properties", "removals": ["tarn.offsets.orders.since"]},
+            {"action": "remove-snapshot-ref", "ref-name": "tarn-offsets-orders"},
+        ],
+    )
+    done = world.roll_back(str(world.middle), None)
+    assert done.streams == {}
+    assert len(world.lake.rows()) == FIRST
+
+
+def answering(
+    world: World, answers: Callable[[int, Callable[[], CommitOutcome]], CommitOutcome]
+) -> list[str]:
+    """Let the n-th commit be answered by the function; returns the keys that were sent."""
+    inner, keys = world.ports.catalog, list[str]()
+
+    class Catalog:
+        def load(self, table: TableName) -> Any:
+            return inner.load(table)
+
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            keys.append(key)
+            return answers(len(keys), lambda: inner.commit(table, request, key=key))
+
+    world.ports = replace(world.ports, catalog=Catalog())
+    return keys
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_key(world: World) -> None:
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        done = send()
+        return Unknown(reason="504") if number < 3 else done
+
+    keys = answering(world, answer)
+    assert world.roll_back(str(world.middle), Offsets.KEEP).target == world.middle
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert world.found() == list(range(FIRST))
+
+
+def test_a_conflict_that_is_a_lie_is_found_by_the_tag(world: World) -> None:
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        send()
+        return Conflict(reason="409 after a resend")
+
+    keys = answering(world, answer)
+    done = world.roll_back(str(world.middle), Offsets.KEEP)
+    assert (len(keys), done.rows) == (1, (SECOND, FIRST))
+
+
+def test_another_commit_in_between_is_rolled_back_too(world: World) -> None:
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        if number == 1:
+            world.send(4)
+        return send()
+
+    answering(world, answer)
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    assert done.rows == (SECOND + 4, FIRST)
+    world.ingest()
+    assert world.found() == list(range(SECOND + 4))
+
+
+def test_no_answer_at_all_is_no_yes(world: World) -> None:
+    keys = answering(world, lambda number, send: Unknown(reason="the store is away"))
+    with pytest.raises(
+        OutcomeUnknownError, match=r"may have happened; if the table has no tag before-rollback-\d+"
+    ):
+        world.roll_back(str(world.middle), Offsets.REWIND)
+    assert len(set(keys)) == 1
+
+
+def test_it_gives_up_where_others_always_win(world: World) -> None:
+    keys = answering(world, lambda number, send: Conflict(reason="409"))
+    with pytest.raises(ConflictError, match="others committed first"):
+        world.roll_back(str(world.middle), Offsets.REWIND)
+    assert len(keys) == ATTEMPTS_MAX
+
+
+def test_people_and_programs_read_what_was_done() -> None:
+    world = World()
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    assert rollback_data(done) == {
+        "table": TABLE,
+        "before": done.before,
+        "target": world.middle,
+        "tag": f"before-rollback-{done.before}",
+        "rows": {"before": SECOND, "after": FIRST},
+        "streams": {"orders": {"before": {"0": SECOND}, "after": {"0": FIRST}}},
+    }
+    assert rollback_lines(done) == [
+        f"bronze.orders has the rows of snapshot {world.middle}: 20 (before: 30).",
+        "stream orders: reads again from 20 in partition 0 (it was at 30 in partition 0).",
+        f"Tag before-rollback-{done.before} keeps the former rows for a week. To go back: scripts/tarn "
+        f"rollback bronze.orders --to before-rollback-{done.before} --offsets rewind",
+    ]
+    other = World()
+    kept = rollback_lines(other.roll_back(str(other.middle), Offsets.KEEP))
+    assert kept[1] == "stream orders: goes on at 30 in partition 0; what was rolled back stays away."
+
+
+@pytest.mark.parametrize("text", ["orders", "", "a..b", ".a", "a.", "a b.c"])
+def test_a_name_without_a_namespace_is_refused(text: str) -> None:
+    with pytest.raises(InvalidError, match="names no table"):
+        table_name(text)
