@@ -173,3 +173,29 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     assert answer["err"].startswith("tarn: ")
     assert named in answer["err"]
     assert "Traceback" not in answer["err"]
+
+
+def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stack) -> None:
+    canary = "ops.canary"
+    for _ in range(2):
+        assert stack.script("tarn", "canary", timeout_s=180).code == 0
+    await_well(stack)
+    newest = 'SELECT snapshot_id FROM ops."canary$snapshots" ORDER BY committed_at DESC'
+    before = stack.query(f"SELECT count(*), count(DISTINCT id) FROM {canary}")
+    current, former = (row[0] for row in stack.query(newest)[:2])
+    answer = stack.script("tarn", "rollback", canary, "--to", str(former), timeout_s=120)
+    assert answer.code == 2, "what happens to the offsets must be said"
+    assert "--offsets rewind" in answer.text
+    answer = stack.script(
+        *("tarn", "rollback", canary, "--to", str(former), "--offsets", "rewind", "--json"), timeout_s=120
+    )
+    assert answer.code == 0, answer.text
+    told = json.loads(next(raw for raw in answer.text.splitlines() if raw.startswith("{")))
+    assert (told["target"], told["before"]) == (former, current)
+    assert told["rows"]["after"] < told["rows"]["before"] == before[0][0]
+    eventually(
+        lambda: stack.query(f"SELECT count(*), count(DISTINCT id) FROM {canary}") == before,
+        timeout_s=WELL_S,
+        what="ingest has read again what was rolled back",
+    )
+    assert stack.script("tarn", "fsck", timeout_s=120).code == 0

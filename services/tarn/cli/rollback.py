@@ -193,7 +193,7 @@ def _rewinding(
         if held is not None:
             updates.append(_set(tag, "tag", int(held["snapshot-id"])))
         elif maps[stream] is None and tag in state.refs:
-            # The stream began after the target: it starts anew.
+            # The stream began after the target: it starts again from the first offset.
             updates.append({"action": "remove-snapshot-ref", "ref-name": tag})
     return CommitRequest(requirements=_requirements(state), updates=updates, snapshot_id=target)
 
