@@ -6,6 +6,7 @@ ever deleted here (invariants I3, I7).
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -121,6 +122,37 @@ def encode_rows(
         if part.num_rows:
             made.append(EncodedFile(file=file, data=data))
     return tuple(made)
+
+
+def merge_files(
+    objects: FileIO,
+    layout: WriteSchema,
+    root: str,
+    files: Sequence[WrittenFile],
+    *,
+    new_name: Callable[[], str],
+) -> tuple[EncodedFile, ...]:
+    """Encode the rows of data files of one partition as one file below `root`/data; nothing is written.
+
+    Args:
+        objects: file IO.
+        layout: write schema that the files were written with.
+        root: location of the table.
+        files: data files of one partition.
+        new_name: generates a unique file name without suffix.
+
+    Raises:
+        UnavailableError: the store does not respond, or lacks a file.
+        ValueError: the result does not have exactly the rows and the partition of the files.
+    """
+    read = [pq.ParquetFile(io.BytesIO(objects.read(file.path))).read(use_threads=False) for file in files]
+    rows = pa.concat_tables([_shape(part, layout.arrow) for part in read]).combine_chunks()
+    made = encode_rows(layout, root, rows, new_name=new_name)
+    wanted = (sum(file.records for file in files), {(file.spec_id, file.partition) for file in files})
+    found = (sum(one.file.records for one in made), {(one.file.spec_id, one.file.partition) for one in made})
+    if wanted != found or len(made) != 1:
+        raise ValueError(f"{len(files)} files of {wanted} were merged to {len(made)} of {found}")
+    return made
 
 
 def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:

@@ -47,7 +47,7 @@ from pyiceberg.types import DoubleType
 
 from tarn.adapters.files import FileIO
 from tarn.adapters.write_schema import WriteSchema
-from tarn.core.table_files import WrittenList
+from tarn.core.table_files import FilesNotLiveError, WrittenList
 from tarn.core.table_state import TableState, WrittenFile
 
 MERGE_COUNT = 16
@@ -96,9 +96,18 @@ class Manifests:
         return self._write(entries, layout.spec, layout.schema, root, snapshot_id, layout.format_version)
 
     def write_manifest_list(
-        self, state: TableState, added: ManifestFile | None, *, snapshot_id: int, schema: Schema
+        self,
+        state: TableState,
+        added: ManifestFile | None,
+        *,
+        snapshot_id: int,
+        schema: Schema,
+        removed: frozenset[str] = frozenset(),
     ) -> WrittenList:
         """Write the manifest list of a snapshot: the added manifest, then those of the base snapshot.
+
+        Manifests without live files are left out. Those that list a removed file are written again, with its
+        entry as DELETED.
 
         Unassigned sequence numbers and, in format version 3, first row ids are assigned here (specification,
         "Manifest Lists" and "First Row ID Assignment").
@@ -107,12 +116,18 @@ class Manifests:
             state: version of the table that the snapshot builds on.
             added: manifest to add, if any.
             snapshot_id: id of the new snapshot.
-            schema: schema of the table, used if manifests are merged.
+            schema: schema of the table, used if manifests are rewritten.
+            removed: locations of data files that the snapshot removes.
 
         Raises:
             UnavailableError: the store does not respond.
+            FilesNotLiveError: a file to remove is not live in the base.
         """
-        carried = self._merge(self._base(state), state, snapshot_id, schema)
+        live = [m for m in self._base(state) if (m.added_files_count or 0) + (m.existing_files_count or 0)]
+        if removed:
+            carried = self._without(removed, live, state, snapshot_id, schema)
+        else:
+            carried = self._merge(live, state, snapshot_id, schema)
         sequence = state.last_sequence + 1
         next_row_id = first_row_id = int(state.metadata.get("next-row-id") or 0)
         listed: list[ManifestFile] = []
@@ -190,6 +205,40 @@ class Manifests:
             merged.append(self._write(entries, spec, schema, state.root, snapshot_id, state.format_version))
         chosen = set(due)
         return merged + [m for n, m in enumerate(manifests) if n not in chosen]
+
+    def _without(
+        self,
+        removed: frozenset[str],
+        manifests: list[ManifestFile],
+        state: TableState,
+        snapshot_id: int,
+        schema: Schema,
+    ) -> list[ManifestFile]:
+        """The manifests without these files, which are looked for in the newest manifests first.
+
+        Raises:
+            FilesNotLiveError: one of them is in no manifest, or partition values would not survive.
+        """
+        spec = _spec(state, int(state.metadata["default-spec-id"]))
+        if not _readable(spec, schema):
+            raise FilesNotLiveError("manifests with partition values of type double are not rewritten")
+        left, found = set(removed), list(manifests)
+        for n, manifest in sorted(enumerate(manifests), key=lambda item: -(item[1].sequence_number or 0)):
+            if not left:
+                break
+            if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != spec.spec_id:
+                continue
+            entries = read_entries(self._objects.read(manifest.manifest_path), manifest, spec, schema)
+            gone = [entry for entry in entries if entry.data_file.file_path in left]
+            if not gone:
+                continue
+            for entry in gone:
+                entry.status, entry.snapshot_id = ManifestEntryStatus.DELETED, snapshot_id
+                left.discard(entry.data_file.file_path)
+            found[n] = self._write(entries, spec, schema, state.root, snapshot_id, state.format_version)
+        if left:
+            raise FilesNotLiveError(f"{len(left)} of {len(removed)} files are not live, first {min(left)}")
+        return found
 
     def _write(
         self,

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.manifest import ManifestFile
 
-from tarn.adapters.files import FileIO, encode_rows, put_files
+from tarn.adapters.files import FileIO, encode_rows, merge_files, put_files
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.partitions import unfit
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of, layout_version
@@ -145,13 +145,19 @@ class IcebergWriter:
         """See `TableWriter.encode`."""
         return encode_rows(self._layout, self.root, rows, new_name=self._new_name)
 
+    def merge(self, files: Sequence[WrittenFile]) -> tuple[EncodedFile, ...]:
+        """See `TableWriter.merge`."""
+        return merge_files(self._objects, self._layout, self.root, files, new_name=self._new_name)
+
     def put(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
         """See `TableWriter.put`."""
         return put_files(self._objects, files)
 
-    def snapshot(self, files: Sequence[WrittenFile], *, snapshot_id: int) -> IcebergSnapshot:
+    def snapshot(
+        self, files: Sequence[WrittenFile], *, snapshot_id: int, removed: Sequence[WrittenFile] = ()
+    ) -> IcebergSnapshot:
         """See `TableWriter.snapshot`."""
-        return IcebergSnapshot(self._manifests, self._layout, files, snapshot_id)
+        return IcebergSnapshot(self._manifests, self._layout, files, snapshot_id, removed)
 
 
 class IcebergSnapshot:
@@ -160,17 +166,24 @@ class IcebergSnapshot:
     Args:
         manifests: writer of manifests and manifest lists.
         layout: write schema that the files were written with.
-        files: data files that the snapshot appends.
+        files: data files that the snapshot adds.
         snapshot_id: id of the snapshot.
+        removed: data files that it removes.
     """
 
     def __init__(
-        self, manifests: Manifests, layout: WriteSchema, files: Sequence[WrittenFile], snapshot_id: int
+        self,
+        manifests: Manifests,
+        layout: WriteSchema,
+        files: Sequence[WrittenFile],
+        snapshot_id: int,
+        removed: Sequence[WrittenFile] = (),
     ) -> None:
         self._manifests = manifests
         self._layout = layout
         self._files = files
         self._snapshot_id = snapshot_id
+        self._removed = frozenset(file.path for file in removed)
         self._manifest: ManifestFile | None = None
 
     def write_manifest_list(self, base: TableState) -> WrittenList:
@@ -180,5 +193,9 @@ class IcebergSnapshot:
                 self._layout, base.root, self._files, snapshot_id=self._snapshot_id
             )
         return self._manifests.write_manifest_list(
-            base, self._manifest, snapshot_id=self._snapshot_id, schema=self._layout.schema
+            base,
+            self._manifest,
+            snapshot_id=self._snapshot_id,
+            schema=self._layout.schema,
+            removed=self._removed,
         )

@@ -265,6 +265,7 @@ class Batching(_Model):
     max_latency_seconds: Annotated[
         float, Field(alias="maxLatencySeconds", ge=0.05, le=3_600, strict=False)
     ] = 1.0
+    merge_small_files: Annotated[bool, Field(alias="mergeSmallFiles")] = True
 
 
 class DeadLetters(_Model):

@@ -37,8 +37,12 @@ class WrittenList:
     added_rows: int
 
 
+class FilesNotLiveError(Exception):
+    """Files that a snapshot should remove are not live in the base, or their entries cannot be rewritten."""
+
+
 class SnapshotFiles(Protocol):
-    """The manifests of one new snapshot that appends data files."""
+    """The manifests of one new snapshot that adds data files, and may remove some."""
 
     def write_manifest_list(self, base: TableState) -> WrittenList:
         """Write the manifest list of the snapshot on this base.
@@ -48,6 +52,7 @@ class SnapshotFiles(Protocol):
 
         Raises:
             UnavailableError: the store does not respond.
+            FilesNotLiveError: a file to remove is not live in this base.
         """
 
 
@@ -76,6 +81,17 @@ class TableWriter(Protocol):
             Exception: a library rejects a value.
         """
 
+    def merge(self, files: Sequence[WrittenFile]) -> tuple[EncodedFile, ...]:
+        """Encode the rows of data files of one partition again, as one file; nothing is written.
+
+        Args:
+            files: data files that this process wrote with the same write schema.
+
+        Raises:
+            UnavailableError: the store does not respond.
+            ValueError: the result does not have exactly the rows and the partition of the files.
+        """
+
     def put(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
         """Write encoded files to the store.
 
@@ -83,8 +99,10 @@ class TableWriter(Protocol):
             UnavailableError: the store does not respond.
         """
 
-    def snapshot(self, files: Sequence[WrittenFile], *, snapshot_id: int) -> SnapshotFiles:
-        """The manifests of a new snapshot that appends these files; nothing is written yet."""
+    def snapshot(
+        self, files: Sequence[WrittenFile], *, snapshot_id: int, removed: Sequence[WrittenFile] = ()
+    ) -> SnapshotFiles:
+        """The manifests of a new snapshot that adds files and removes others; nothing is written yet."""
 
 
 class TableFiles(Protocol):

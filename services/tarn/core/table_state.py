@@ -175,7 +175,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What a commit appends, independent of its base.
+    """What a commit adds, and removes if it rewrites files, independent of its base.
 
     Attributes:
         commit_id: identifies the logical commit; the same for all attempts (invariant I4).
@@ -186,6 +186,9 @@ class Append:
         records: number of rows added.
         bytes: size of the files added, in bytes.
         partitions: number of partitions touched.
+        removed_files: number of files removed, whose rows the added files hold.
+        removed_records: number of rows in them.
+        removed_bytes: size of them, in bytes.
     """
 
     commit_id: str
@@ -196,10 +199,19 @@ class Append:
     records: int = 0
     bytes: int = 0
     partitions: int = 0
+    removed_files: int = 0
+    removed_records: int = 0
+    removed_bytes: int = 0
 
     @staticmethod
     def of(
-        files: Sequence[WrittenFile], *, commit_id: str, summary: Mapping[str, str], tag: str, since: str
+        files: Sequence[WrittenFile],
+        *,
+        commit_id: str,
+        summary: Mapping[str, str],
+        tag: str,
+        since: str,
+        removed: Sequence[WrittenFile] = (),
     ) -> Append:
         """An append of these data files, with their counts; see the class for the arguments."""
         return Append(
@@ -211,6 +223,9 @@ class Append:
             records=sum(f.records for f in files),
             bytes=sum(f.bytes for f in files),
             partitions=len({f.partition for f in files}),
+            removed_files=len(removed),
+            removed_records=sum(f.records for f in removed),
+            removed_bytes=sum(f.bytes for f in removed),
         )
 
 
@@ -238,19 +253,25 @@ def summarize(state: TableState, append: Append) -> dict[str, str]:
             return str(added)
 
     summary = {
-        "operation": "append",
+        "operation": "replace" if append.removed_files else "append",
         "added-data-files": str(append.files),
         "added-records": str(append.records),
         "added-files-size": str(append.bytes),
         "changed-partition-count": str(append.partitions),
-        "total-data-files": total("total-data-files", append.files),
-        "total-records": total("total-records", append.records),
-        "total-files-size": total("total-files-size", append.bytes),
+        "total-data-files": total("total-data-files", append.files - append.removed_files),
+        "total-records": total("total-records", append.records - append.removed_records),
+        "total-files-size": total("total-files-size", append.bytes - append.removed_bytes),
         "total-delete-files": total("total-delete-files", 0),
         "total-position-deletes": total("total-position-deletes", 0),
         "total-equality-deletes": total("total-equality-deletes", 0),
         COMMIT_ID_KEY: append.commit_id,
     }
+    if append.removed_files:
+        summary |= {
+            "deleted-data-files": str(append.removed_files),
+            "deleted-records": str(append.removed_records),
+            "removed-files-size": str(append.removed_bytes),
+        }
     summary.update(append.summary)
     return summary
 

@@ -168,6 +168,7 @@ class BatchCommit:
         letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
         registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
         beside: other streams in the table at planning time; any further stream requires a new plan.
+        removed: nothing; a batch only adds.
     """
 
     commit_id: str
@@ -180,6 +181,7 @@ class BatchCommit:
     letters: tuple[WrittenFile, ...] = ()
     registered: DeadLetterWatermark | None = None
     beside: frozenset[str] = frozenset()
+    removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """See `Change.on`.

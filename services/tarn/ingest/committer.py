@@ -30,7 +30,7 @@ from tarn.core.table_catalog import (
     TableCatalog,
     TableName,
 )
-from tarn.core.table_files import SnapshotFiles, TableWriter
+from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter
 from tarn.core.table_state import (
     COMMIT_ID_KEY,
     Append,
@@ -86,7 +86,11 @@ class Change(Protocol):
 
     @property
     def files(self) -> tuple[WrittenFile, ...]:
-        """Data files to append; they are in the store already."""
+        """Data files to add; they are in the store already."""
+
+    @property
+    def removed(self) -> tuple[WrittenFile, ...]:
+        """Data files to remove, whose rows `files` hold; all must be live."""
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """What to append to exactly this version of the table, or why nothing. Pure.
@@ -191,7 +195,7 @@ class Committer:
             NoSuchTableError, InvalidError, AccessError: waiting does not help.
         """
         snapshot_id = self._ports.new_snapshot_id()
-        files = writer.snapshot(change.files, snapshot_id=snapshot_id)
+        files = writer.snapshot(change.files, snapshot_id=snapshot_id, removed=change.removed)
         sent: tuple[CommitRequest, str, int | None] | None = None
         attempts = 0
         waits = 0
@@ -224,6 +228,9 @@ class Committer:
                 state, waits = None, waits + 1
                 self._wait(e.message, waits)
                 continue
+            except FilesNotLiveError as e:
+                assert state is not None
+                return NeedsReplan(state=state, reason=str(e))
             if isinstance(outcome, CommitDone):
                 self._last = outcome.state
                 return Done(state=outcome.state, by_us=True, attempts=attempts)

@@ -48,6 +48,7 @@ class RegisterChange:
         sequence: highest sequence number among the files.
         files: files to register.
         after: watermark against which the files were selected.
+        removed: nothing; a registration only adds.
     """
 
     commit_id: str
@@ -57,6 +58,7 @@ class RegisterChange:
     sequence: int
     files: tuple[WrittenFile, ...]
     after: DeadLetterWatermark | None
+    removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """See `Change.on`."""

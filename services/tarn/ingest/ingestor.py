@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import structlog
 
 from tarn.core import dead_letter
@@ -19,6 +20,7 @@ from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
+from tarn.core.small_files import SmallFiles
 from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
@@ -37,6 +39,7 @@ from tarn.ingest.batch_commit import (
 from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
+from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.status import State, StatusReporter
 
 log = structlog.get_logger()
@@ -84,6 +87,7 @@ class Ingestor:
             format_version=body.table.format_version,
         )
         self._writer: TableWriter | None = None
+        self._small_files = SmallFiles()
         self._reporter = StatusReporter(
             spec.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
         )
@@ -176,6 +180,9 @@ class Ingestor:
                 committed_s = self._context.clock()
                 uncommitted.update(result.after)
                 continue
+            if commit is None and not due and self._merge_due(now):
+                commit = executor.submit(self._merge, plan)
+                continue
             if due:
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
@@ -203,6 +210,7 @@ class Ingestor:
         """Open the topic, create missing tables and topics, and seek to the table's committed offsets."""
         kafka = self.spec.spec.source.kafka
         self._measured = False
+        self._small_files.clear()
         source = self._source = self._context.sources.open(self._topic, stream=self._stream)
         try:
             identity = source.identity()
@@ -290,7 +298,58 @@ class Ingestor:
         self._report(written, result, after, took_s=took_s)
         if written.letters:
             self._dead_letters.register(result.state)
+        if result.by_us:
+            self._small_files.add(written.files)
         return CommittedBatch(state=result.state, after=after)
+
+    def _merge_due(self, now_s: float) -> bool:
+        return self.spec.spec.batching.merge_small_files and self._small_files.due(now_s) is not None
+
+    def _merge(self, plan: Plan) -> CommittedBatch | NeedsReplan:
+        """Replace small files of this stream by one with the same rows; runs in the executor.
+
+        Files that cannot be merged are left as they are.
+        """
+        started_s = self._context.clock()
+        group = self._small_files.due(started_s)
+        if group is None:
+            return CommittedBatch(state=plan.state, after={})
+        self._small_files.drop(group, now_s=started_s)
+        writer, reason = self._current_writer(), why_not(plan.state)
+        if reason is None:
+            try:
+                encoded = writer.merge(group.files)
+            except (ValueError, pa.ArrowException) as e:
+                reason = str(e)
+        if reason is not None:
+            self._small_files.clear()
+            log.info("small files are left as they are", ingestor=self.name, reason=reason)
+            return CommittedBatch(state=plan.state, after={})
+        change = MergeCommit(
+            commit_id=self._context.new_id(),
+            table_uuid=plan.state.uuid,
+            stream=self._stream,
+            files=writer.put(encoded),
+            removed=group.files,
+        )
+        result = self._committer.commit(change, writer)
+        if isinstance(result, NeedsReplan):
+            log.info(
+                "small files changed meanwhile; planning again", ingestor=self.name, reason=result.reason
+            )
+            return result
+        if not writer.is_current(result.state):
+            self._writer = self.files.writer(result.state)
+        self._small_files.add(change.files, level=group.level + 1)
+        log.info(
+            "small files merged",
+            ingestor=self.name,
+            files=len(group.files),
+            rows=sum(file.records for file in change.files),
+            level=group.level + 1,
+            ms=round((self._context.clock() - started_s) * 1_000, 1),
+        )
+        return CommittedBatch(state=result.state, after={})
 
     def _write(self, batch: RawBatch, writer: TableWriter) -> WrittenBatch:
         """Decode a batch and write its files: data files and, if records are bad, dead letters."""

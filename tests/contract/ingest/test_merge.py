@@ -1,0 +1,249 @@
+"""Small files of a stream become one: the same rows and offsets, whatever fails or changes meanwhile."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
+from tarn.core import small_files
+from tarn.core.history import Retention
+from tarn.core.spec import parse_spec
+from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
+from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile, build_commit
+from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.ingestor import Ingestor
+from tarn.keeper.fsck import fsck
+from tarn.testing.memory_topic import Topic
+from tests.contract.ingest.test_faults import audit, faulty_lake, feed
+from tests.support.lake import BUCKET, SPEC, Lake, order
+from tests.support.plays import seeds
+
+TABLE = TableName(("bronze",), "orders")
+MINUTE_S = small_files.EVERY_S + 1
+
+
+def spec(partitioning: str = "[]", *, merge: str = "true", version: int = 2) -> Any:
+    text = SPEC.replace("FORMAT", str(version)).replace("PARTITIONING", partitioning)
+    return parse_spec(
+        text.replace("maxLatencySeconds: 0.05", f"maxLatencySeconds: 0.05, mergeSmallFiles: {merge}"),
+        file="orders.yaml",
+    )
+
+
+def lake_with(partitions: int = 1) -> tuple[Lake, Topic]:
+    topic = Topic("orders", partitions)
+    # The catalog forgets snapshots as usual; the fewer there are, the more a merge must carry forward.
+    return Lake(topic, retention=Retention(newest=5, steps=(), total_min=0)), topic
+
+
+def commits(lake: Lake, topic: Topic, ingestor: Ingestor, number: int) -> None:
+    """So many commits of five records each, one after the other, in one plan; then a minute passes."""
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] % 12 == 0 and turn[0] <= number * 12:
+            first = len(topic.logs[0])
+            topic.send(0, *(order(n) for n in range(first, first + 5)))
+        if turn[0] == number * 12 + 20:
+            lake.clock.now_s += MINUTE_S
+        return turn[0] > number * 12 + 40
+
+    ingestor.cycle(until)
+
+
+def operations(lake: Lake) -> list[str]:
+    return [s["summary"]["operation"] for s in lake.table().metadata["snapshots"]]
+
+
+def is_whole(lake: Lake, topic: Topic) -> None:
+    assert lake.offsets() == [(0, n) for n in range(len(topic.logs[0]))]
+    lake.history_is_a_chain()
+    report = fsck(
+        PlainBulk(lake.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
+    )
+    assert report.damage == []
+
+
+def test_the_files_of_a_minute_become_one_with_the_same_rows() -> None:
+    lake, topic = lake_with()
+    commits(lake, topic, lake.ingestor(spec()), 12)
+    assert len(lake.files()) == 1
+    head = lake.table().head["summary"]
+    assert head["operation"] == "replace"
+    assert (head["added-data-files"], head["deleted-data-files"]) == ("1", "12")
+    assert (head["added-records"], head["deleted-records"], head["total-records"]) == ("60", "60", "60")
+    (entry,) = lake.files()
+    assert int(head["total-files-size"]) == entry.data_file.file_size_in_bytes
+    assert offsets_in(lake.table(), "orders").next == {0: 60}
+    is_whole(lake, topic)
+
+
+def test_ingestion_goes_on_after_it_and_a_new_process_too() -> None:
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec())
+    commits(lake, topic, ingestor, 10)
+    commits(lake, topic, ingestor, 3)
+    topic.send(0, *(order(n) for n in range(100, 107)))
+    lake.work(lake.ingestor(spec()), turns=60)
+    is_whole(lake, topic)
+    tag = lake.table().refs["tarn-offsets-orders"]["snapshot-id"]
+    assert tag == lake.table().head_id
+
+
+def test_rows_are_written_again_once_per_level_and_files_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "NEXT_LEVEL_MIN", 4)
+    lake, topic = lake_with()
+    ingestor, counts, added = lake.ingestor(spec()), list[int](), [0]
+    inner = lake.local.commit
+
+    def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        snapshots = [u["snapshot"] for u in request.updates if u["action"] == "add-snapshot"]
+        added[0] += sum(int(s["summary"]["added-records"]) for s in snapshots) if table == TABLE else 0
+        return inner(table, request, key=key)
+
+    lake.local.commit = commit  # type: ignore[method-assign]
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] % 12 == 0:
+            first = len(topic.logs[0])
+            topic.send(0, *(order(n) for n in range(first, first + 5)))
+        if turn[0] % 100 == 0:
+            lake.clock.now_s += MINUTE_S
+            counts.append(len(lake.files()))
+        return turn[0] > 4_000
+
+    ingestor.cycle(until)
+    rows = len(topic.logs[0])
+    assert rows > 1_500
+    assert max(counts) <= 2 * small_files.FIRST_LEVEL_MIN + 4 * small_files.LEVELS < rows / 5
+    assert 2 * rows < added[0] <= rows * (1 + small_files.LEVELS)
+    lake.work(lake.ingestor(spec()))
+    is_whole(lake, topic)
+
+
+@pytest.mark.parametrize("partitioning", ["['bucket(3, id)']", "['day(at)']"])
+def test_files_of_different_partitions_are_not_mixed(partitioning: str) -> None:
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec(partitioning))
+    commits(lake, topic, ingestor, 12)
+    partitions = [tuple(entry.data_file.partition) for entry in lake.files()]
+    assert len(partitions) == len(set(partitions)), "one file each"
+    is_whole(lake, topic)
+
+
+@pytest.mark.parametrize(
+    "made", [spec(merge="false"), spec(version=3)], ids=["switched off", "format version 3"]
+)
+def test_files_that_must_not_be_merged_are_left_as_they_are(made: Any) -> None:
+    lake, topic = lake_with()
+    commits(lake, topic, lake.ingestor(made), 12)
+    assert len(lake.files()) == 12
+    is_whole(lake, topic)
+
+
+def foreign(
+    lake: Lake, ingestor: Ingestor, *, removed: tuple[WrittenFile, ...], summary: dict[str, str]
+) -> None:
+    """A commit of another client that removes files."""
+    state = lake.local.load(TABLE)
+    writer = ingestor.files.writer(state)
+    snapshot_id = 4_000_000 + state.last_sequence
+    files = writer.snapshot((), snapshot_id=snapshot_id, removed=removed)
+    written = files.write_manifest_list(state)
+    change = Append.of((), commit_id="foreign", summary=summary, tag="theirs", since="x", removed=removed)
+    request = build_commit(
+        state, change, snapshot_id=snapshot_id, manifest_list=written.path, added_rows=0,
+        now_ms=int(lake.clock.now_s * 1_000) + 1_700_000_000_000, retention=Retention(),
+    )  # fmt: skip
+    assert isinstance(lake.local.commit(TABLE, request, key=_key()), CommitDone)
+
+
+def _key() -> str:
+    from tarn.ingest.wiring import uuid7
+
+    return uuid7()
+
+
+def before_the_merge(lake: Lake, act: Any) -> None:
+    """Run `act` just before the request of the first merge is sent."""
+    inner, done = lake.local.commit, [False]
+
+    def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        summaries = [u["snapshot"]["summary"] for u in request.updates if u["action"] == "add-snapshot"]
+        if not done[0] and summaries and summaries[0]["operation"] == "replace":
+            done[0] = True
+            act()
+        return inner(table, request, key=key)
+
+    lake.local.commit = commit  # type: ignore[method-assign]
+
+
+def test_rows_that_another_client_deletes_meanwhile_stay_deleted() -> None:
+    lake, topic = lake_with()
+    ingestor, before = lake.ingestor(spec()), list[WrittenFile]()
+    remember = ingestor._small_files.add
+
+    def add(files: tuple[WrittenFile, ...], *, level: int = 0) -> None:
+        before.extend(files)
+        remember(files, level=level)
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(small_files.SmallFiles, "add", lambda _self, files, level=0: add(files, level=level))
+    try:
+        before_the_merge(lake, lambda: foreign(lake, ingestor, removed=(before[3],), summary={}))
+        commits(lake, topic, ingestor, 12)
+    finally:
+        monkey.undo()
+    gone = set(range(15, 20))
+    assert {offset for _, offset in lake.offsets()} == set(range(60)) - gone
+    assert len(lake.files()) == 11
+    assert len(lake.offsets()) == 55
+    lake.history_is_a_chain()
+
+
+def test_files_are_not_merged_over_delete_files() -> None:
+    """A deletion vector names a file and positions in it, which a merged file does not have."""
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec())
+    before_the_merge(lake, lambda: None)
+    inner = lake.local.load
+
+    def load(table: TableName) -> TableState:
+        state = inner(table)
+        if state.head is not None and table == TABLE:
+            state.head["summary"]["total-delete-files"] = "1"
+        return state
+
+    commits(lake, topic, ingestor, 3)
+    lake.local.load = load  # type: ignore[method-assign]
+    commits(lake, topic, lake.ingestor(spec()), 12)
+    assert len(lake.files()) >= 12
+    assert "replace" not in operations(lake)
+
+
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(40))
+def test_merges_under_faults_lose_and_double_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "EVERY_S", 0.2)
+    monkeypatch.setattr(small_files, "FIRST_LEVEL_MIN", 2)
+    monkeypatch.setattr(small_files, "NEXT_LEVEL_MIN", 3)
+    topic = Topic("orders", 3)
+    lake, faults = faulty_lake(topic, seed, rate=0.35)
+    chance = random.Random(seed)
+    expected = feed(topic, chance, 150)
+    for _ in range(10):
+        lake.work(lake.ingestor(spec()), turns=60)
+        faults.land_some()
+    faults.land_all()
+    faults.rate = 0.0
+    lake.work(lake.ingestor(spec()), turns=400)
+    lake.work(lake.ingestor(spec()), turns=50)
+    audit(lake, expected)
+    assert "replace" in operations(lake) or seed % 4, "most seeds merge"
