@@ -1,0 +1,107 @@
+"""Which small files are merged, and when."""
+
+from __future__ import annotations
+
+from tarn.core.small_files import (
+    BYTES_MAX,
+    EVERY_S,
+    FILE_BYTES_MAX,
+    FILES_MAX,
+    FIRST_LEVEL_MIN,
+    LEVELS,
+    NEXT_LEVEL_MIN,
+    REMEMBERED_MAX,
+    SmallFiles,
+)
+from tarn.core.table_state import WrittenFile
+
+
+def files(
+    number: int, *, size: int = 1_000, partition: tuple[int, ...] = (), name: str = "f"
+) -> list[WrittenFile]:
+    return [
+        WrittenFile(path=f"{name}{partition}{n}", partition=partition, spec_id=0, records=1, bytes=size)
+        for n in range(number)
+    ]
+
+
+def test_a_minutes_files_are_due_after_a_minute_if_there_are_enough() -> None:
+    held = SmallFiles()
+    held.add(files(FIRST_LEVEL_MIN - 1))
+    assert held.due(0.0) is None
+    assert held.due(EVERY_S * 5) is None, "too few"
+    held.add(files(1, name="g"))
+    assert held.due(EVERY_S - 1) is None, "too soon"
+    group = held.due(EVERY_S)
+    assert group is not None
+    assert (len(group.files), group.level) == (FIRST_LEVEL_MIN, 0)
+
+
+def test_many_files_are_due_at_once() -> None:
+    held = SmallFiles()
+    held.add(files(FILES_MAX))
+    group = held.due(0.0)
+    assert group is not None
+    assert len(group.files) == FILES_MAX
+
+
+def test_after_a_merge_a_minute_passes_before_the_next() -> None:
+    held = SmallFiles()
+    held.add(files(20))
+    group = held.due(0.0) or held.due(EVERY_S)
+    assert group is not None
+    held.drop(group, now_s=EVERY_S)
+    assert held.due(EVERY_S) is None
+    held.add(files(20, name="g"))
+    assert held.due(EVERY_S + 1) is None
+    assert held.due(2 * EVERY_S) is not None
+
+
+def test_every_partition_has_its_turn_before_the_minute_begins_again() -> None:
+    held = SmallFiles()
+    for partition in range(3):
+        held.add(files(10, partition=(partition,)))
+    held.due(0.0)
+    seen = set()
+    while (group := held.due(EVERY_S)) is not None:
+        assert len({file.partition for file in group.files}) == 1
+        seen.add(group.files[0].partition)
+        held.drop(group, now_s=EVERY_S)
+    assert seen == {(0,), (1,), (2,)}
+
+
+def test_merged_files_are_merged_again_one_level_up_when_there_are_sixteen() -> None:
+    held = SmallFiles()
+    held.add(files(NEXT_LEVEL_MIN - 1), level=1)
+    assert held.due(0.0) is None
+    held.add(files(1, name="g"), level=1)
+    group = held.due(0.0)
+    assert group is not None
+    assert (len(group.files), group.level) == (NEXT_LEVEL_MIN, 1)
+
+
+def test_large_files_and_the_last_level_are_left_alone() -> None:
+    held = SmallFiles()
+    held.add(files(FILES_MAX, size=FILE_BYTES_MAX + 1))
+    held.add(files(FILES_MAX), level=LEVELS)
+    assert held.due(EVERY_S * 2) is None
+
+
+def test_a_merged_file_stays_within_its_size_and_the_oldest_go_first() -> None:
+    held = SmallFiles()
+    size = FILE_BYTES_MAX
+    held.add(files(FILES_MAX, size=size))
+    group = held.due(0.0)
+    assert group is not None
+    assert sum(file.bytes for file in group.files) <= BYTES_MAX
+    assert [file.path for file in group.files] == [f"f(){n}" for n in range(BYTES_MAX // size)]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    held = SmallFiles()
+    for n in range(REMEMBERED_MAX // 100 + 5):
+        held.add(files(100, partition=(n,)))
+    assert held._count == REMEMBERED_MAX
+    held.clear()
+    held.add(files(FILES_MAX))
+    assert held.due(0.0) is not None
