@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tarn.adapters.spark_remote import with_token
@@ -19,6 +22,9 @@ from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.status import Container, Look, Sources
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
+
+if TYPE_CHECKING:
+    from tarn.cli.lake_files import LakePorts
 
 LOOK_S = 4.0
 ENGINES = ("trino", "spark", "duckdb")
@@ -182,6 +188,42 @@ def sources(settings: Settings) -> Sources:
         sizes=Measured(store).sizes,
         containers=containers(settings.containers),
     )
+
+
+@contextmanager
+def lake_ports(settings: Settings, tell: Tell) -> Iterator[LakePorts]:
+    """Context manager with what audit and trace read.
+
+    Args:
+        settings: of the command line.
+        tell: shows progress.
+
+    Raises:
+        InvalidSettingError: a secret cannot be read.
+    """
+    from tarn.adapters import manifest_audit
+    from tarn.adapters.bulk import S3Bulk
+    from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.kafka import KafkaSources
+    from tarn.adapters.origins import ParquetOrigins
+    from tarn.cli.clients.catalog_facts import CatalogFacts
+    from tarn.cli.lake_files import LakePorts
+    from tarn.keeper.walk import READERS, Places
+
+    credential = settings.secret(CREDENTIAL_FILE)
+    store = S3Bulk(**settings.store_access())
+    catalog = RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+    with ThreadPoolExecutor(max_workers=READERS) as pool:
+        yield LakePorts(
+            tables=CatalogFacts(catalog),
+            store=store,
+            manifests=manifest_audit,
+            origins=ParquetOrigins(store, Places(settings.bucket).key),
+            topics=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
+            bucket=settings.bucket,
+            pool=pool,
+            tell=tell,
+        )
 
 
 def containers(text: str) -> Mapping[str, Container] | None:
