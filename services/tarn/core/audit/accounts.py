@@ -13,8 +13,11 @@ from pyroaring import BitMap64
 
 from tarn.core.audit.model import Finding, Kind
 from tarn.core.audit.offsets import KEEP
+from tarn.core.errors import InvalidError
 from tarn.core.offsets import OffsetMap, TopicIdentity
 
+OFFSETS_MAX = 2**35
+"""Next offset of a partition up to which it is audited; a bitmap of so many offsets takes some 50 MB."""
 LEVELS_MAX = 8
 """An offset that is counted more often is counted this often."""
 RANGES_TOLD_MAX = 5
@@ -37,15 +40,27 @@ def between(start: int, end: int) -> BitMap64:
 
 def ranges(offsets: BitMap64) -> Iterator[tuple[int, int]]:
     """Yield the half-open ranges of consecutive offsets, in order."""
-    if not offsets:
-        return
-    stop = offsets.max() + 1
-    outside = offsets.flip(offsets.min(), stop + 1)
-    start: int | None = offsets.min()
+    start = offsets.min() if offsets else None
     while start is not None:
-        end = outside.next_set_bit(start)
+        end = _end_of(offsets, start)
         yield start, end
-        start = offsets.next_set_bit(end) if end < stop else None
+        start = offsets.next_set_bit(end) if end <= offsets.max() else None
+
+
+def _end_of(offsets: BitMap64, start: int) -> int:
+    """The first offset from `start` on that is not among the offsets; no bitmap of the span is made."""
+
+    def unbroken(end: int) -> bool:
+        return offsets.range_cardinality(start, end) == end - start
+
+    width = 1
+    while unbroken(start + 2 * width):
+        width *= 2
+    low, high = start + width, start + 2 * width
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if unbroken(middle) else (low, middle)
+    return low
 
 
 def shown(offsets: BitMap64) -> str:
@@ -212,11 +227,23 @@ class Account:
 
 
 def accounts_of(streams: Mapping[str, OffsetMap]) -> dict[Place, Account]:
-    """An empty account for each partition of each topic that the streams read."""
+    """An empty account for each partition of each topic that the streams read.
+
+    Raises:
+        InvalidError: a next offset is above `OFFSETS_MAX`.
+    """
     found: dict[Place, Account] = {}
     for stream, offsets in sorted(streams.items()):
         source = offsets.source
         for partition, end in offsets.next.items():
+            if end > OFFSETS_MAX:
+                raise InvalidError(
+                    f"stream {stream} is at offset {end} of partition {partition} of {source.topic}, the "
+                    f"limit of an audit is {OFFSETS_MAX}; if the topic has less, the offset map is damaged: "
+                    "run scripts/tarn fsck",
+                    stream=stream,
+                    offset=end,
+                )
             place = source.topic, partition
             known = found.get(place)
             ends = {**known.ends} if known is not None else {}
