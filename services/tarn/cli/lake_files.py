@@ -27,7 +27,7 @@ from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named
 from tarn.ingest.dead_letters import markers_in
 from tarn.keeper.walk import Places, Walker, in_order
 
-TELL_EVERY_S = 5.0
+PROGRESS_EVERY_S = 5.0
 LOG_S_MAX = 20.0
 """Seconds to read the log of one topic at most."""
 LOG_RANGES_MAX = 1_000
@@ -202,10 +202,10 @@ def read_files(
     ports: LakePorts, files: Sequence[FileEntry], work: Callable[[FileEntry], T], *, what: str
 ) -> Iterator[tuple[FileEntry, T]]:
     """Yield each file with its result, in order, with read-ahead and progress messages."""
-    told_s = ports.clock.now_s()
+    last_s = ports.clock.now_s()
     for number, (entry, found) in enumerate(in_order(ports.pool, files, work)):
-        if ports.clock.now_s() - told_s > TELL_EVERY_S:
-            told_s = ports.clock.now_s()
+        if ports.clock.now_s() - last_s > PROGRESS_EVERY_S:
+            last_s = ports.clock.now_s()
             ports.tell(f"{number} of {len(files)} {what} read")
         yield entry, found
 
@@ -276,11 +276,11 @@ def all_tables(ports: LakePorts) -> Iterator[tuple[str, TableState]]:
         except NotFoundError:
             return None
 
-    told_s = ports.clock.now_s()
+    last_s = ports.clock.now_s()
     names = ports.tables.tables()
     for number, (name, state) in enumerate(in_order(ports.pool, names, load)):
-        if ports.clock.now_s() - told_s > TELL_EVERY_S:
-            told_s = ports.clock.now_s()
+        if ports.clock.now_s() - last_s > PROGRESS_EVERY_S:
+            last_s = ports.clock.now_s()
             ports.tell(f"{number} of {len(names)} tables looked at")
         if state is not None:
             yield name, state
@@ -375,6 +375,7 @@ class Log:
         Limited by `LOG_S_MAX` and `LOG_RANGES_MAX`; what is left, or outside the log, is not in `asked`.
         """
         if self._reader is None or partition not in self._bounds:
+            self.reason = self.reason or f"the topic has no partition {partition}"
             return None
         first, last = self._bounds[partition]
         asked, held = BitMap64(), BitMap64()

@@ -205,11 +205,13 @@ def lake_ports(settings: Settings, tell: Tell) -> Iterator[LakePorts]:
     from tarn.adapters.bulk import S3Bulk
     from tarn.adapters.catalog_client import RestCatalog
     from tarn.adapters.kafka import KafkaSources
+    from tarn.adapters.logging import to_stderr
     from tarn.adapters.origins import ParquetOrigins
     from tarn.cli.clients.catalog_facts import CatalogFacts
     from tarn.cli.lake_files import LakePorts
     from tarn.keeper.walk import READERS, Places
 
+    to_stderr()
     credential = settings.secret(CREDENTIAL_FILE)
     store = S3Bulk(**settings.store_access())
     catalog = RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)

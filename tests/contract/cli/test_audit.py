@@ -160,9 +160,10 @@ class Seen:
         written = self.opened().writer(state).snapshot((), snapshot_id=1).write_manifest_list(none)
         return str(written.path)
 
-    def edit(self, **changes: Any) -> dict[str, Any]:
-        """Put a snapshot on top of the table's metadata, with these fields."""
-        pointer = self.lake.store.get("catalog/v1/pointers/bronze/orders.json")
+    def edit(self, table: str = TABLE, **changes: Any) -> dict[str, Any]:
+        """Put a snapshot on top of a table's metadata, with these fields."""
+        namespace, _, name = table.partition(".")
+        pointer = self.lake.store.get(f"catalog/v1/pointers/{namespace}/{name}.json")
         assert pointer is not None
         key = orjson.loads(pointer.data)["metadata-location"].removeprefix(f"s3://{BUCKET}/")
         stored = self.lake.store.get(key)
@@ -258,6 +259,7 @@ def test_a_log_that_starts_later_says_nothing_about_older_offsets(seen: Seen) ->
     seen.topic.starts[0] = 10
     report = seen.audit()
     assert [found.kind for found in report.findings] == [Kind.OFFSETS_HOLE]
+    assert report.unasked == {}
 
 
 def test_a_topic_that_was_recreated_is_no_evidence(seen: Seen) -> None:
@@ -276,6 +278,15 @@ def test_dead_letters_that_wait_to_be_registered_count(seen: Seen, monkeypatch: 
     report = seen.audit()
     assert report.findings == []
     assert counts(report.accounts[0]) == {**WHOLE, "next": 25, "letters": 2}
+
+
+def test_a_dead_letter_that_was_deleted_after_it_was_registered_does_not_count(seen: Seen) -> None:
+    seen.send(BAD)
+    assert counts(seen.audit().accounts[0])["letters"] == 2
+    seen.edit(LETTERS, **{"manifest-list": seen.empty_list()})
+    report = seen.audit()
+    assert [found.kind for found in report.findings] == [Kind.OFFSETS_MISSING]
+    assert counts(report.accounts[0]) == {**WHOLE, "next": 25, "letters": 0, "missing": 2}
 
 
 def test_dead_letters_that_are_added_meanwhile_do_not_count(seen: Seen) -> None:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import structlog
 from pyroaring import BitMap64
 
+from tarn.adapters.kafka import KafkaSources
 from tarn.cli import audit as auditing
 from tarn.cli import trace as tracing
 from tarn.cli import wiring
@@ -42,6 +44,9 @@ def run(*arguments: str) -> int:
     with pytest.raises(EndedError) as caught:
         main(arguments, end=end)
     return caught.value.code
+
+
+REAL_PORTS = wiring.lake_ports
 
 
 @pytest.fixture(autouse=True)
@@ -237,3 +242,20 @@ def test_wrong_input_exits_2_and_says_what_to_write(capsys, arguments, part):
     captured = capsys.readouterr()
     assert part in captured.err
     assert captured.out == ""
+
+
+def test_the_lake_is_opened_lazily_and_logs_leave_stdout_alone(monkeypatch, capsys, tmp_path):
+    for name in ("s3_access_key_id", "s3_secret_access_key", "catalog_credential"):
+        (tmp_path / name).write_text("TARNCLIAAAAAAAAAAAAA")
+    monkeypatch.setenv("TARN_SECRETS_DIR", str(tmp_path))
+    try:
+        with REAL_PORTS(Settings.read(), print) as ports:
+            assert (ports.bucket, isinstance(ports.topics, KafkaSources)) == ("tarn", True)
+            structlog.get_logger().info("a note of an adapter")
+            structlog.get_logger().warning("a warning of an adapter")
+    finally:
+        structlog.reset_defaults()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "a warning" in captured.err
+    assert "a note" not in captured.err

@@ -20,7 +20,7 @@ OFFSETS_MAX = 2**35
 """Next offset of a partition up to which it is audited; a bitmap of so many offsets takes some 50 MB."""
 LEVELS_MAX = 8
 """An offset that is counted more often is counted this often."""
-RANGES_TOLD_MAX = 5
+RANGES_SHOWN_MAX = 5
 
 Place = tuple[str, int]
 """Topic and partition, as in the trace column."""
@@ -65,13 +65,13 @@ def _end_of(offsets: BitMap64, start: int) -> int:
 
 def shown(offsets: BitMap64) -> str:
     """The offsets for a message: their first ranges, both ends included."""
-    told: list[str] = []
+    parts: list[str] = []
     for start, end in ranges(offsets):
-        if len(told) == RANGES_TOLD_MAX:
-            told.append(f"and more up to {offsets.max()}")
+        if len(parts) == RANGES_SHOWN_MAX:
+            parts.append(f"and more up to {offsets.max()}")
             break
-        told.append(str(start) if end == start + 1 else f"{start} to {end - 1}")
-    return ", ".join(told)
+        parts.append(str(start) if end == start + 1 else f"{start} to {end - 1}")
+    return ", ".join(parts)
 
 
 class Tally:
