@@ -155,7 +155,9 @@ def _count_rows(live: LiveFiles, accounts: Mapping[Place, Account]) -> Iterator[
             if place in accounts:
                 account = accounts[place]
                 account.removed |= offsets & between(0, account.next)
-                account.removed_by = f"rows at {shown(offsets)} of {entry.path} were deleted"
+                account.removed_by = (
+                    account.removed_by or f"rows at {shown(offsets)} of {entry.path} were deleted"
+                )
     for (topic, partition), count in sorted(strange.items()):
         beyond = topic in topics
         yield Finding(
@@ -259,7 +261,7 @@ def _former_rows(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Acc
                 account = accounts[place]
                 account.removed |= gone
                 _, newest, after = former[entry.path]
-                account.removed_by = (
+                account.removed_by = account.removed_by or (
                     f"the table had rows at {shown(gone)} in {entry.path}, last in snapshot "
                     f"{newest['snapshot-id']}; {_removal(live, after)}"
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +32,8 @@ LOG_S_MAX = 20.0
 """Seconds to read the log of one topic at most."""
 LOG_RANGES_MAX = 1_000
 """Ranges of offsets that the log of one partition is asked about at most."""
+LOG_APART_MAX = 500
+"""Ranges that are this many offsets apart at most are read as one."""
 POLL_RECORDS_MAX = 500
 POLL_S = 1.0
 
@@ -117,7 +119,8 @@ class LiveFiles:
         entries = [entry for snapshot in head for entry in self.table.files_of(snapshot)]
         self.data = [entry for entry in entries if not entry.deletes]
         self._deleted: dict[str, BitMap64] = {}
-        deletes = [entry for entry in entries if entry.deletes]
+        # A Puffin file has vectors of several data files, and an entry for each.
+        deletes = list({entry.path: entry for entry in entries if entry.deletes}.values())
         for entry, found in self.read(deletes, ports.origins.deleted, what="delete files"):
             if found is None:
                 raise CorruptStateError(f"delete file {entry.path} of {name} is missing; {FSCK}")
@@ -337,6 +340,20 @@ class LogRecords:
     held: BitMap64
 
 
+def _joined(found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges, those that are close to each other as one."""
+    last: tuple[int, int] | None = None
+    for start, end in found:
+        if last is not None and start - last[1] <= LOG_APART_MAX:
+            last = last[0], end
+            continue
+        if last is not None:
+            yield last
+        last = start, end
+    if last is not None:
+        yield last
+
+
 class Log:
     """A topic's log as evidence; it is asked only if it is the very topic that the table was filled from.
 
@@ -379,15 +396,20 @@ class Log:
             return None
         first, last = self._bounds[partition]
         asked, held = BitMap64(), BitMap64()
-        for number, (start, end) in enumerate(ranges(offsets & between(first, last))):
-            if number == LOG_RANGES_MAX or self.reason:
+        wanted = offsets & between(first, last)
+        for number, (start, end) in enumerate(_joined(ranges(wanted))):
+            if number == LOG_RANGES_MAX and not self.reason:
+                self.reason = (
+                    f"only the first {LOG_RANGES_MAX} ranges of partition {partition} were asked about"
+                )
+            if self.reason:
                 break
             try:
                 reached = self._read(self._reader, partition, start, end, held)
             except TarnError as error:
                 self.reason = error.message
                 break
-            asked |= between(start, reached)
+            asked |= wanted & between(start, reached)
         return LogRecords(start=first, asked=asked, held=held & asked)
 
     def close(self) -> None:

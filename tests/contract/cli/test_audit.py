@@ -262,6 +262,31 @@ def test_a_log_that_starts_later_says_nothing_about_older_offsets(seen: Seen) ->
     assert report.unasked == {}
 
 
+def test_the_log_is_asked_about_so_many_ranges_and_for_so_long(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen.send(order(24), HOLE, order(26))
+    whole = {**WHOLE, "next": 27, "rows": 23, "without": 3}
+    assert counts(seen.audit().accounts[0]) == whole
+    monkeypatch.setattr("tarn.cli.lake_files.LOG_RANGES_MAX", 1)
+    assert counts(seen.audit().accounts[0]) == whole, "ranges that are close are one"
+    monkeypatch.setattr("tarn.cli.lake_files.LOG_APART_MAX", 5)
+    report = seen.audit()
+    assert counts(report.accounts[0]) == {**whole, "without": 2, "unknown": 1}
+    assert report.unasked == {"orders": "only the first 1 ranges of partition 0 were asked about"}
+    monkeypatch.setattr("tarn.cli.lake_files.LOG_S_MAX", 0.0)
+    report = seen.audit()
+    assert counts(report.accounts[0]) == {**whole, "without": 0, "unknown": 3}
+    assert report.unasked == {"orders": "reading partition 0 took longer than 0 s"}
+
+
+def test_a_partition_that_the_topic_lacks_is_no_evidence(seen: Seen) -> None:
+    del seen.topic.logs[0], seen.topic.starts[0]
+    report = seen.audit()
+    assert counts(report.accounts[0]) == {**WHOLE, "without": 0, "unknown": 2}
+    assert report.unasked == {"orders": "the topic has no partition 0"}
+
+
 def test_a_topic_that_was_recreated_is_no_evidence(seen: Seen) -> None:
     seen.topic.topic_id = "another"
     report = seen.audit()
@@ -472,7 +497,7 @@ class WithDeletes:
 
     def file_entries(self, data: bytes, **options: Any) -> tuple[FileEntry, ...]:
         found = manifest_audit.file_entries(data, **options)
-        return (*found, self._added) if any(e.path == self._path for e in found) else found
+        return (*found, self._added, self._added) if any(e.path == self._path for e in found) else found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(manifest_audit, name)
@@ -490,7 +515,9 @@ def test_a_row_that_a_delete_file_removes_is_not_in_the_table(seen: Seen) -> Non
     path = seen.file_with(20)
     offsets = [r["offset"] for r in seen.rows_of(path)["_tarn"].to_pylist()]
     with_deletes(seen, path, pa.table({"file_path": [path], "pos": [offsets.index(20)]}))
+    seen.store.keys.clear()
     report = seen.audit()
+    assert seen.store.keys.count("warehouse/deletes.parquet") == 1, "entries may name a file several times"
     (finding,) = report.findings
     assert finding.kind is Kind.OFFSETS_MISSING
     assert f"rows at 20 of {path} were deleted" in finding.what

@@ -136,7 +136,7 @@ def test_damage_exits_1_and_is_printed_before_notes(monkeypatch, capsys):
     assert lines == [
         "DAMAGE: bronze.orders: offsets doubled: offset 7 twice. Do: roll back.",
         "note: bronze.orders: offsets without a row: 7 [red]offsets[/red]. Do: nothing.",
-        "bronze.orders is damaged: 1 findings about 1,200 rows in 12 files and 3 dead letters (0.3 s).",
+        "bronze.orders is damaged, as said above: 1,200 rows in 12 files and 3 dead letters (0.3 s).",
     ]
 
 
