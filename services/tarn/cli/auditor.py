@@ -14,6 +14,7 @@ from tarn.cli import wiring
 from tarn.cli.formats import TABLE_COLUMNS_MAX
 from tarn.cli.render import add_row, new_table
 from tarn.cli.settings import Settings
+from tarn.cli.tables import table_name
 from tarn.core.errors import InvalidError, NotFoundError
 from tarn.core.exit_codes import FAILED, OK
 
@@ -34,7 +35,7 @@ def audit(
     """Account for every message of a table's streams. 0: each is there once; 1: some are not."""
     from tarn.cli.audit import audit as account
 
-    _require_table(table)
+    table_name(table)
     with wiring.lake_ports(Settings.read(), _tell) as ports:
         try:
             report = account(table, ports)
@@ -61,7 +62,7 @@ def trace(
 
     wanted = parse_message(message)
     if table is not None:
-        _require_table(table)
+        table_name(table)
     with wiring.lake_ports(Settings.read(), _tell) as ports:
         try:
             found = find(wanted, ports, table=table)
@@ -142,11 +143,6 @@ def print_trace(found: Trace, out: Console) -> None:
             out.print(Text(f"  commit    {commit.commit_id or by}"))
         for letter in each.letters:
             out.print(Text(f"  reason    {letter.reason} (decoded {letter.at:%Y-%m-%d %H:%M:%S}Z)"))
-
-
-def _require_table(table: str) -> None:
-    if "" in table.split(".") or "." not in table:
-        raise InvalidError(f"{table!r} is not the name of a table; write NAMESPACE.TABLE, such as ops.canary")
 
 
 def _no_table(error: NotFoundError) -> InvalidError:
