@@ -44,6 +44,14 @@ def configure(level: str = "info", *, service: str | None = None) -> None:
     structlog.contextvars.clear_contextvars()
 
 
+def to_stderr() -> None:
+    """Send warnings and errors to stderr: stdout belongs to the output of a command."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 def _bind_service(service: str) -> structlog.typing.Processor:
     def bind(
         _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict

@@ -16,7 +16,7 @@ from typer.main import get_command
 from tarn.core.errors import InvalidSettingError
 
 GROUP = "tarn.commands"
-SHOWN_LAST = frozenset({"fsck", "backup", "restore"})
+SHOWN_LAST = frozenset({"audit", "trace", "fsck", "backup", "restore"})
 """Rarely used commands, listed below those of other packages."""
 
 

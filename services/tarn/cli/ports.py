@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tarn.core.offsets import OffsetMap
 from tarn.core.position import Position
+from tarn.core.table_state import TableState
 
 Bounds = Mapping[int, tuple[int, int]]
 """Per partition of a topic its first offset (log start) and the offset of the next message (log end)."""
@@ -201,6 +202,25 @@ class Tables(Protocol):
 
         Raises:
             TarnError: the catalog does not respond or denies access, or the metadata is unreadable.
+        """
+
+
+class StateOfTables(Protocol):
+    """Tables with their whole metadata, through the catalog."""
+
+    def tables(self) -> Sequence[str]:
+        """Return the qualified names of all tables.
+
+        Raises:
+            TarnError: the catalog does not respond or denies access.
+        """
+
+    def state(self, table: str) -> TableState:
+        """Return the table's metadata.
+
+        Raises:
+            NoSuchTableError: the table does not exist.
+            TarnError: the catalog does not respond or denies access.
         """
 
 

@@ -36,11 +36,11 @@ def print_report(report: Report, out: Console, err: Console) -> None:
         out: console of stdout.
         err: console of stderr, for the faults.
     """
-    table = _table("part", "", "rows>", "seconds>", "seen")
+    table = new_table("part", "", "rows>", "seconds>", "seen")
     for stage in report.stages:
         rows = "" if stage.rows is None else str(stage.rows)
         detail = stage.detail if stage.ok else "see below"
-        _add(table, stage.name, "ok" if stage.ok else "FAILED", rows, f"{stage.seconds:.1f}", detail)
+        add_row(table, stage.name, "ok" if stage.ok else "FAILED", rows, f"{stage.seconds:.1f}", detail)
     out.print(table)
     for stage in report.stages:
         if not stage.ok:
@@ -77,21 +77,21 @@ def print_status(seen: Status, out: Console, err: Console) -> None:
 
 
 def _services(seen: Status) -> Table:
-    table = _table("service", "", "container", "address", "ms>", "seen")
+    table = new_table("service", "", "container", "address", "ms>", "seen")
     for state in seen.services:
         detail = state.detail if state.ok else "see below"
         milliseconds = str(state.milliseconds) if state.address else ""
         word = "ok" if state.ok else "DOWN"
-        _add(table, state.service, word, state.container, state.address, milliseconds, detail)
+        add_row(table, state.service, word, state.container, state.address, milliseconds, detail)
     return table
 
 
 def _layers(seen: Status) -> Table:
     topics = {layer.topic for layer in seen.layers}
     named = ["topic"] if len(topics) > 1 else []
-    table = _table("layer", *named, "rows>", "offsets>", "behind>", "newest event", "age>", "")
+    table = new_table("layer", *named, "rows>", "offsets>", "behind>", "newest event", "age>", "")
     for layer in seen.layers:
-        _add(
+        add_row(
             table,
             layer.layer,
             *([layer.topic or ""] if named else []),
@@ -129,15 +129,15 @@ PROGRESS = {
 
 
 def _ingestors(seen: Status) -> Table:
-    table = _table("ingestor", "state", "from", "to", "lag>", "rows>", "bad>", "commits>")
+    table = new_table("ingestor", "state", "from", "to", "lag>", "rows>", "bad>", "commits>")
     for each in seen.ingestors:
         counts = (_number(n) for n in (each.lag, each.rows, each.bad_records, each.commits))
-        _add(table, each.name, each.state, each.topic, each.table, *counts)
+        add_row(table, each.name, each.state, each.topic, each.table, *counts)
     return table
 
 
 def _tables(seen: Status) -> Table:
-    table = _table(
+    table = new_table(
         "table",
         "rows>",
         "files>",
@@ -151,7 +151,7 @@ def _tables(seen: Status) -> Table:
     )
     for facts in seen.tables:
         age = age_s(facts, seen.at)
-        _add(
+        add_row(
             table,
             facts.name,
             *(_number(n) for n in (facts.rows, facts.data_files, facts.delete_files)),
@@ -174,7 +174,7 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
     """Return an empty table; a column whose name ends in > is right-aligned."""
     table = Table(show_edge=False, pad_edge=False)
     for column in columns:
@@ -182,5 +182,6 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _add(table: Table, *cells: str) -> None:
+def add_row(table: Table, *cells: str) -> None:
+    """Add a row; markup in its cells is shown as it is."""
     table.add_row(*(Text(cell) for cell in cells))

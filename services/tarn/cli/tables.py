@@ -54,7 +54,7 @@ def table_name(text: str) -> TableName:
         InvalidError: the name has no namespace, or an empty part.
     """
     if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", text):
-        raise InvalidError(f"{text!r} names no table; give namespace and name, such as bronze.orders")
+        raise InvalidError(f"{text!r} is not the name of a table; write NAMESPACE.TABLE, such as ops.canary")
     *levels, name = text.split(".")
     return TableName(tuple(levels), name)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -22,6 +24,7 @@ from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
+    from tarn.cli.lake_files import LakePorts
     from tarn.cli.rollback import RollbackPorts
 
 LOOK_S = 4.0
@@ -209,6 +212,44 @@ def rollback_ports(settings: Settings) -> RollbackPorts:
         new_key=uuid7,
         new_snapshot_id=new_snapshot_id,
     )
+
+
+@contextmanager
+def lake_ports(settings: Settings, tell: Tell) -> Iterator[LakePorts]:
+    """Context manager with what audit and trace read.
+
+    Args:
+        settings: of the command line.
+        tell: shows progress.
+
+    Raises:
+        InvalidSettingError: a secret cannot be read.
+    """
+    from tarn.adapters import manifest_audit
+    from tarn.adapters.bulk import S3Bulk
+    from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.kafka import KafkaSources
+    from tarn.adapters.logging import to_stderr
+    from tarn.adapters.origins import ParquetOrigins
+    from tarn.cli.clients.catalog_facts import CatalogFacts
+    from tarn.cli.lake_files import LakePorts
+    from tarn.keeper.walk import READERS, Places
+
+    to_stderr()
+    credential = settings.secret(CREDENTIAL_FILE)
+    store = S3Bulk(**settings.store_access())
+    catalog = RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+    with ThreadPoolExecutor(max_workers=READERS) as pool:
+        yield LakePorts(
+            tables=CatalogFacts(catalog),
+            store=store,
+            manifests=manifest_audit,
+            origins=ParquetOrigins(store, Places(settings.bucket).key),
+            topics=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
+            bucket=settings.bucket,
+            pool=pool,
+            tell=tell,
+        )
 
 
 def containers(text: str) -> Mapping[str, Container] | None:

@@ -90,18 +90,20 @@ class Report:
             "orphans": self.orphans,
             "orphan_bytes": self.orphan_bytes,
             "seconds": round(self.seconds, 2),
-            "findings": [
-                {
-                    "severity": "damage" if found.damage else "note",
-                    "kind": found.kind.value,
-                    "where": found.where,
-                    "what": found.what,
-                    "do": found.fix,
-                }
-                for found in self.findings
-            ],
+            "findings": [finding_data(found) for found in self.findings],
             "streams": [stand_data(stand) for stand in self.streams],
         }
+
+
+def finding_data(found: Finding) -> dict[str, Any]:
+    """A finding as JSON."""
+    return {
+        "severity": "damage" if found.damage else "note",
+        "kind": found.kind.value,
+        "where": found.where,
+        "what": found.what,
+        "do": found.fix,
+    }
 
 
 def stand_data(stand: Stand) -> dict[str, Any]:

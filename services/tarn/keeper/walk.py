@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -24,12 +24,17 @@ from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import CorruptStateError
 from tarn.core.object_store import BulkStore, Stored
 
+T = TypeVar("T")
+
 READERS = 8
 IN_FLIGHT_MAX = 32
 FILES_MAX = 2_000_000
 """Maximum number of live files of one table held in memory; about 0.4 kB each."""
 AHEAD_MAX = 50
 
+Lists = dict[str, tuple[ManifestEntry, ...] | None]
+Manifests = dict[str, tuple[FileEntry, ...] | None]
+Listed = tuple[Lists, Manifests, dict[str, str]]
 Stray = tuple[str, int]
 """Location of a metadata file, and its last modification in milliseconds by the store's clock."""
 
@@ -99,10 +104,23 @@ class Walker:
                 what=f"{where} ({len(stored.data)} bytes) is no table metadata",
                 fix=FROM_BACKUP,
             )
-        unreadable: dict[str, str] = {}
-        lists: dict[str, tuple[ManifestEntry, ...] | None] = {}
-        added: dict[str, int | None] = {}
         wanted = [str(s["manifest-list"]) for s in metadata.get("snapshots") or () if s.get("manifest-list")]
+        lists, manifests, unreadable = self.listed(metadata, wanted)
+        return Table(
+            pointer=pointer,
+            metadata=metadata,
+            logged=tuple(self._logged(metadata)),
+            ahead=tuple(self._strays(strays[-AHEAD_MAX:])),
+            lists=lists,
+            manifests=manifests,
+            unreadable=unreadable,
+        )
+
+    def listed(self, metadata: Json, wanted: Iterable[str]) -> Listed:
+        """Read these manifest lists of a table and their manifests; see `Table` for the three results."""
+        unreadable: dict[str, str] = {}
+        lists: Lists = {}
+        added: dict[str, int | None] = {}
         for location, data in self._ahead(dict.fromkeys(wanted)):
             lists[location] = None
             if data is None:
@@ -114,22 +132,13 @@ class Walker:
                 continue
             lists[location] = tuple(entry for entry, _ in entries)
             added.update({entry.path: snapshot for entry, snapshot in entries})
-        manifests = self._manifests(metadata, added, unreadable)
-        return Table(
-            pointer=pointer,
-            metadata=metadata,
-            logged=tuple(self._logged(metadata)),
-            ahead=tuple(self._strays(strays[-AHEAD_MAX:])),
-            lists=lists,
-            manifests=manifests,
-            unreadable=unreadable,
-        )
+        return lists, self._manifests(metadata, added, unreadable), unreadable
 
     def _manifests(
         self, metadata: Json, added: dict[str, int | None], unreadable: dict[str, str]
-    ) -> dict[str, tuple[FileEntry, ...] | None]:
+    ) -> Manifests:
         trace = trace_ids(metadata)
-        found: dict[str, tuple[FileEntry, ...] | None] = {}
+        found: Manifests = {}
         count = 0
         for location, data in self._ahead(added):
             found[location] = None
@@ -185,8 +194,8 @@ class Walker:
 
 
 def in_order(
-    pool: ThreadPoolExecutor, wanted: Iterable[str], work: Callable[[str], Any], ahead: int = IN_FLIGHT_MAX
-) -> Iterator[tuple[str, Any]]:
+    pool: ThreadPoolExecutor, wanted: Iterable[T], work: Callable[[T], Any], ahead: int = IN_FLIGHT_MAX
+) -> Iterator[tuple[T, Any]]:
     """Yield each item with its result, in order, while at most `ahead` further items are in progress.
 
     Args:
@@ -195,7 +204,7 @@ def in_order(
         work: called with each item.
         ahead: maximum number of items in progress.
     """
-    waiting: list[tuple[str, Any]] = []
+    waiting: list[tuple[T, Any]] = []
     for item in wanted:
         waiting.append((item, pool.submit(work, item)))
         if len(waiting) >= ahead:

@@ -365,5 +365,5 @@ def test_people_and_programs_read_what_was_done() -> None:
 
 @pytest.mark.parametrize("text", ["orders", "", "a..b", ".a", "a.", "a b.c"])
 def test_a_name_without_a_namespace_is_refused(text: str) -> None:
-    with pytest.raises(InvalidError, match="names no table"):
+    with pytest.raises(InvalidError, match="is not the name of a table"):
         table_name(text)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CatalogFacts:
-    """`ports.Tables` over the REST catalog; safe for several threads.
+    """`ports.Tables` and `ports.StateOfTables` over the REST catalog; safe for several threads.
 
     Args:
         catalog: asked in every call.
@@ -37,8 +37,12 @@ class CatalogFacts:
 
     def facts(self, table: str) -> TableFacts:
         """Return what the metadata of a table says; see `Tables`."""
+        return facts_of(table, self.state(table))
+
+    def state(self, table: str) -> TableState:
+        """Return the metadata of a table; see `StateOfTables`."""
         *namespace, name = table.split(".")
-        return facts_of(table, _told(lambda: self._catalog.load(TableName(tuple(namespace), name))))
+        return _told(lambda: self._catalog.load(TableName(tuple(namespace), name)))
 
     def _tables(self) -> list[str]:
         found: list[str] = []

@@ -52,11 +52,15 @@ class Kind(StrEnum):
     OFFSETS_BROKEN = "offset chain broken"
     OFFSETS_DOUBLED = "offsets doubled"
     OFFSETS_HOLE = "offsets without a row"
+    OFFSETS_MISSING = "offsets missing"
+    OFFSETS_BEYOND = "rows beyond the offset map"
+    ROWS_UNTRACED = "rows without an origin"
     STREAMS_DOUBLED = "topic ingested twice"
     STREAMS_SAME = "two streams of one topic"
     LETTERS = "dead letters missing"
     LETTERS_UNREGISTERED = "dead letters not registered"
     LETTERS_WAITING = "dead letters waiting"
+    LETTERS_AGAIN = "dead letters repeated"
 
 
 NOTES = frozenset(
@@ -67,6 +71,8 @@ NOTES = frozenset(
         Kind.OFFSETS_HOLE,
         Kind.STREAMS_SAME,
         Kind.LETTERS_WAITING,
+        Kind.LETTERS_AGAIN,
+        Kind.ROWS_UNTRACED,
     }
 )
 """Kinds that are no damage in themselves: nothing is lost, or a cause outside the lake explains them."""
