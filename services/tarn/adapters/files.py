@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tarn.adapters.partitions import folder, split
+from tarn.adapters.partitions import folder, split, survives_manifests
 from tarn.adapters.statistics import statistics_of
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
@@ -143,10 +143,15 @@ def merge_files(
 
     Raises:
         UnavailableError: the store does not respond, or lacks a file.
-        ValueError: the result does not have exactly the rows and the partition of the files.
+        ValueError: the result does not have exactly the rows and the partition of the files, or their entries
+            in manifests could not be rewritten.
     """
-    read = [pq.ParquetFile(io.BytesIO(objects.read(file.path))).read(use_threads=False) for file in files]
-    rows = pa.concat_tables([_shape(part, layout.arrow) for part in read]).combine_chunks()
+    if not survives_manifests(layout.spec, layout.schema):
+        raise ValueError("manifests with partition values of type double are not rewritten")
+    rows = pa.concat_tables(
+        _shape(pq.ParquetFile(io.BytesIO(objects.read(file.path))).read(use_threads=False), layout.arrow)
+        for file in files
+    )
     made = encode_rows(layout, root, rows, new_name=new_name)
     wanted = (sum(file.records for file in files), {(file.spec_id, file.partition) for file in files})
     found = (sum(one.file.records for one in made), {(one.file.spec_id, one.file.partition) for one in made})

@@ -153,7 +153,7 @@ class KafkaSource:
     def _quietly(self, close: Callable[[], None]) -> None:
         try:
             close()
-        except (vendor.KafkaError, OSError, RuntimeError) as e:
+        except (vendor.KafkaError, OSError, RuntimeError) as e:  # librdkafka's are translated
             log.info("a Kafka client did not close cleanly", topic=self._topic, reason=repr(e))
 
     def _errors(self, what: str, *, operation: str = "DESCRIBE") -> AbstractContextManager[None]:

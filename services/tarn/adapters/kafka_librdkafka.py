@@ -9,23 +9,35 @@ module maps to Tarn's: codes of the Kafka protocol are the same numbers, codes o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
+import structlog
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from tarn.adapters.kafka_client import RECONNECT_MS_MAX, KafkaConnection, vendor
-from tarn.adapters.kafka_records import (
-    FETCH_BYTES_MAX,
-    FETCH_WAIT_MS_MAX,
-    METADATA_AGE_MS_MAX,
-    PARTITION_FETCH_BYTES_MAX,
-)
+from tarn.adapters.kafka_records import FETCH_WAIT_MS_MAX, METADATA_AGE_MS_MAX
 from tarn.core.batch import RawRecords
 
-POLL_RECORDS_MAX = 100_000
-QUEUED_KIB_MAX = 32 * 1024
+log = structlog.get_logger()
+
+# So that a batch is not much larger than its limit in bytes: the library counts records only.
+POLL_RECORDS_MAX = 10_000
+# A fetch is decompressed as a whole, and the limits count what is fetched: small ones bound the memory.
+FETCH_BYTES_MAX = 4 * 1024 * 1024
+PARTITION_FETCH_BYTES_MAX = 1024 * 1024
+QUEUED_KIB_MAX = 16 * 1024
+SILENT_S_MAX = 30.0
 # How long it waits after its queue was full; its default of 1 s would leave a fast reader without records.
 QUEUE_BACKOFF_MS = 20
 
@@ -54,6 +66,8 @@ class LibrdkafkaConsumer:
     def __init__(self, connection: KafkaConnection, topic: str, *, group: str) -> None:
         self._topic = topic
         self._failed: KafkaError | None = None
+        self._last_error: KafkaError | None = None
+        self._assigned_s: float | None = None
         self._positions: dict[int, int] = {}
         quiet = logging.getLogger("librdkafka")
         quiet.setLevel(logging.CRITICAL + 1)
@@ -91,20 +105,29 @@ class LibrdkafkaConsumer:
     def assign(self, positions: Mapping[int, int]) -> None:
         """See `RecordConsumer.assign`."""
         self._positions = dict(positions)
-        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in positions.items()])
+        wanted = [TopicPartition(self._topic, p, offset) for p, offset in positions.items()]
+        with _errors():
+            self._consumer.assign(wanted)
+        self._assigned_s, self._last_error = time.monotonic(), None
 
     def poll(self, *, records_max: int, timeout_s: float) -> list[RawRecords]:
         """See `RecordConsumer.poll`."""
         # `consume` alone would wait for all its records until the timeout; the first one is waited for, the
         # others are those that have been fetched already.
-        first = self._consumer.poll(timeout_s)
+        with _errors():
+            first = self._consumer.poll(timeout_s)
         if self._failed is not None:
             raise _translated(self._failed)
         if first is None:
+            self._require_sign_of_life()
             return []
+        self._assigned_s = None
         more = min(records_max, POLL_RECORDS_MAX) - 1
         # Of these, partition and offset are always there; the stubs say that they may be None.
-        messages: list[Any] = [first, *self._consumer.consume(more, 0)] if more > 0 else [first]
+        messages: list[Any] = [first]
+        if more > 0:
+            with _errors():
+                messages += self._consumer.consume(more, 0)
         ends: dict[int, int] = {}
         events = [message for message in messages if message.error() is not None]
         if events:
@@ -120,7 +143,8 @@ class LibrdkafkaConsumer:
 
     def close(self) -> None:
         """See `RecordConsumer.close`."""
-        self._consumer.close()
+        with _errors():
+            self._consumer.close()
 
     def _moved(self, held: Mapping[int, Sequence[Any]], ends: Mapping[int, int]) -> list[RawRecords]:
         """The records of each partition that moved; its position is after the last one, or the end it saw."""
@@ -145,9 +169,28 @@ class LibrdkafkaConsumer:
         return found
 
     def _on_error(self, error: KafkaError) -> None:
-        """Called during a poll; brokers that do not answer are noticed by the caller's other questions."""
+        """Called during a poll; the library tries again, and a broker that is away is noticed by others."""
         if error.fatal() or error.code() == KafkaError._AUTHENTICATION:
             self._failed = error
+        if self._last_error is None or self._last_error.code() != error.code():
+            log.info("librdkafka reports", topic=self._topic, error=error.str())
+        self._last_error = error
+
+    def _require_sign_of_life(self) -> None:
+        """Raise what the library reported if nothing came since the assignment, not even a log's end."""
+        if self._assigned_s is None or self._last_error is None:
+            return
+        if time.monotonic() - self._assigned_s > SILENT_S_MAX:
+            raise _translated(self._last_error)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Translate the library's exceptions inside a with statement."""
+    try:
+        yield
+    except KafkaException as e:
+        raise _translated(e.args[0]) from e
 
 
 def _login(connection: KafkaConnection) -> dict[str, Any]:

@@ -43,9 +43,9 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import DoubleType
 
 from tarn.adapters.files import FileIO
+from tarn.adapters.partitions import survives_manifests
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.table_files import FilesNotLiveError, WrittenList
 from tarn.core.table_state import TableState, WrittenFile
@@ -123,7 +123,8 @@ class Manifests:
             UnavailableError: the store does not respond.
             FilesNotLiveError: a file to remove is not live in the base.
         """
-        live = [m for m in self._base(state) if (m.added_files_count or 0) + (m.existing_files_count or 0)]
+        # An unknown count is to be taken as more than 0 (specification, "Manifest Lists").
+        live = [m for m in self._base(state) if m.added_files_count != 0 or m.existing_files_count != 0]
         if removed:
             carried = self._without(removed, live, state, snapshot_id, schema)
         else:
@@ -193,7 +194,7 @@ class Manifests:
     ) -> list[ManifestFile]:
         """Merge one group of manifests, if one is due; the live files stay the same."""
         spec = _spec(state, int(state.metadata["default-spec-id"]))
-        due = manifests_to_merge(manifests, spec_id=spec.spec_id) if _readable(spec, schema) else []
+        due = manifests_to_merge(manifests, spec_id=spec.spec_id) if survives_manifests(spec, schema) else []
         if not due:
             return manifests
         group = [manifests[n] for n in due]
@@ -220,7 +221,7 @@ class Manifests:
             FilesNotLiveError: one of them is in no manifest, or partition values would not survive.
         """
         spec = _spec(state, int(state.metadata["default-spec-id"]))
-        if not _readable(spec, schema):
+        if not survives_manifests(spec, schema):
             raise FilesNotLiveError("manifests with partition values of type double are not rewritten")
         left, found = set(removed), list(manifests)
         for n, manifest in sorted(enumerate(manifests), key=lambda item: -(item[1].sequence_number or 0)):
@@ -274,11 +275,6 @@ def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> li
         groups.setdefault(tier, []).append(n)
     ready = [group for _, group in sorted(groups.items()) if len(group) >= MERGE_COUNT]
     return ready[0] if ready else []
-
-
-def _readable(spec: PartitionSpec, schema: Schema) -> bool:
-    """Whether partition values survive a round trip: pyiceberg 0.12 reads a double with the wrong width."""
-    return not any(isinstance(f.field_type, DoubleType) for f in spec.partition_type(schema).fields)
 
 
 def read_list(data: bytes) -> list[ManifestFile]:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import PartitionField
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import DoubleType
 
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidError, InvalidSpecError
@@ -22,6 +24,14 @@ from tarn.core.errors import InvalidError, InvalidSpecError
 PARTITIONS_PER_BATCH_MAX = 500
 FOLDER_BYTES_MAX = 200
 """Bytes of one path level; longer names are cut and get a digest. MinIO allows 255, S3 1,024 in total."""
+
+
+def survives_manifests(spec: PartitionSpec, schema: Schema) -> bool:
+    """Whether partition values can be read from a manifest and written to another.
+
+    pyiceberg 0.12 reads a double with the wrong width.
+    """
+    return not any(isinstance(f.field_type, DoubleType) for f in spec.partition_type(schema).fields)
 
 
 def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:

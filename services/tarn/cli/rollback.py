@@ -99,16 +99,16 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
     sent: list[Json] = []
     for _ in range(ATTEMPTS_MAX):
         state = ports.catalog.load(table)
-        done = next((p for p in sent if p["tag"] in state.refs), None)
+        done = next((p for p in sent if p["tag"] in state.refs and p["tag"] not in p["state"].refs), None)
         if done is not None:
-            return _result(table, done)
+            return _result(table, done, state)
         target = resolve(state, ref, table)
         plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
         request = _request(ports, table, state, target, offsets)
         sent.append(plan)
         outcome = _send(ports, table, request)
         if isinstance(outcome, CommitDone):
-            return _result(table, plan | {"after": outcome.state})
+            return _result(table, plan, outcome.state)
         if isinstance(outcome, Unknown):
             raise OutcomeUnknownError(
                 f"the catalog did not answer the rollback of {table} ({outcome.reason}): it may have "
@@ -185,7 +185,7 @@ def _rewinding(
     """The commit that makes the target current again, with the offsets that its history holds."""
     then = at(state, target)
     maps = {stream: offsets_in(then, stream) for stream in streams}
-    _require_log(ports, table, maps, now={stream: offsets_in(state, stream) for stream in streams})
+    _require_log(ports, table, maps, now={stream: _known_map(state, stream) for stream in streams})
     updates = _updates(state, target)
     for stream in streams:
         tag, key = TAG_PREFIX + stream, SUMMARY_PREFIX + stream
@@ -207,32 +207,49 @@ def _require_log(
 ) -> None:
     """Require that the log holds what would be read again.
 
-    A stream that began after the target is read from the first offset of its topic, which must still be 0:
-    nothing says where it began.
+    A partition that the target's map lacks is read from its first offset, which must still be 0: nothing says
+    where the stream began in it.
+
+    Args:
+        ports: asked for the bounds of the topics.
+        table: the table, for the message.
+        maps: stream to its offset map at the target.
+        now: stream to its present map; None if it has none, or none that can be read.
 
     Raises:
         OffsetGapError: it does not.
     """
     topics: Mapping[str, Bounds] | None = None
     for stream, held in maps.items():
-        found = held or now[stream]
-        if found is None:
+        present = now[stream]
+        source = held or present
+        if source is None:
             continue
         topics = ports.bounds() if topics is None else topics
-        topic = topics.get(found.source.topic, {})
-        for partition, known in found.next.items():
-            offset = known if held is not None else 0
+        topic = topics.get(source.source.topic, {})
+        then = held.next if held is not None else {}
+        # Without a present map every partition may have been read.
+        for partition in sorted({*then, *(present.next if present is not None else topic)}):
+            offset = then.get(partition, 0)
             start, end = topic.get(partition, (0, -1))
             if not start <= offset <= end:
                 holds = f"holds [{start}, {end})" if end >= 0 else "does not have that partition"
                 raise OffsetGapError(
                     f"{table} cannot go back with its offsets: stream {stream} would read partition "
-                    f"{partition} of topic {found.source.topic} from {offset}, and the log {holds}. Choose a "
-                    "newer snapshot, or --offsets keep",
+                    f"{partition} of topic {source.source.topic} from {offset}, and the log {holds}. Choose "
+                    "a newer snapshot, or --offsets keep",
                     table=str(table),
                     partition=partition,
                     offset=offset,
                 )
+
+
+def _known_map(state: TableState, stream: str) -> OffsetMap | None:
+    """The stream's offset map; None as well where it cannot be read, which a rollback may mend."""
+    try:
+        return offsets_in(state, stream)
+    except CorruptStateError:
+        return None
 
 
 def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list[str]) -> CommitRequest:
@@ -300,16 +317,15 @@ def _requirements(state: TableState) -> list[Json]:
     ]
 
 
-def _result(table: TableName, plan: Json) -> RolledBack:
+def _result(table: TableName, plan: Json, after: TableState) -> RolledBack:
     state: TableState = plan["state"]
-    after: TableState = plan.get("after") or at(state, plan["target"])
     return RolledBack(
         table=str(table),
         before=state.head_id or 0,
         target=plan["target"],
         tag=plan["tag"],
         rows=(_rows(state), _rows(after)),
-        streams={s: (offsets_in(state, s), offsets_in(after, s)) for s in sorted(streams_named(state))},
+        streams={s: (_known_map(state, s), _known_map(after, s)) for s in sorted(streams_named(state))},
     )
 
 

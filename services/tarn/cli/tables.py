@@ -84,9 +84,10 @@ def rollback_lines(done: RolledBack) -> list[str]:
         else:
             lines.append(f"stream {stream}: reads again from {_words(now)} (it was at {_words(was)}).")
     lines.append(
-        f"Tag {done.tag} keeps the former rows for a week. To go back: scripts/tarn rollback {done.table} "
-        f"--to {done.tag}" + (" --offsets rewind" if done.streams else "")
+        f"Tag {done.tag} keeps the former rows until it is dropped. To go back: scripts/tarn rollback "
+        f"{done.table} --to {done.tag}" + (" --offsets rewind" if done.streams else "")
     )
+    lines.append("Tables that were derived from it are as they were: drop them, and they are filled again.")
     return lines
 
 

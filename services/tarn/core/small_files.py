@@ -14,10 +14,12 @@ from typing import Any
 from tarn.core.table_state import WrittenFile
 
 EVERY_S = 60.0
+URGENT_S = 3 * EVERY_S
 FIRST_LEVEL_MIN = 8
 NEXT_LEVEL_MIN = 16
 FILES_MAX = 128
 BYTES_MAX = 8 * 1024 * 1024
+ROWS_MAX = 100_000
 FILE_BYTES_MAX = 2 * 1024 * 1024
 LEVELS = 4
 REMEMBERED_MAX = 10_000
@@ -56,15 +58,19 @@ class SmallFiles:
                 self._held.setdefault((level, file.spec_id, file.partition), []).append(file)
                 self._count += 1
 
-    def due(self, now_s: float) -> Group | None:
+    def due(self, now_s: float, *, urgent: bool = False) -> Group | None:
         """The group to merge now, if there is one.
 
         Args:
             now_s: monotonic time in seconds.
+            urgent: only if merging is long overdue.
         """
         if self._merged_s is None:
             self._merged_s = now_s
-        a_while = now_s - self._merged_s >= EVERY_S
+        since_s = now_s - self._merged_s
+        if urgent and since_s < URGENT_S:
+            return None
+        a_while = since_s >= EVERY_S
         for (level, _, _), files in sorted(self._held.items(), key=lambda item: -item[0][0]):
             enough = NEXT_LEVEL_MIN if level else FIRST_LEVEL_MIN
             if len(files) >= FILES_MAX or (len(files) >= enough and (level or a_while)):
@@ -99,10 +105,10 @@ class SmallFiles:
 def _oldest(files: Sequence[WrittenFile]) -> tuple[WrittenFile, ...]:
     """The oldest files that fit into one."""
     taken: list[WrittenFile] = []
-    size = 0
+    size = rows = 0
     for file in files[:FILES_MAX]:
-        size += file.bytes
-        if size > BYTES_MAX:
+        size, rows = size + file.bytes, rows + file.records
+        if size > BYTES_MAX or rows > ROWS_MAX:
             break
         taken.append(file)
     return tuple(taken)

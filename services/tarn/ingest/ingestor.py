@@ -165,6 +165,7 @@ class Ingestor:
         committed_s = looked_s = group_commit_s = now
         uncommitted: dict[int, int] = {}
         commit: Future[CommittedBatch | NeedsReplan] | None = None
+        merged = False  # since the last batch
         while not until():
             now = self._context.clock()
             self._context.registry.update(self.name, beat_s=now)
@@ -180,10 +181,11 @@ class Ingestor:
                 committed_s = self._context.clock()
                 uncommitted.update(result.after)
                 continue
-            if commit is None and not due and self._merge_due(now):
-                commit = executor.submit(self._merge, plan)
+            if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
+                commit, merged = executor.submit(self._merge, plan), True
                 continue
             if due:
+                merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
                 commit = executor.submit(self._commit, builder.cut(), plan)
@@ -293,17 +295,26 @@ class Ingestor:
             # The table includes the batch and more: another writer of this stream is active.
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
             return NeedsReplan(state=result.state, reason="the table is ahead of the batch")
-        if not writer.is_current(result.state):
-            self._writer = self.files.writer(result.state)
+        self._follow(writer, result.state)
         self._report(written, result, after, took_s=took_s)
         if written.letters:
             self._dead_letters.register(result.state)
-        if result.by_us:
+            self._reporter.tell(State.RUNNING)
+        if result.by_us and writer is self._writer:
             self._small_files.add(written.files)
         return CommittedBatch(state=result.state, after=after)
 
-    def _merge_due(self, now_s: float) -> bool:
-        return self.spec.spec.batching.merge_small_files and self._small_files.due(now_s) is not None
+    def _follow(self, writer: TableWriter, state: TableState) -> None:
+        """Take another writer if the table's columns changed; files of the former one are not merged."""
+        if not writer.is_current(state):
+            self._writer = self.files.writer(state)
+            self._small_files.clear()
+
+    def _merge_due(self, now_s: float, *, urgent: bool) -> bool:
+        """Whether to merge now; if a batch is waiting, only what has waited for long."""
+        if not self.spec.spec.batching.merge_small_files:
+            return False
+        return self._small_files.due(now_s, urgent=urgent) is not None
 
     def _merge(self, plan: Plan) -> CommittedBatch | NeedsReplan:
         """Replace small files of this stream by one with the same rows; runs in the executor.
@@ -319,8 +330,8 @@ class Ingestor:
         if reason is None:
             try:
                 encoded = writer.merge(group.files)
-            except (ValueError, pa.ArrowException) as e:
-                reason = str(e)
+            except (ValueError, KeyError, pa.ArrowException) as e:
+                reason = f"{type(e).__name__}: {e}"
         if reason is not None:
             self._small_files.clear()
             log.info("small files are left as they are", ingestor=self.name, reason=reason)
@@ -338,9 +349,9 @@ class Ingestor:
                 "small files changed meanwhile; planning again", ingestor=self.name, reason=result.reason
             )
             return result
-        if not writer.is_current(result.state):
-            self._writer = self.files.writer(result.state)
+        self._reporter.tell(State.RUNNING)
         self._small_files.add(change.files, level=group.level + 1)
+        self._follow(writer, result.state)
         log.info(
             "small files merged",
             ingestor=self.name,
@@ -381,11 +392,9 @@ class Ingestor:
         registry, made, took_ms = self._context.registry, written.made, took_s * 1_000
         if done.by_us:
             registry.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
-        status = registry.get(self.name)
+        registry.advance(self.name, after)
         registry.update(
             self.name,
-            committed={**status.committed, **after},
-            ends={p: max(end, after.get(p, end)) for p, end in status.ends.items()},
             commit_ms=took_ms,
             commit_at_ms=self._context.ports.now_ms(),
             progress_s=self._context.clock(),

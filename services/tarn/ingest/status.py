@@ -153,6 +153,18 @@ class StatusRegistry:
         with self._lock:
             self._ingestors.pop(name, None)
 
+    def advance(self, name: str, after: Mapping[int, int]) -> None:
+        """Record committed offsets; an end offset known to be lower follows.
+
+        Args:
+            name: name of the ingestor.
+            after: partition to next offset.
+        """
+        with self._lock:
+            found = self._ingestors.get(name, IngestorStatus())
+            ends = {p: max(end, after.get(p, end)) for p, end in found.ends.items()}
+            self._ingestors[name] = replace(found, committed={**found.committed, **after}, ends=ends)
+
     def get(self, name: str) -> IngestorStatus:
         """Status of one ingestor."""
         with self._lock:

@@ -24,6 +24,7 @@ from tarn.core.errors import (
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest
+from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
@@ -178,6 +179,62 @@ def test_a_log_that_lacks_the_rows_refuses_to_rewind_and_changes_nothing(world: 
     assert world.found() == list(range(FIRST))
 
 
+@pytest.mark.parametrize(("start", "refused"), [(0, False), (3, True)])
+def test_a_partition_that_joined_later_must_be_in_the_log_from_its_beginning(
+    start: int, refused: bool
+) -> None:
+    """Its rows go with the rollback, and the target's map says nothing of it."""
+    world = World()
+    world.topic.logs[1], world.topic.starts[1] = [], 0
+    world.topic.send(1, *(order(n) for n in range(500, 510)))
+    world.ingest()
+    world.topic.starts[1] = start
+    bounds = {"orders": {0: (0, SECOND), 1: (start, 10)}}
+    world.ports = replace(world.ports, bounds=lambda: bounds)
+    if refused:
+        with pytest.raises(
+            OffsetGapError, match=r"would read partition 1 of topic orders from 0.*holds \[3, 10\)"
+        ):
+            world.roll_back(str(world.middle), Offsets.REWIND)
+    else:
+        world.roll_back(str(world.middle), Offsets.REWIND)
+    world.ingest()
+    assert [row for row in world.lake.offsets() if row[0] == 1] == [(1, n) for n in range(10)]
+
+
+@pytest.mark.parametrize("damage", ["unreadable", "expired"])
+def test_a_table_whose_offsets_are_damaged_can_go_back(world: World, damage: str) -> None:
+    """It is what CorruptState advises; the log must then reach back to every partition's beginning."""
+    state = world.lake.table()
+    bad = {
+        **state.head,
+        "snapshot-id": 79,
+        "parent-snapshot-id": state.head_id if damage == "unreadable" else 4711,
+        "sequence-number": state.last_sequence + 1,
+        "summary": {
+            **{k: v for k, v in state.head["summary"].items() if not k.startswith("tarn.")},
+            **({"tarn.offsets.orders": "{"} if damage == "unreadable" else {}),
+        },
+    }
+    if state.format_version >= 3:
+        bad |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME),
+        [],
+        [
+            {"action": "add-snapshot", "snapshot": bad},
+            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 79},
+            {"action": "remove-snapshot-ref", "ref-name": "tarn-offsets-orders"},
+        ],
+    )
+    with pytest.raises(CorruptStateError):
+        offsets_in(world.lake.table(), "orders")
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    assert done.streams["orders"][0] is None
+    world.ingest()
+    assert world.found() == list(range(SECOND))
+
+
 @pytest.mark.parametrize("start", [0, 1])
 def test_before_the_streams_first_commit_it_begins_anew_if_the_log_reaches_back(start: int) -> None:
     world = World()
@@ -310,6 +367,23 @@ def test_a_conflict_that_is_a_lie_is_found_by_the_tag(world: World) -> None:
     keys = answering(world, answer)
     done = world.roll_back(str(world.middle), Offsets.KEEP)
     assert (len(keys), done.rows) == (1, (SECOND, FIRST))
+    before, after = done.streams["orders"]
+    assert before == after, "it kept the offsets, and says so"
+
+
+def test_a_tag_of_an_earlier_rollback_is_no_proof(world: World) -> None:
+    """There and back leaves a tag on the snapshot that the next rollback starts from."""
+    first = world.lake.table().head_id
+    world.roll_back(str(world.middle), Offsets.REWIND)
+    world.roll_back(str(first), Offsets.REWIND)
+
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        return Conflict(reason="409") if number == 1 else send()
+
+    keys = answering(world, answer)
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    assert len(keys) == 2
+    assert (done.target, world.found()) == (world.middle, list(range(FIRST)))
 
 
 def test_another_commit_in_between_is_rolled_back_too(world: World) -> None:
@@ -355,8 +429,9 @@ def test_people_and_programs_read_what_was_done() -> None:
     assert rollback_lines(done) == [
         f"bronze.orders has the rows of snapshot {world.middle}: 20 (before: 30).",
         "stream orders: reads again from 20 in partition 0 (it was at 30 in partition 0).",
-        f"Tag before-rollback-{done.before} keeps the former rows for a week. To go back: scripts/tarn "
-        f"rollback bronze.orders --to before-rollback-{done.before} --offsets rewind",
+        f"Tag before-rollback-{done.before} keeps the former rows until it is dropped. To go back: "
+        f"scripts/tarn rollback bronze.orders --to before-rollback-{done.before} --offsets rewind",
+        "Tables that were derived from it are as they were: drop them, and they are filled again.",
     ]
     other = World()
     kept = rollback_lines(other.roll_back(str(other.middle), Offsets.KEEP))
