@@ -202,6 +202,7 @@ class Foreign:
     files: tuple[WrittenFile, ...]
     table_uuid: str
     commit_id: str = "foreign"
+    removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append:
         return Append.of(

@@ -19,7 +19,8 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import StaticTable
 
 from tarn.adapters import files as files_adapter
-from tarn.adapters.manifests import Manifests, _MemoryInput, _readable, read_entries
+from tarn.adapters.manifests import Manifests, _MemoryInput, read_entries
+from tarn.adapters.partitions import survives_manifests
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
@@ -355,6 +356,6 @@ def test_manifests_whose_partition_values_would_not_come_back_are_not_merged() -
     """Ingest rejects such a partition spec; a table created by others may have one."""
     for name, merged in (("double", False), ("date", True)):
         layout = Writer(KINDS[name], "identity(v)").layout
-        assert _readable(layout.spec, layout.schema) is merged
+        assert survives_manifests(layout.spec, layout.schema) is merged
     read = CythonBinaryDecoder(struct.pack("<d", 0.1)).read_double()
     assert read != 0.1, "pyiceberg reads doubles now: let them be merged"
