@@ -11,6 +11,9 @@ from tarn.core.table_state import Append, TableState, WrittenFile, marker_proper
 from tarn.ingest.batch_commit import offsets_in, pending_in
 
 
+_TOTALS = ("records", "data-files", "files-size")
+
+
 def why_not(state: TableState) -> str | None:
     """Why files of this version of the table cannot be merged; None if they can.
 
@@ -19,9 +22,11 @@ def why_not(state: TableState) -> str | None:
     """
     if state.format_version >= 3:
         return "row ids of format version 3 are not carried over"
-    head = state.head
-    if head is None or (head.get("summary") or {}).get("total-delete-files") != "0":
+    summary = (state.head or {}).get("summary") or {}
+    if summary.get("total-delete-files") != "0":
         return "the table has delete files"
+    if not all(str(summary.get(f"total-{what}", "")).isdecimal() for what in _TOTALS):
+        return "the summary of its snapshot has no totals"
     return None
 
 
