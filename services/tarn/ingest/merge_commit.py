@@ -10,7 +10,6 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.table_state import Append, TableState, WrittenFile, marker_property
 from tarn.ingest.batch_commit import offsets_in, pending_in
 
-
 _TOTALS = ("records", "data-files", "files-size")
 
 
