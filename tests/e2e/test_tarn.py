@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tarn.cli.canary import TOPIC
 from tests.support.stack import LONG_RUNNING, Stack, eventually
 
 STATUS_S_MAX = 6.0
@@ -199,3 +200,12 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
         what="ingest has read again what was rolled back",
     )
     assert stack.script("tarn", "fsck", timeout_s=120).code == 0
+    answer = stack.script("tarn", "audit", canary, timeout_s=120)
+    assert answer.code == 0, answer.text
+    ((partition, offset),) = stack.query(
+        f"SELECT _tarn.partition, _tarn.offset FROM {canary} ORDER BY sent_at DESC LIMIT 1"
+    )
+    answer = stack.script("tarn", "trace", f"{TOPIC}/{partition}/{offset}", "--json", timeout_s=120)
+    assert answer.code == 0, answer.text
+    assert canary in answer.text
+    assert stack.script("tarn", "trace", f"{TOPIC}/{partition}/999999999", timeout_s=120).code == 1

@@ -114,6 +114,8 @@ def test_a_year_equals_the_oracle_whatever_is_killed_meanwhile(
     assert all(n > 0 for n in kills.values()), f"each was killed while events flowed: {kills}"
     assert sum(flights.end_offsets(stack).values()) == flights.messages_of_a_year(), "each message once"
     assert flights.wrong(stack) == []
+    answer = stack.script("tarn", "audit", "bronze.flight_events", timeout_s=300)
+    assert answer.code == 0, answer.text
     stop_and_start(stack, log_keeper, seed=2)
 
 
