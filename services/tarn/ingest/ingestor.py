@@ -357,7 +357,7 @@ class Ingestor:
             ingestor=self.name,
             files=len(group.files),
             rows=sum(file.records for file in change.files),
-            level=group.level + 1,
+            merge_level=group.level + 1,
             ms=round((self._context.clock() - started_s) * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
