@@ -35,6 +35,8 @@ EXACT_FLOAT_END = 2**53
 """From this value on, a double may represent a different integer than the message contains."""
 REASON_CHARS_MAX = 300
 BLOCK_BYTES_MIN = 1 << 20
+TYPED_RECORDS = 4_096
+"""Messages that are objects at one time: each of them takes about a kilobyte."""
 DIGITS_MAX = 30
 """An integer of more digits is read as a double if the message needs the slowest parser."""
 TRACE_TYPE = pa.struct(
@@ -201,11 +203,25 @@ class Decoder:
         """
         if self._typed is None:
             return self._parse_each(values)
+        parts: list[list[pa.Array]] = []
+        kept: list[int] = []
+        reasons: dict[int, str] = {}
+        for at in range(0, max(1, len(values)), TYPED_RECORDS):
+            columns, here, why = self._parse_some(self._typed.decode, values[at : at + TYPED_RECORDS])
+            parts.append(columns)
+            kept += [at + i for i in here]
+            reasons.update({at + i: reason for i, reason in why.items()})
+        return [pa.concat_arrays(column) for column in zip(*parts, strict=True)], kept, reasons
+
+    def _parse_some(
+        self, parse: Callable[[bytes], Any], values: Sequence[bytes]
+    ) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """As `_parse_typed`, for so few messages that their objects stay in the processor's cache."""
         ascii_only = all(map(bytes.isascii, values))
         usable = [i for i, value in enumerate(values) if ascii_only or _is_utf8(value)]
         rows: list[Any] = []
         refused: set[int] = set()
-        parsed = map(self._typed.decode, values if ascii_only else [values[i] for i in usable])
+        parsed = map(parse, values if ascii_only else [values[i] for i in usable])
         while True:
             try:
                 for row in parsed:
