@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,7 @@ def session(remote: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     # Whoever catches an error logs it; the client must not log it as well.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     opened = ConnectSession.builder.remote(remote).create()
     try:
         opened.client.set_retry_policies(

@@ -8,10 +8,12 @@ import weakref
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.connect.session import SparkSession
 
+from tarn.adapters import spark_remote
 from tarn.adapters.spark_remote import session, with_token
 from tarn.cli.clients.engines import Spark
 from tarn.core.errors import InvalidSettingError
@@ -63,6 +65,16 @@ def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.
     del left_alone
     gc.collect()
     assert stops == ["pool"], "pyspark's finalizer is another one: see tarn.adapters.spark_remote.close"
+
+
+def test_a_spark_that_does_not_answer_is_an_error_and_no_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where warnings are errors, as here, the client's own would come instead of the error to be caught."""
+    monkeypatch.setattr(spark_remote, "RETRIES_MAX", 1)
+    monkeypatch.setattr(SparkConnectClient, "_cleanup_ml_cache", lambda client: None)
+    with pytest.raises(PySparkException), session("sc://127.0.0.1:1", {}) as opened:
+        opened.sql("SELECT 1").collect()
 
 
 def test_no_other_code_opens_sessions_one_after_the_other() -> None:
