@@ -128,6 +128,12 @@ class RawBatch:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def oldest_ms(self) -> int | None:
+        """Time of the oldest record that has one, in milliseconds since the epoch."""
+        oldest = min(self.times_ms, default=-1)
+        return oldest if oldest >= 0 else min((t for t in self.times_ms if t >= 0), default=None)
+
     def part(self, start: int, end: int) -> RawBatch:
         """The records with indexes in [start, end); the ranges remain those of the whole batch."""
         if start == 0 and end == len(self):

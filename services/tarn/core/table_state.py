@@ -76,6 +76,14 @@ class TableState:
         """Highest sequence number assigned so far."""
         return int(self.metadata.get("last-sequence-number") or 0)
 
+    def total(self, what: str) -> int | None:
+        """A total of the current snapshot's summary, such as `data-files`; None if it has none.
+
+        Iceberg specification, appendix F: the totals are optional.
+        """
+        text = str(((self.head or {}).get("summary") or {}).get(f"total-{what}", ""))
+        return int(text) if text.isdecimal() else None
+
     def snapshot(self, snapshot_id: int) -> Json:
         """A snapshot by id.
 

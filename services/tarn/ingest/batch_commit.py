@@ -153,6 +153,38 @@ def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
     return dead_letter.pending_from_json(text) if text else ()
 
 
+def stream_append(
+    files: tuple[WrittenFile, ...],
+    *,
+    commit_id: str,
+    stream: str,
+    offsets: OffsetMap,
+    pending: tuple[PendingFile, ...],
+    removed: tuple[WrittenFile, ...] = (),
+) -> Append:
+    """The snapshot of a stream's commit, with all that the stream states in every snapshot of its own.
+
+    Args:
+        files: files to add.
+        commit_id: identifies the commit.
+        stream: name of the stream.
+        offsets: the offset map that holds after the commit.
+        pending: dead-letter files that are not yet registered after it.
+        removed: files to remove.
+    """
+    summary = {SUMMARY_PREFIX + stream: offsets.to_json()}
+    if pending:
+        summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(pending)
+    return Append.of(
+        files,
+        commit_id=commit_id,
+        summary=summary,
+        tag=TAG_PREFIX + stream,
+        since=marker_property(SUMMARY_PREFIX + stream),
+        removed=removed,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommit:
     """One batch: its data files, offset ranges and dead letters commit atomically (invariants I5, I12).
@@ -209,15 +241,8 @@ class BatchCommit:
                 reason=f"{len(carried)} dead-letter files wait to be registered, the limit is "
                 f"{dead_letter.PENDING_FILES_MAX}; see why the dead-letter table takes none"
             )
-        summary = {SUMMARY_PREFIX + self.stream: after.to_json()}
-        if waiting:
-            summary[dead_letter.PENDING_PREFIX + self.stream] = dead_letter.pending_to_json(waiting)
-        return Append.of(
-            self.files,
-            commit_id=self.commit_id,
-            summary=summary,
-            tag=TAG_PREFIX + self.stream,
-            since=marker_property(SUMMARY_PREFIX + self.stream),
+        return stream_append(
+            self.files, commit_id=self.commit_id, stream=self.stream, offsets=after, pending=waiting
         )
 
 

@@ -128,6 +128,7 @@ class Committer:
         ports: time, ids and the random number generator.
         retention: default snapshot retention, where the table's properties set none.
         on_wait: called with the reason before each wait, for the status page.
+        on_refusal: called with each outcome that is no commit, for the metrics.
     """
 
     def __init__(
@@ -138,12 +139,14 @@ class Committer:
         ports: Ports,
         retention: Retention | None = None,
         on_wait: Callable[[str], None] = lambda _reason: None,
+        on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None,
     ) -> None:
         self._catalog = catalog
         self._table = table
         self._ports = ports
         self._retention = retention or Retention()
         self._on_wait = on_wait
+        self._on_refusal = on_refusal
         self._last: TableState | None = None
 
     def ensure(self, request: Json) -> TableState:
@@ -235,6 +238,7 @@ class Committer:
                 self._last = outcome.state
                 return Done(state=outcome.state, by_us=True, attempts=attempts)
             state, waits = None, waits + 1
+            self._on_refusal(outcome)
             if isinstance(outcome, Conflict):
                 sent = None
                 log.info("commit conflict", table=str(self._table), attempt=attempts, reason=outcome.reason)

@@ -19,7 +19,8 @@ from tarn.core.errors import NotFoundError, TarnError
 from tarn.core.hosts import Hosts
 from tarn.core.object_store import ObjectStore
 from tarn.core.table_catalog import TableCatalog, TableName
-from tarn.ingest.status import State, StatusRegistry, to_metrics
+from tarn.ingest.metrics import to_metrics
+from tarn.ingest.status import State, StatusRegistry
 
 log = structlog.get_logger()
 

@@ -20,6 +20,7 @@ from tarn.core.batch import BatchBuilder, RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
+from tarn.core.outcome import Conflict, Unknown
 from tarn.core.small_files import SmallFiles
 from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
@@ -296,7 +297,7 @@ class Ingestor:
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
             return NeedsReplan(state=result.state, reason="the table is ahead of the batch")
         self._follow(writer, result.state)
-        self._report(written, result, after, took_s=took_s)
+        self._report(written, result, after, oldest_ms=batch.oldest_ms, took_s=took_s)
         if written.letters:
             self._dead_letters.register(result.state)
             self._reporter.tell(State.RUNNING)
@@ -351,6 +352,7 @@ class Ingestor:
             return result
         self._reporter.tell(State.RUNNING)
         self._small_files.add(change.files, level=group.level + 1)
+        self._context.registry.add(self.name, merges=int(result.by_us))
         self._follow(writer, result.state)
         log.info(
             "small files merged",
@@ -380,25 +382,41 @@ class Ingestor:
             write_s=context.clock() - decoded_s,
         )
 
-    def _report(self, written: WrittenBatch, done: Done, after: Mapping[int, int], *, took_s: float) -> None:
+    def _report(
+        self,
+        written: WrittenBatch,
+        done: Done,
+        after: Mapping[int, int],
+        *,
+        oldest_ms: int | None,
+        took_s: float,
+    ) -> None:
         """Show a committed batch on the status page and in the log.
 
         Args:
             written: the batch.
             done: its commit.
             after: partition to next offset.
+            oldest_ms: time of its oldest record in the log, in milliseconds since the epoch, if known.
             took_s: duration from decoding to the commit's response, in seconds.
         """
         registry, made, took_ms = self._context.registry, written.made, took_s * 1_000
+        now_ms = self._context.ports.now_ms()
         if done.by_us:
-            registry.add(self.name, rows=made.rows, bad_records=len(made.bad), commits=1)
+            size = sum(file.bytes for file in written.files)
+            registry.add(self.name, rows=made.rows, bad_records=len(made.bad), bytes=size, commits=1)
+            if oldest_ms is not None:
+                registry.observe(self.name, max(0, now_ms - oldest_ms) / 1_000)
         registry.advance(self.name, after)
         registry.update(
             self.name,
             commit_ms=took_ms,
-            commit_at_ms=self._context.ports.now_ms(),
+            commit_at_ms=now_ms,
             progress_s=self._context.clock(),
             snapshot_id=done.state.head_id,
+            table_files=done.state.total("data-files"),
+            table_bytes=done.state.total("files-size"),
+            table_snapshots=len(done.state.metadata.get("snapshots") or ()),
         )
         log.debug(
             "batch committed",
@@ -454,7 +472,12 @@ class Ingestor:
             ports=context.ports,
             retention=context.retention,
             on_wait=self._reporter.tell_wait,
+            on_refusal=self._count_refusal,
         )
+
+    def _count_refusal(self, outcome: Conflict | Unknown) -> None:
+        counter = "conflicts" if isinstance(outcome, Conflict) else "unknowns"
+        self._context.registry.add(self.name, **{counter: 1})
 
     def _new_builder(self) -> BatchBuilder:
         limits = self.spec.spec.batching

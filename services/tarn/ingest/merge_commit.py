@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tarn.core import dead_letter
-from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX
 from tarn.core.outcome import AlreadyCommitted, Rejected
-from tarn.core.table_state import Append, TableState, WrittenFile, marker_property
-from tarn.ingest.batch_commit import offsets_in, pending_in
+from tarn.core.table_state import Append, TableState, WrittenFile
+from tarn.ingest.batch_commit import offsets_in, pending_in, stream_append
 
 _TOTALS = ("records", "data-files", "files-size")
 
@@ -21,10 +19,9 @@ def why_not(state: TableState) -> str | None:
     """
     if state.format_version >= 3:
         return "row ids of format version 3 are not carried over"
-    summary = (state.head or {}).get("summary") or {}
-    if summary.get("total-delete-files") != "0":
+    if state.total("delete-files") != 0:
         return "the table has delete files"
-    if not all(str(summary.get(f"total-{what}", "")).isdecimal() for what in _TOTALS):
+    if any(state.total(what) is None for what in _TOTALS):
         return "the summary of its snapshot has no totals"
     return None
 
@@ -55,15 +52,11 @@ class MergeCommit:
         held = offsets_in(state, self.stream)
         if held is None:
             return Rejected(reason=f"the table holds nothing of stream {self.stream}")
-        summary = {SUMMARY_PREFIX + self.stream: held.to_json()}
-        waiting = pending_in(state, self.stream)
-        if waiting:
-            summary[dead_letter.PENDING_PREFIX + self.stream] = dead_letter.pending_to_json(waiting)
-        return Append.of(
+        return stream_append(
             self.files,
             commit_id=self.commit_id,
-            summary=summary,
-            tag=TAG_PREFIX + self.stream,
-            since=marker_property(SUMMARY_PREFIX + self.stream),
+            stream=self.stream,
+            offsets=held,
+            pending=pending_in(state, self.stream),
             removed=self.removed,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -26,6 +27,29 @@ class State(StrEnum):
     FINISHED = "Finished"
 
 
+FRESHNESS_S = (0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+"""Upper bounds of the buckets of a histogram, in seconds; the last bucket has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Durations counted by bucket.
+
+    Attributes:
+        counts: number of durations per bucket of `FRESHNESS_S`, and beyond the last bound.
+        sum_s: sum of all durations, in seconds.
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(FRESHNESS_S) + 1)
+    sum_s: float = 0.0
+
+    def plus(self, seconds: float) -> Histogram:
+        """The histogram with one more duration."""
+        at = bisect_left(FRESHNESS_S, seconds)
+        counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
+        return Histogram(counts=counts, sum_s=self.sum_s + seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestorStatus:
     """Status of one ingestor.
@@ -45,10 +69,18 @@ class IngestorStatus:
         ends: partition to log end offset, as last read.
         rows: rows committed since the process started.
         bad_records: bad records since the process started.
-        commits: commits since the process started.
+        commits: commits of batches since the process started.
+        merges: commits that merged small files since the process started.
+        bytes: bytes of the data files committed since the process started, without merged ones.
+        conflicts: commit requests that another writer's commit refused since the process started.
+        unknowns: commit requests without a usable answer since the process started.
+        freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
         commit_at_ms: wall-clock time of the last commit, in milliseconds since the epoch.
         snapshot_id: the table's current snapshot after that commit.
+        table_files: data files of the table after that commit; None while unknown.
+        table_bytes: bytes of these files; None while unknown.
+        table_snapshots: snapshots of the table after that commit; None while unknown.
     """
 
     state: State = State.STARTING
@@ -66,9 +98,17 @@ class IngestorStatus:
     rows: int = 0
     bad_records: int = 0
     commits: int = 0
+    merges: int = 0
+    bytes: int = 0
+    conflicts: int = 0
+    unknowns: int = 0
+    freshness: Histogram = field(default_factory=Histogram)
     commit_ms: float = 0.0
     commit_at_ms: int = 0
     snapshot_id: int | None = None
+    table_files: int | None = None
+    table_bytes: int | None = None
+    table_snapshots: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -148,6 +188,12 @@ class StatusRegistry:
             self._ingestors[name] = found
             return found
 
+    def observe(self, name: str, freshness_s: float) -> None:
+        """Count the age of a batch's oldest record, in seconds."""
+        with self._lock:
+            found = self._ingestors.get(name, IngestorStatus())
+            self._ingestors[name] = replace(found, freshness=found.freshness.plus(freshness_s))
+
     def remove(self, name: str) -> None:
         """Remove an ingestor."""
         with self._lock:
@@ -191,40 +237,6 @@ class StatusRegistry:
         """Results of the last dependency checks, by name."""
         with self._lock:
             return dict(sorted(self._dependencies.items()))
-
-
-_METRICS = (
-    ("rows_total", "counter", "Rows committed since the process started.", lambda s: s.rows),
-    (
-        "bad_records_total",
-        "counter",
-        "Records sent to dead letters since the start.",
-        lambda s: s.bad_records,
-    ),
-    ("commits_total", "counter", "Commits since the process started.", lambda s: s.commits),
-    (
-        "lag_offsets",
-        "gauge",
-        "Offsets between the log's end and the table; absent while that is not known.",
-        lambda s: s.lag,
-    ),
-    ("last_commit_seconds", "gauge", "Duration of the last commit.", lambda s: s.commit_ms / 1_000),
-    ("running", "gauge", "1 while the ingestor runs.", lambda s: int(s.state is State.RUNNING)),
-)
-
-
-def to_metrics(registry: StatusRegistry) -> str:
-    """The metrics in the Prometheus text format."""
-    lines = []
-    statuses = registry.ingestors()
-    for name, kind, help_text, read in _METRICS:
-        lines += [f"# HELP tarn_ingest_{name} {help_text}", f"# TYPE tarn_ingest_{name} {kind}"]
-        for ingestor, status in statuses.items():
-            value = read(status)
-            labels = f'ingestor="{ingestor}",table="{status.table}"'
-            if value is not None:
-                lines.append(f"tarn_ingest_{name}{{{labels}}} {value}")
-    return "\n".join(lines) + "\n"
 
 
 class StatusReporter:

@@ -15,7 +15,8 @@ from tarn.adapters.manifests import read_list
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Json
-from tarn.ingest.status import State, to_metrics
+from tarn.ingest.metrics import to_metrics
+from tarn.ingest.status import State
 from tarn.testing.memory_topic import HOLE, Topic
 from tests.support.lake import SPEC, Lake, order, spec
 

@@ -11,7 +11,8 @@ from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
 from tarn.ingest.batch_commit import offsets_in
-from tarn.ingest.status import State, to_metrics
+from tarn.ingest.metrics import to_metrics
+from tarn.ingest.status import State
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order, spec
 

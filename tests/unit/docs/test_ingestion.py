@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 
 from tarn.core import errors
 from tarn.core.spec import SCALARS, IngestorSpec, TableRef
-from tarn.ingest.status import StatusRegistry, to_metrics
+from tarn.ingest.metrics import to_metrics
+from tarn.ingest.status import StatusRegistry
 from tests.support.pages import section, tables, text_of
 
 PAGE = text_of("docs/ingestion.md")

@@ -15,8 +15,9 @@ from tarn.core.errors import InvalidSettingError
 from tarn.core.hosts import parse_names
 from tarn.ingest import health
 from tarn.ingest.health import StatusServer, faults, hanging
+from tarn.ingest.metrics import to_metrics
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import State, StatusRegistry, to_metrics
+from tarn.ingest.status import State, StatusRegistry
 
 NOW = 1_000.0
 

@@ -1,0 +1,65 @@
+"""The metrics of the service in the Prometheus text format."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from tarn.ingest.status import FRESHNESS_S, State, StatusRegistry
+
+_VALUES = (
+    ("rows_total", "counter", "Rows committed since the process started.", lambda s: s.rows),
+    (
+        "bad_records_total",
+        "counter",
+        "Records sent to dead letters since then.",
+        lambda s: s.bad_records,
+    ),
+    ("bytes_total", "counter", "Bytes of the data files committed since then.", lambda s: s.bytes),
+    ("commits_total", "counter", "Commits of batches since the process started.", lambda s: s.commits),
+    ("merges_total", "counter", "Commits that merged small files since the start.", lambda s: s.merges),
+    (
+        "conflicts_total",
+        "counter",
+        "Commit requests refused because another writer had committed.",
+        lambda s: s.conflicts,
+    ),
+    ("unknown_outcomes_total", "counter", "Commit requests without a usable answer.", lambda s: s.unknowns),
+    (
+        "lag_offsets",
+        "gauge",
+        "Offsets between the log's end and the table; absent while that is not known.",
+        lambda s: s.lag,
+    ),
+    ("last_commit_seconds", "gauge", "Duration of the last commit.", lambda s: s.commit_ms / 1_000),
+    ("running", "gauge", "1 while the ingestor runs.", lambda s: int(s.state is State.RUNNING)),
+    ("table_data_files", "gauge", "Data files of the table after the last commit.", lambda s: s.table_files),
+    ("table_bytes", "gauge", "Bytes of these files.", lambda s: s.table_bytes),
+    ("table_snapshots", "gauge", "Snapshots of the table after it.", lambda s: s.table_snapshots),
+)
+_FRESHNESS = "Age of a batch's oldest record, by its time in the log, when its commit was done."
+
+
+def to_metrics(registry: StatusRegistry) -> str:
+    """The metrics of all ingestors."""
+    lines = []
+    statuses = {
+        f'ingestor="{name}",table="{status.table}"': status for name, status in registry.ingestors().items()
+    }
+    for name, kind, help_text, read in _VALUES:
+        lines += _head(name, kind, help_text)
+        for labels, status in statuses.items():
+            value = read(status)
+            if value is not None:
+                lines.append(f"tarn_ingest_{name}{{{labels}}} {value}")
+    lines += _head("freshness_seconds", "histogram", _FRESHNESS)
+    for labels, status in statuses.items():
+        name = "tarn_ingest_freshness_seconds"
+        bounds = [str(bound) for bound in FRESHNESS_S] + ["+Inf"]
+        sums = list(accumulate(status.freshness.counts))
+        lines += [f'{name}_bucket{{{labels},le="{b}"}} {n}' for b, n in zip(bounds, sums, strict=True)]
+        lines += [f"{name}_sum{{{labels}}} {status.freshness.sum_s}", f"{name}_count{{{labels}}} {sums[-1]}"]
+    return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, help_text: str) -> list[str]:
+    return [f"# HELP tarn_ingest_{name} {help_text}", f"# TYPE tarn_ingest_{name} {kind}"]
