@@ -1,12 +1,8 @@
-"""Decoding of JSON records to typed columns: one parse for many records if provably equal, else one each.
+"""Decoding of JSON records to typed columns, some thousand at a time.
 
-A joined parse is trusted only under the rules in `_joinable` and `_parse_joined`. If one of them does not
-hold, records are parsed one by one: by `_parse_typed`, and by `_parse_each` those that it refuses or that it
-cannot be trusted with. The result of `_parse_each` is authoritative. Every path produces strings, integers,
-doubles and booleans first; `convert` turns them into the spec's types.
-
-A stream with bad records usually has some in every batch: after one that was parsed one by one and had bad
-records, the next one is not tried as a whole.
+Records are parsed by `_parse_typed`, and by `_parse_each` those that it refuses or that it cannot be trusted
+with. The result of `_parse_each` is authoritative. Both produce strings, integers, doubles and booleans
+first; `convert` turns them into the spec's types.
 """
 
 from __future__ import annotations
@@ -34,9 +30,9 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EXACT_FLOAT_END = 2**53
 """From this value on, a double may represent a different integer than the message contains."""
 REASON_CHARS_MAX = 300
-BLOCK_BYTES_MIN = 1 << 20
 TYPED_RECORDS = 4_096
 """Messages that are objects at one time: each of them takes about a kilobyte."""
+BLOCK_BYTES_MIN = 1 << 20
 DIGITS_MAX = 30
 """An integer of more digits is read as a double if the message needs the slowest parser."""
 TRACE_TYPE = pa.struct(
@@ -60,13 +56,11 @@ class Decoded:
         rows: good records in order, one column per field, and the trace column if requested.
         index: row index to index in the batch, ascending.
         bad: index in the batch to the reason of rejection, ascending.
-        joined: whether a single parse served all candidates.
     """
 
     rows: pa.Table
     index: Sequence[int]
     bad: dict[int, str]
-    joined: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +91,16 @@ class Decoder:
         self._tree = _tree(self._fields)
         self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
         self._typed = _typed_decoder(self._tree, self._fields)
-        self._try_joined = True
 
     def decode(self, batch: RawBatch) -> Decoded:
         """Decode every record of the batch, to a row or to a bad record with its reason."""
         bad = self._unusable(batch.values)
-        index = [i for i in range(len(batch)) if i not in bad] if bad else list(range(len(batch)))
-        values = [v for i in index if (v := batch.values[i]) is not None]
+        index = [i for i in range(len(batch)) if i not in bad]
+        values = [v for i, v in enumerate(batch.values) if v is not None and i not in bad]
 
-        columns = self._parse_joined(values) if self._try_joined else None
-        joined = columns is not None
-        if columns is None:
-            columns, kept, reasons = self._parse_typed(values)
-            self._try_joined = not reasons
-            bad.update({index[i]: reason for i, reason in reasons.items()})
+        columns, kept, reasons = self._parse_typed(values)
+        bad.update({index[i]: reason for i, reason in reasons.items()})
+        if len(kept) < len(index):
             index = [index[i] for i in kept]
 
         good: list[pa.Array] = []
@@ -132,7 +122,7 @@ class Decoder:
             names.append(TRACE_COLUMN)
         rows = pa.Table.from_arrays(good, names=names)
         told = {i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}
-        return Decoded(rows=rows, index=index, bad=told, joined=joined)
+        return Decoded(rows=rows, index=index, bad=told)
 
     def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
         """Values that are rejected without parsing, as {index: reason}."""
@@ -163,38 +153,6 @@ class Decoder:
             fields=list(TRACE_TYPE),
         )
 
-    def _parse_joined(self, values: Sequence[bytes]) -> list[pa.Array] | None:
-        """Source columns of all messages from one parse; None if that would not be safe."""
-        joined = _joinable(values)
-        if joined is None:
-            return None
-        try:
-            table = pj.read_json(
-                io.BytesIO(joined),
-                read_options=pj.ReadOptions(
-                    use_threads=False, block_size=max(len(joined) + 1, BLOCK_BYTES_MIN)
-                ),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=self._source_schema,
-                    newlines_in_values=False,
-                    unexpected_field_behavior="ignore",
-                ),
-            )
-        except (pa.ArrowException, UnicodeDecodeError):
-            # The parser reports only the first bad row, by its own count; parsing each alone finds which and
-            # why.
-            return None
-        if table.num_rows != len(values):
-            return None
-        found: dict[int, pa.Array] = {}
-        _collect(self._tree, table, found)
-        columns = [found[i] for i in range(len(self._fields))]
-        for column in columns:
-            # The parser accepts NaN and infinities, which are not JSON.
-            if pa.types.is_float64(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
-                return None
-        return columns
-
     def _parse_typed(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
         """As `_parse_each`, which it leaves the messages to that it cannot vouch for.
 
@@ -224,8 +182,7 @@ class Decoder:
         parsed = map(parse, values if ascii_only else [values[i] for i in usable])
         while True:
             try:
-                for row in parsed:
-                    rows.append(row)
+                rows.extend(parsed)  # keeps what came before an exception
                 break
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 refused.add(usable[len(rows) + len(refused)])
@@ -259,10 +216,9 @@ class Decoder:
             try:
                 message = orjson.loads(value)
             except orjson.JSONDecodeError as e:
-                # The joined parser accepts it: it allows any depth, and fields that no column reads.
-                deep = self._parse_joined([value]) if "depth limit" in str(e) else None
+                deep = self._parse_deep(value) if "depth limit" in str(e) else None
                 if deep is not None:
-                    rows.append([column[0].as_py() for column in deep])
+                    rows.append(deep)
                     kept.append(i)
                     continue
                 message = _with_huge_numbers(value) if "infinity" in str(e) else None
@@ -287,18 +243,34 @@ class Decoder:
         ]
         return columns, kept, reasons
 
+    def _parse_deep(self, value: bytes) -> list[object] | None:
+        """Source values of a message nested more deeply than the other parsers go; None if it is not JSON.
 
-def _joinable(values: Sequence[bytes]) -> bytes | None:
-    """The messages as lines; None if a message could parse differently as one line among others."""
-    joined = _lines(values)
-    if joined is None:
-        joined = _lines([v.strip(b" \t\r\n") for v in values])
-    if joined is None or b"\r" in joined:
-        return None
-    # Literals that only one of the two parsers accepts, even in fields that no column reads.
-    if b"NaN" in joined or b"Inf" in joined:
-        return None
-    return joined if _is_utf8(joined) else None
+        Arrow's parser knows no limit, but some literals that are not JSON, and takes lines for messages.
+        """
+        value = value.strip(b" \t\r\n")
+        if not _is_utf8(value) or any(found in value for found in (b"\n", b"\r", b"NaN", b"Inf")):
+            return None
+        try:
+            table = pj.read_json(
+                io.BytesIO(value),
+                read_options=pj.ReadOptions(
+                    use_threads=False, block_size=max(len(value) + 1, BLOCK_BYTES_MIN)
+                ),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=self._source_schema,
+                    newlines_in_values=False,
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        if table.num_rows != 1:
+            return None
+        found: dict[int, pa.Array] = {}
+        _collect(self._tree, table, found)
+        row = [found[c][0].as_py() for c in range(len(self._fields))]
+        return row if all(math.isfinite(v) for v in row if isinstance(v, float)) else None
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -309,19 +281,6 @@ def _is_utf8(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _lines(values: Sequence[bytes]) -> bytes | None:
-    """The values joined by newlines, if each is `{...}` without a newline inside; checked by counting.
-
-    The joined text must have as many newlines as joints, each between a } and a {. (A newline inside a
-    message is whitespace outside of strings and an error inside of them.)
-    """
-    joined = b"\n".join(values)
-    joints = len(values) - 1
-    if not (joined.startswith(b"{") and joined.endswith(b"}")):
-        return None
-    return joined if joined.count(b"\n") == joints == joined.count(b"}\n{") else None
 
 
 def _source_type(field: FieldSpec) -> pa.DataType:

@@ -309,7 +309,7 @@ def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
         index += [first + i for i in part.index]
     parts = [part.rows for _, part in found.parts] or [decoder.decode(batch.part(0, 0)).rows]
     rows = pa.concat_tables(parts)
-    return Decoded(rows=rows, index=index, bad=dict(sorted(bad.items())), joined=False)
+    return Decoded(rows=rows, index=index, bad=dict(sorted(bad.items())))
 
 
 def encode(decoded: Decoded, writer: TableWriter) -> Made:
