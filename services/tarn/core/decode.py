@@ -30,8 +30,8 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EXACT_FLOAT_END = 2**53
 """From this value on, a double may represent a different integer than the message contains."""
 REASON_CHARS_MAX = 300
-TYPED_RECORDS = 4_096
-"""Messages that are objects at one time: each of them takes about a kilobyte."""
+TYPED_RECORDS = 1_024
+"""Messages that are objects at one time: each takes about a kilobyte, and all should stay in the cache."""
 BLOCK_BYTES_MIN = 1 << 20
 DIGITS_MAX = 30
 """An integer of more digits is read as a double if the message needs the slowest parser."""
