@@ -11,10 +11,11 @@ from pyiceberg.manifest import ManifestFile
 from tarn.adapters.files import FileIO, encode_rows, merge_files, put_files
 from tarn.adapters.manifests import Manifests
 from tarn.adapters.partitions import unfit
+from tarn.adapters.schema_evolution import changes, evolution
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of, layout_version
 from tarn.core.spec import FieldSpec, PartitionRule
 from tarn.core.table_files import EncodedFile, WrittenList
-from tarn.core.table_state import Json, TableState, WrittenFile
+from tarn.core.table_state import CommitRequest, Json, TableState, WrittenFile
 
 
 class IcebergFormat:
@@ -87,6 +88,14 @@ class IcebergTableFiles:
     def create_request(self) -> Json:
         """See `TableFiles.create_request`."""
         return self._request()
+
+    def evolution(self, state: TableState) -> CommitRequest | None:
+        """See `TableFiles.evolution`."""
+        return evolution(state, self._fields, trace=self._trace, table=self._name)
+
+    def changes(self, before: TableState, after: TableState) -> list[str]:
+        """See `TableFiles.changes`."""
+        return changes(before, after)
 
     def writer(self, state: TableState) -> IcebergWriter:
         """See `TableFiles.writer`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
@@ -120,8 +120,8 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
         InvalidSpecError: the table cannot hold these columns; lists every difference.
     """
     metadata = state.metadata
-    schema = _current(metadata, "schemas", "current-schema-id", "schema-id", Schema)
-    spec = _current(metadata, "partition-specs", "default-spec-id", "spec-id", PartitionSpec)
+    schema = Schema.model_validate(current_schema(metadata))
+    spec = PartitionSpec.model_validate(_current(metadata, "partition-specs", "default-spec-id", "spec-id"))
     problems: list[str] = []
     by_name = {f.name: f for f in schema.fields}
     arrow: list[pa.Field] = []
@@ -149,7 +149,7 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
                 f"column {TRACE_COLUMN} is {found.field_type} in the table, not Tarn's own struct"
             )
         else:
-            inner = {f.name: f.field_id for f in found.field_type.fields}
+            inner = {f.name: f.field_id for f in cast("StructType", found.field_type).fields}
             struct = pa.struct(
                 [_arrow_field(f.name, f.type, inner[f.name], required=False) for f in TRACE_TYPE]
             )
@@ -163,7 +163,7 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     if problems:
         raise InvalidSpecError(
             f"table {table} cannot take what the spec says: {'; '.join(problems)}; "
-            "alter the table or the spec",
+            "alter the table or the spec (`evolution: evolve` adds columns, widens them, makes them optional)",
             table=table,
             problems=problems,
         )
@@ -182,11 +182,20 @@ def layout_version(state: TableState) -> tuple[object, ...]:
     return (state.uuid, m.get("current-schema-id"), m.get("default-spec-id"), state.format_version)
 
 
-def _current(metadata: Json, many: str, pointer: str, key: str, model: Any) -> Any:
+def current_schema(metadata: Json) -> Json:
+    """The current schema of a table's metadata, as JSON.
+
+    Raises:
+        InvalidSpecError: the metadata does not hold it.
+    """
+    return _current(metadata, "schemas", "current-schema-id", "schema-id")
+
+
+def _current(metadata: Json, many: str, pointer: str, key: str) -> Json:
     wanted = metadata.get(pointer, 0)
     for value in metadata.get(many) or ():
         if value.get(key) == wanted:
-            return model.model_validate(value)
+            return dict(value)
     raise InvalidSpecError(f"the table's metadata names {pointer} {wanted} and does not hold it")
 
 

@@ -232,9 +232,10 @@ def _check_values(kind: str, values: tuple[str | int, ...]) -> None:
 
 
 class SchemaSpec(_Model):
-    """The columns, in order."""
+    """The columns, in order, and whether an existing table is altered to have them."""
 
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=FIELDS_MAX, strict=False)]
+    evolution: Literal["strict", "evolve"] = "strict"
 
     @model_validator(mode="after")
     def _distinct(self) -> SchemaSpec:

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tarn.core.spec import FieldSpec, PartitionRule
-from tarn.core.table_state import Json, TableState, WrittenFile
+from tarn.core.table_state import CommitRequest, Json, TableState, WrittenFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,16 @@ class TableFiles(Protocol):
 
     def create_request(self) -> Json:
         """REST request that creates the table, without its name."""
+
+    def evolution(self, state: TableState) -> CommitRequest | None:
+        """The commit that fits the schema of this version of the table to the columns; None if it fits.
+
+        Raises:
+            InvalidSpecError: adding, widening and making columns optional does not suffice.
+        """
+
+    def changes(self, before: TableState, after: TableState) -> Sequence[str]:
+        """What differs between the columns of two versions of the table, for people."""
 
     def writer(self, state: TableState) -> TableWriter:
         """The writer for this version of the table; the same object while schema and location stay the same.

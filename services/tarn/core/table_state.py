@@ -239,11 +239,17 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """A REST commit: requirements (what must still hold) and updates (what changes)."""
+    """A REST commit: requirements (what must still hold) and updates (what changes).
+
+    Attributes:
+        requirements: requirements, as in the REST catalog's API.
+        updates: updates, likewise.
+        snapshot_id: the snapshot that becomes the current one; None if the snapshots stay as they are.
+    """
 
     requirements: Sequence[Json]
     updates: Sequence[Json]
-    snapshot_id: int
+    snapshot_id: int | None = None
 
     def body(self) -> Json:
         """JSON body of the request, without the identifier."""

@@ -180,6 +180,23 @@ class Committer:
         self._last = self._catalog.load(self._table)
         return self._last
 
+    def alter(self, request: CommitRequest) -> TableState:
+        """Send a commit that adds no snapshot, once; the result is the base of the next first attempt.
+
+        Raises:
+            UnavailableError: the catalog does not respond, another commit came first, or the outcome is
+                unknown; the table then says whether anything is left to be done.
+        """
+        outcome = self._catalog.commit(self._table, request, key=self._ports.new_key())
+        if isinstance(outcome, CommitDone):
+            self._last = outcome.state
+            return outcome.state
+        self._on_refusal(outcome)
+        raise UnavailableError(
+            f"table {self._table} could not be altered: {outcome.reason}; it is looked at again",
+            table=str(self._table),
+        )
+
     def commit(self, change: Change, writer: TableWriter) -> CommitResult:
         """Commit the change at most once; return only when the outcome is certain.
 

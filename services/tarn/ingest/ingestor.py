@@ -229,11 +229,12 @@ class Ingestor:
         table = offsets_in(state, self._stream)
         self._show(state, table, identity, bounds)
         # From here on the reported lag is true even if the ingestor stops; each plan refreshes it.
-        self._writer = self.files.writer(state)
         if table is None:
             require_only_stream(state, self._stream, identity, bounds, table=str(self.table))
-        self._beside = streams_named(state) - {self._stream}
         positions = start_positions(table, identity, bounds, stream=self._stream)
+        state = self._evolve(state)
+        self._writer = self.files.writer(state)
+        self._beside = streams_named(state) - {self._stream}
         source.seek(positions)
         self._dead_letters.register(state)
         self._context.registry.update(self.name, progress_s=self._context.clock())
@@ -248,6 +249,22 @@ class Ingestor:
         known = table.next if table is not None else {}
         fresh = frozenset(p for p in positions if p not in known)
         return Plan(source=source, identity=identity, state=state, fresh=fresh)
+
+    def _evolve(self, state: TableState) -> TableState:
+        """Alter the table to have the spec's columns, if the spec says so."""
+        if self.spec.spec.columns.evolution == "strict":
+            return state
+        request = self.files.evolution(state)
+        if request is None:
+            return state
+        altered = self._committer.alter(request)
+        log.info(
+            "table altered",
+            ingestor=self.name,
+            table=str(self.table),
+            changes=list(self.files.changes(state, altered)),
+        )
+        return altered
 
     def _show(
         self,
