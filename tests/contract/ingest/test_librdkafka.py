@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tarn.adapters import kafka_librdkafka
 from tarn.adapters.kafka_client import KafkaConnection, vendor
 from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer, _translated
 from tarn.core.batch import RawRecords
@@ -156,3 +157,43 @@ def test_its_errors_become_those_that_the_one_map_knows(code: int, error: type[E
     found = _translated(KafkaError(code, "the reason"))
     assert type(found) is error
     assert "the reason" in str(found)
+
+
+def test_a_broker_that_never_answers_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_librdkafka, "SILENT_S_MAX", 0.5)
+    connection = KafkaConnection(bootstrap="127.0.0.1:1", client_id="test")
+    consumer = LibrdkafkaConsumer(connection, "orders", group="tarn-test")
+    try:
+        consumer.assign({0: 0})
+        assert consumer.poll(records_max=10, timeout_s=0.1) == []
+        with pytest.raises(vendor.KafkaConnectionError):
+            polled(consumer, {0: 1})
+    finally:
+        consumer.close()
+
+
+def test_a_log_that_is_only_silent_is_no_error(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_librdkafka, "SILENT_S_MAX", 0.0)
+    send(broker, "silent", (0, b"a"))
+    consumer = reader("silent")
+    consumer.assign({0: 0})
+    polled(consumer, {0: 1})
+    consumer._on_error(KafkaError(KafkaError._TRANSPORT, "a broker went away, and came back"))
+    assert [consumer.poll(records_max=10, timeout_s=0.1) for _ in range(3)] == [[], [], []]
+
+
+def test_what_no_retry_helps_against_is_raised_at_the_next_poll(
+    reader: Callable[[str], LibrdkafkaConsumer],
+) -> None:
+    consumer = reader("denied")
+    consumer.assign({0: 0})
+    consumer._on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    with pytest.raises(vendor.SaslAuthenticationFailedError, match="wrong password"):
+        consumer.poll(records_max=10, timeout_s=0.1)
+
+
+def test_an_exception_of_the_library_becomes_an_error_too() -> None:
+    with pytest.raises(vendor.TopicAuthorizationFailedError, match="may not"), kafka_librdkafka._errors():
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "may not"))
