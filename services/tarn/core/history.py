@@ -3,7 +3,8 @@
 The newest snapshots are all kept; older ones ever more sparsely, in the steps of a ladder. A table with one
 commit per second keeps about a hundred snapshots however long it runs (invariant I8), one with a commit per
 day its last eighty. The rule works on the parsed metadata JSON in one pass. Parent ids are never rewritten: a
-reader that needs every snapshot between two others finds the gap and must report it.
+reader that needs every snapshot between two others finds the gap and must report it, or says with a tag
+where it is: then all that follows stays.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ YOUNG_MS = 15 * 60 * 1_000
 YOUNG_TIMES_MAX = 4
 MAIN = "main"
 STAGED_KEY = "wap.id"
+READER_TAG_PREFIX = "tarn-reader-"
+READER_SNAPSHOTS_MAX = 1_000
+"""A reader further behind no longer holds history: each commit writes all snapshots that are kept."""
 STEPS_MAX = 6
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _STEP = re.compile(r"([1-9][0-9]{0,5})([smhd]) for ([1-9][0-9]{0,5})([smhd])")
@@ -138,8 +142,9 @@ def snapshots_to_expire(
     """Ids of the snapshots that a commit expires, oldest first.
 
     Never expired are snapshots that a ref points to, ancestors of a branch other than main, snapshots staged
-    for an audit (`wap.id`), and those in `keep`. Snapshots are in commit order; beyond a gap in the ancestry
-    it is unknown whether one belonged to main, so all unreferenced snapshots age alike.
+    for an audit (`wap.id`), those from a reader's tag on (`tarn-reader-<name>`, at most 1,000), and those in
+    `keep`. Snapshots are in commit order; beyond a gap in the ancestry it is unknown whether one belonged to
+    main, so all unreferenced snapshots age alike.
 
     Args:
         metadata: parsed table metadata.
@@ -184,7 +189,7 @@ def _place(retention: Retention, at_ms: int, now_ms: int) -> tuple[int, int] | N
 
 def _protected(metadata: Mapping[str, Any], snapshots: list[Json]) -> frozenset[int]:
     refs = metadata.get("refs") or {}
-    found = {int(ref["snapshot-id"]) for ref in refs.values()}
+    found = {int(ref["snapshot-id"]) for ref in refs.values()} | _held_by_readers(refs, snapshots)
     found.update(s["snapshot-id"] for s in snapshots if STAGED_KEY in (s.get("summary") or {}))
     branches = [ref for name, ref in refs.items() if name != MAIN and ref.get("type") == "branch"]
     if branches:
@@ -195,6 +200,16 @@ def _protected(metadata: Mapping[str, Any], snapshots: list[Json]) -> frozenset[
                 found.add(at)
                 at = parents[at]
     return frozenset(found)
+
+
+def _held_by_readers(refs: Mapping[str, Any], snapshots: list[Json]) -> frozenset[int]:
+    """Ids of the snapshots from the oldest reader's tag on, of those readers that are not too far behind."""
+    tagged = {int(ref["snapshot-id"]) for name, ref in refs.items() if name.startswith(READER_TAG_PREFIX)}
+    if not tagged:
+        return frozenset()
+    near = snapshots[-READER_SNAPSHOTS_MAX:]
+    first = next((n for n, snapshot in enumerate(near) if snapshot["snapshot-id"] in tagged), len(near))
+    return frozenset(snapshot["snapshot-id"] for snapshot in near[first:])
 
 
 def may_be_thinned(metadata: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:

@@ -67,7 +67,7 @@ def constants() -> dict[str, str]:
 
 def test_every_stored_name_is_listed_and_no_other() -> None:
     (rows,) = tables(section(PAGE, "Names that are stored"))
-    listed = {name.removesuffix("<stream>") for row in rows for name in re.findall(r"`([^`]+)`", row["name"])}
+    listed = {re.sub(r"<\w+>$", "", name) for row in rows for name in re.findall(r"`([^`]+)`", row["name"])}
     found = constants()
     assert {value: found[value] for value in set(found) - listed - NOT_STORED} == {}
     assert listed - set(found) == set()

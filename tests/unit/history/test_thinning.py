@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tarn.core.history import Retention, Step, may_be_thinned, snapshots_to_expire, step
+from tarn.core.history import READER_SNAPSHOTS_MAX, Retention, Step, may_be_thinned, snapshots_to_expire, step
 from tests.support.plays import seeds
 
 START_MS = 1_795_000_000_000
@@ -135,3 +135,35 @@ def test_a_commit_that_may_have_been_thinned_is_told_from_one_that_was_not() -> 
     late = snapshot(20, START_MS + 300_000)
     assert not may_be_thinned(given, late), "what came after it was there before it was made"
     assert not may_be_thinned(given, {"snapshot-id": 1, "timestamp-ms": 5}), "format 1 has no numbers"
+
+
+def run_beside(tags: dict[str, int], count: int, *, known: int = 1) -> list[int]:
+    """Ids kept after `count` commits of one second each, if these readers never move on."""
+    kept: list[Json] = []
+    for number in range(known, count + 1):
+        now_ms = START_MS + number * 1_000
+        kept = [*kept, snapshot(number, now_ms)]
+        refs = {name: {"snapshot-id": at, "type": "tag"} for name, at in tags.items() if at <= number}
+        gone = set(snapshots_to_expire(meta(kept, **refs), Retention(), now_ms=now_ms))
+        kept = [s for s in kept if s["snapshot-id"] not in gone]
+    return [s["snapshot-id"] for s in kept]
+
+
+def test_nothing_after_a_readers_tag_goes_and_before_it_everything_as_usual() -> None:
+    kept = run_beside({"tarn-reader-mine": 300, "tarn-reader-later": 400, "tarn-offsets-x": 100}, 600)
+    assert [n for n in kept if n >= 300] == list(range(300, 601))
+    assert 1 <= len([n for n in kept if n < 300]) <= 30
+    assert 100 in kept
+
+
+def test_without_such_a_tag_history_does_not_wait() -> None:
+    assert len(run_beside({"mine": 300, "tarn-reader": 310}, 600)) <= Retention().count_max + 2
+
+
+def test_a_reader_too_far_behind_holds_nothing_and_does_not_take_others_along() -> None:
+    both = run_beside({"tarn-reader-dead": 100, "tarn-reader-alive": 1_000}, 1_150)
+    assert [n for n in both if n >= 1_000] == list(range(1_000, 1_151))
+    assert len([n for n in both if n < 1_000]) <= 40
+    assert 100 in both, "its tag still names a snapshot"
+    metadata_max = run_beside({"tarn-reader-dead": 100}, 1_090)
+    assert len(metadata_max) <= READER_SNAPSHOTS_MAX + Retention().count_max
