@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.streaming import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery
 
 from tests.integration.engines.clients import open_catalog
 from tests.integration.engines.conftest import Lake
