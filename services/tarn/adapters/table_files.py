@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -13,6 +14,7 @@ from tarn.adapters.manifests import Manifests
 from tarn.adapters.partitions import unfit
 from tarn.adapters.schema_evolution import changes, evolution
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of, layout_version
+from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import FieldSpec, PartitionRule
 from tarn.core.table_files import EncodedFile, WrittenList
 from tarn.core.table_state import CommitRequest, Json, TableState, WrittenFile
@@ -100,9 +102,21 @@ class IcebergTableFiles:
     def writer(self, state: TableState) -> IcebergWriter:
         """See `TableFiles.writer`."""
         if self._last is None or not self._last.is_current(state) or self._last.root != state.root:
-            layout = layout_of(state, self._fields, trace=self._trace, table=self._name)
+            layout = self._layout(state)
             self._last = IcebergWriter(self._objects, self._manifests, layout, state, new_name=self._new_name)
         return self._last
+
+    def _layout(self, state: TableState) -> WriteSchema:
+        try:
+            return layout_of(state, self._fields, trace=self._trace, table=self._name)
+        except InvalidSpecError as e:
+            with contextlib.suppress(InvalidSpecError):
+                self.evolution(state)
+                e = InvalidSpecError(
+                    f"{e.message}, or let ingest alter the table: `evolution: evolve` in the spec's schema",
+                    **e.fields,
+                )
+            raise e from None
 
 
 class IcebergWriter:

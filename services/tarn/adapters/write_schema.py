@@ -163,8 +163,7 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     if problems:
         raise InvalidSpecError(
             f"table {table} cannot take what the spec says: {'; '.join(problems)}; "
-            "alter the table or the spec (with `evolution: evolve`, ingest adds columns, widens them and "
-            "makes them optional)",
+            "alter the table or the spec",
             table=table,
             problems=problems,
         )

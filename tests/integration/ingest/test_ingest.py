@@ -244,7 +244,7 @@ def test_a_column_renamed_by_somebody_stops_ingest_until_it_is_put_back(ingest: 
     assert (condition["status"], condition["reason"]) == (False, "InvalidSpec")
     assert condition["message"] == (
         "table bronze.orders cannot take what the spec says: column text (string) is missing in the table; "
-        "alter the table or the spec"
+        "alter the table or the spec, or let ingest alter the table: `evolution: evolve` in the spec's schema"
     )
     assert table.refresh().metadata.current_snapshot_id == before
     assert ingest.get("/health")[0] == 200, "a restart would not help"
