@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tarn.adapters.manifests import read_list
 from tarn.core.errors import InvalidSpecError, OtherStreamError, UnavailableError
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.spec import IngestorSpec, parse_spec
@@ -20,9 +21,15 @@ BEFORE = ("{name: id, type: int, required: true}", "{name: price, type: 'decimal
 
 
 def spec(
-    *columns: str, evolution: str = "evolve", stream: str = "orders", trace: bool = True
+    *columns: str,
+    evolution: str = "evolve",
+    stream: str = "orders",
+    trace: bool = True,
+    version: int = 2,
+    partitioning: str = "[]",
 ) -> IngestorSpec:
-    head, _, tail = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]").partition("    fields:\n")
+    whole = SPEC.replace("FORMAT", str(version)).replace("PARTITIONING", partitioning)
+    head, _, tail = whole.partition("    fields:\n")
     tail = tail[tail.index("  deadLetters") :]
     fields = "".join(f"      - {column}\n" for column in columns)
     text = f"{head}    evolution: {evolution}\n    fields:\n{fields}{tail}  trace: {str(trace).lower()}\n"
@@ -75,6 +82,28 @@ def test_columns_are_added_widened_and_made_optional_between_two_batches() -> No
     schemas = len(lake.table().metadata["schemas"])
     lake.work(lake.ingestor(ingestor.spec), turns=30)
     assert len(lake.table().metadata["schemas"]) == schemas == 2, "what fits is left alone"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("rule", ["id", "'bucket(3, id)'", "'truncate(10, id)'"])
+def test_the_source_of_a_partition_is_widened_and_old_manifests_are_merged_with_new_ones(
+    version: int, rule: str
+) -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    numbers = [*range(12), *(2**33 + n for n in range(12))]
+    for kind, part in (("int", numbers[:12]), ("long", numbers[12:])):
+        made = spec(f"{{name: id, type: {kind}}}", partitioning=f"[{rule}]", version=version)
+        ingestor = lake.ingestor(made)
+        for number in part:
+            send(topic, {"id": number})
+            lake.work(ingestor, turns=12)
+    head = lake.table().head
+    assert head is not None
+    assert len(read_list(lake.objects.read(head["manifest-list"]))) < len(numbers), "some were merged"
+    assert sorted(row["id"] for row in lake.rows()) == numbers
+    partitions = {entry.data_file.partition[0] for entry in lake.files()}
+    assert len(partitions) == {"id": 24, "'bucket(3, id)'": 3}.get(rule, len({n // 10 for n in numbers}))
 
 
 def test_a_strict_spec_alters_nothing() -> None:
