@@ -51,6 +51,10 @@ class BatchBuilder:
         records_max: limit on the number of records; one poll alone may exceed it, a second is not added.
         bytes_max: limit on the size in bytes, with the same exception.
         latency_s_max: limit on the age of the first record, in seconds.
+        records: number of records added.
+        bytes: bytes of their keys and values.
+        opened_s: when the first of them was added, in seconds; None before.
+        waiting: number of records added since the last `take`.
     """
 
     records_max: int
@@ -59,6 +63,8 @@ class BatchBuilder:
     records: int = 0
     bytes: int = 0
     opened_s: float | None = None
+    waiting: int = 0
+    _spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     _parts: dict[int, list[RawRecords]] = field(default_factory=dict)
 
     def add(self, polled: RawRecords, *, now_s: float) -> None:
@@ -67,14 +73,16 @@ class BatchBuilder:
         Raises:
             ValueError: the poll does not start where the partition's previous one ended.
         """
-        held = self._parts.setdefault(polled.partition, [])
-        if held and held[-1].end != polled.start:
+        start, end = self._spans.get(polled.partition, (polled.start, polled.start))
+        if end != polled.start:
             raise ValueError(
-                f"partition {polled.partition}: a poll from {polled.start} "
-                f"after one that ended at {held[-1].end}"
+                f"partition {polled.partition}: a poll from {polled.start} after one that ended at {end}"
             )
-        held.append(polled)
+        self._spans[polled.partition] = (start, polled.end)
+        if polled.offsets:
+            self._parts.setdefault(polled.partition, []).append(polled)
         self.records += len(polled.offsets)
+        self.waiting += len(polled.offsets)
         self.bytes += sum(len(v) for v in polled.values if v is not None)
         self.bytes += sum(len(k) for k in polled.keys if k is not None)
         if self.opened_s is None and polled.offsets:
@@ -96,14 +104,15 @@ class BatchBuilder:
     def ranges(self) -> tuple[OffsetRange, ...]:
         """Offset range per partition, from first to last position, omitting partitions that did not move."""
         return tuple(
-            OffsetRange(partition=p, start=parts[0].start, end=parts[-1].end)
-            for p, parts in sorted(self._parts.items())
-            if parts[-1].end > parts[0].start
+            OffsetRange(partition=p, start=start, end=end)
+            for p, (start, end) in sorted(self._spans.items())
+            if end > start
         )
 
-    def cut(self) -> RawBatch:
-        """Close the batch: its records by partition, in offset order."""
-        parts = [part for _, held in sorted(self._parts.items()) for part in held if part.offsets]
+    def take(self) -> RawBatch:
+        """The records added since the last call, by partition, in offset order; with all ranges so far."""
+        parts = [part for _, held in sorted(self._parts.items()) for part in held]
+        self._parts, self.waiting = {}, 0
         return RawBatch(
             partitions=[p.partition for p in parts for _ in p.offsets],
             offsets=[o for p in parts for o in p.offsets],
@@ -116,7 +125,7 @@ class BatchBuilder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawBatch:
-    """A closed batch: columns of equal length, and the offset ranges that they come from."""
+    """Records of a batch: columns of equal length, and the offset ranges that they come from."""
 
     partitions: list[int]
     offsets: list[int]
@@ -133,6 +142,20 @@ class RawBatch:
         """Time of the oldest record that has one, in milliseconds since the epoch."""
         oldest = min(self.times_ms, default=-1)
         return oldest if oldest >= 0 else min((t for t in self.times_ms if t >= 0), default=None)
+
+    @staticmethod
+    def joined(parts: Sequence[RawBatch]) -> RawBatch:
+        """The records of parts of one batch, one after the other; the ranges are those of the last part."""
+        if len(parts) == 1:
+            return parts[0]
+        return RawBatch(
+            partitions=[p for part in parts for p in part.partitions],
+            offsets=[o for part in parts for o in part.offsets],
+            times_ms=[t for part in parts for t in part.times_ms],
+            keys=[k for part in parts for k in part.keys],
+            values=[v for part in parts for v in part.values],
+            ranges=parts[-1].ranges,
+        )
 
     def part(self, start: int, end: int) -> RawBatch:
         """The records with indexes in [start, end); the ranges remain those of the whole batch."""

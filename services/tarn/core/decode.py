@@ -63,6 +63,21 @@ class Decoded:
     bad: dict[int, str]
 
 
+def joined(parts: Sequence[tuple[int, Decoded]]) -> Decoded:
+    """The result of decoding a batch from those of its parts; at least one.
+
+    Args:
+        parts: (index of the part's first record in the batch, result), ascending.
+    """
+    if len(parts) == 1 and parts[0][0] == 0:
+        return parts[0][1]
+    return Decoded(
+        rows=pa.concat_tables([part.rows for _, part in parts]),
+        index=[first + i for first, part in parts for i in part.index],
+        bad={first + i: reason for first, part in parts for i, reason in part.bad.items()},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """One key on a path to columns: either a column or an object with further keys."""

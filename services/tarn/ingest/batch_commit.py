@@ -6,7 +6,7 @@ Every record ends in exactly one of the two (I12).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
-from tarn.core.decode import Decoded, Decoder
+from tarn.core.decode import Decoded, Decoder, joined
 from tarn.core.errors import CorruptStateError, OtherStreamError
 from tarn.core.isolate import isolate
 from tarn.core.offsets import (
@@ -300,16 +300,8 @@ def decode(decoder: Decoder, batch: RawBatch) -> Decoded:
         Exception: decoding fails even without records, which is a defect.
     """
     found = isolate(len(batch), lambda start, end: decoder.decode(batch.part(start, end)), doing="decode")
-    if len(found.parts) == 1 and not found.bad:
-        return found.parts[0][1]
-    bad = dict(found.bad)
-    index: list[int] = []
-    for first, part in found.parts:
-        bad.update({first + i: reason for i, reason in part.bad.items()})
-        index += [first + i for i in part.index]
-    parts = [part.rows for _, part in found.parts] or [decoder.decode(batch.part(0, 0)).rows]
-    rows = pa.concat_tables(parts)
-    return Decoded(rows=rows, index=index, bad=dict(sorted(bad.items())))
+    whole = joined(found.parts or [(0, decoder.decode(batch.part(0, 0)))])
+    return replace(whole, bad=dict(sorted((whole.bad | found.bad).items()))) if found.bad else whole
 
 
 def encode(decoded: Decoded, writer: TableWriter) -> Made:

@@ -63,6 +63,7 @@ class IngestContext:
         limits: intervals of the loop.
         retention: default snapshot retention.
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
+        decode_records: number of read records from which on they are decoded before the batch is closed.
     """
 
     sources: TopicClient
@@ -76,3 +77,4 @@ class IngestContext:
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
+    decode_records: int = 8_192

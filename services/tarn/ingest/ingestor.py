@@ -1,8 +1,9 @@
 """One ingestor: plan, read, decode, write, commit, repeat. Its only state is the table's.
 
-While the executor decodes, writes and commits a batch, the next one is read. At most one commit is under way,
-and nothing else looks at the table meanwhile. After any failure the next plan starts from the table: an
-uncommitted batch is read again from the log, a committed one is found in the table's offset map.
+While the executor writes and commits a batch, the next one is read, and decoded if it is large. At most one
+commit is under way, and nothing else looks at the table meanwhile. After any failure the next plan starts
+from the table: an uncommitted batch is read again from the log, a committed one is found in the table's
+offset map.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from tarn.core import dead_letter
-from tarn.core.batch import BatchBuilder, RawBatch
+from tarn.core.batch import BatchBuilder
 from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
@@ -31,7 +32,6 @@ from tarn.ingest.batch_commit import (
     BatchCommit,
     CommittedBatch,
     WrittenBatch,
-    decode,
     encode,
     offsets_in,
     require_only_stream,
@@ -41,6 +41,7 @@ from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
 from tarn.ingest.merge_commit import MergeCommit, why_not
+from tarn.ingest.open_batch import DecodedBatch, OpenBatch
 from tarn.ingest.status import State, StatusReporter
 
 log = structlog.get_logger()
@@ -161,7 +162,7 @@ class Ingestor:
     def _ingest(self, plan: Plan, executor: Executor, until: Callable[[], bool]) -> None:
         """Read batches and commit them in order; see `cycle`."""
         limits = self._context.limits
-        builder = self._new_builder()
+        batch = self._new_batch()
         now = self._context.clock()
         committed_s = looked_s = group_commit_s = now
         uncommitted: dict[int, int] = {}
@@ -170,8 +171,8 @@ class Ingestor:
         while not until():
             now = self._context.clock()
             self._context.registry.update(self.name, beat_s=now)
-            wait_s = builder.wait_s(now)
-            idle = wait_s is None and builder.ranges() and now - committed_s >= limits.watermark_s
+            wait_s = batch.wait_s(now)
+            idle = wait_s is None and batch.ranges() and now - committed_s >= limits.watermark_s
             due = wait_s == 0.0 or idle
             if commit is not None and (due or commit.done()):
                 result = commit.result()
@@ -189,8 +190,8 @@ class Ingestor:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
-                commit = executor.submit(self._commit, builder.cut(), plan)
-                builder = self._new_builder()
+                commit = executor.submit(self._commit, batch, plan)
+                batch = self._new_batch()
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
                 plan.source.commit_group_offsets(uncommitted)
@@ -201,8 +202,8 @@ class Ingestor:
                 if not self._measure(plan.source) or (idle_table and not self._look(plan)):
                     return
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
-            for polled in plan.source.poll(records_max=max(1, builder.room), timeout_s=timeout_s):
-                builder.add(polled, now_s=self._context.clock())
+            for polled in plan.source.poll(records_max=max(1, batch.room), timeout_s=timeout_s):
+                batch.add(polled)
         if commit is not None:
             result = commit.result()
             uncommitted.update(result.after if isinstance(result, CommittedBatch) else {})
@@ -282,11 +283,13 @@ class Ingestor:
             )
             self._measured = True
 
-    def _commit(self, batch: RawBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
+    def _commit(self, read: OpenBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
         """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
         writer = self._current_writer()
-        written = self._write(batch, writer)
+        closed = read.close()
+        batch = closed.records
+        written = self._write(closed, writer)
         change = BatchCommit(
             commit_id=self._context.new_id(),
             table_uuid=plan.state.uuid,
@@ -381,22 +384,20 @@ class Ingestor:
         )
         return CommittedBatch(state=result.state, after={})
 
-    def _write(self, batch: RawBatch, writer: TableWriter) -> WrittenBatch:
-        """Decode a batch and write its files: data files and, if records are bad, dead letters."""
+    def _write(self, batch: DecodedBatch, writer: TableWriter) -> WrittenBatch:
+        """Write the files of a batch: data files and, if records are bad, dead letters."""
         context = self._context
         started_s = context.clock()
-        decoded = decode(self._decoder, batch)
-        decoded_s = context.clock()
-        made = encode(decoded, writer)
+        made = encode(batch.decoded, writer)
         files = writer.put(made.files)
         at = datetime.fromtimestamp(context.ports.now_ms() / 1_000, tz=UTC)
-        letters = self._dead_letters.write(batch, made.bad, at=at)
+        letters = self._dead_letters.write(batch.records, made.bad, at=at)
         return WrittenBatch(
             made=made,
             files=files,
             letters=letters,
-            decode_s=decoded_s - started_s,
-            write_s=context.clock() - decoded_s,
+            decode_s=batch.decode_s,
+            write_s=context.clock() - started_s,
         )
 
     def _report(
@@ -496,13 +497,15 @@ class Ingestor:
         counter = "conflicts" if isinstance(outcome, Conflict) else "unknowns"
         self._context.registry.add(self.name, **{counter: 1})
 
-    def _new_builder(self) -> BatchBuilder:
+    def _new_batch(self) -> OpenBatch:
         limits = self.spec.spec.batching
-        return BatchBuilder(
+        builder = BatchBuilder(
             records_max=limits.max_records,
             bytes_max=limits.max_bytes,
             latency_s_max=limits.max_latency_seconds,
         )
+        context = self._context
+        return OpenBatch(builder, self._decoder, decode_records=context.decode_records, clock=context.clock)
 
     def _rest(self, seconds: float) -> bool:
         """Wait; False if the process stops meanwhile. The lag is unknown if this cycle did not measure it."""

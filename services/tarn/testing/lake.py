@@ -108,6 +108,7 @@ class Lake:
             ),
             retention=self.retention,
             executor=lambda: SteppedExecutor(self.commits_now),
+            decode_records=4,
         )
 
     def new_id(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarn.core.batch import BatchBuilder, RawRecords
+from tarn.core.batch import BatchBuilder, RawBatch, RawRecords
 from tarn.core.offsets import OffsetRange
 
 
@@ -33,9 +33,31 @@ def test_a_range_starts_at_the_position_before_the_first_poll_and_ends_behind_th
         OffsetRange(partition=0, start=0, end=2),
         OffsetRange(partition=1, start=5, end=12),
     )
-    cut = open_batch.cut()
+    cut = open_batch.take()
     assert list(zip(cut.partitions, cut.offsets, strict=True)) == [(0, 0), (0, 1), (1, 7), (1, 10)]
     assert len(cut) == 4
+
+
+def test_records_are_taken_once_and_the_ranges_are_those_of_the_whole_batch():
+    open_batch = builder(records=4)
+    open_batch.add(polled(1, 0, 3, 0, 2), now_s=0)
+    first = open_batch.take()
+    assert (first.offsets, open_batch.waiting, open_batch.room) == ([0, 2], 0, 2)
+    open_batch.add(polled(0, 7, 8, 7), now_s=0)
+    open_batch.add(polled(1, 3, 5, 4), now_s=0)
+    assert open_batch.waiting == 2
+    second = open_batch.take()
+    assert (second.partitions, second.offsets) == ([0, 1], [7, 4])
+    assert open_batch.wait_s(0) == 0.0, "what was taken still counts"
+    whole = RawBatch.joined([first, second])
+    assert (whole.partitions, whole.offsets) == ([1, 1, 0, 1], [0, 2, 7, 4])
+    assert whole.ranges == open_batch.ranges() == second.ranges
+    assert whole.ranges == (
+        OffsetRange(partition=0, start=7, end=8),
+        OffsetRange(partition=1, start=0, end=5),
+    )
+    with pytest.raises(ValueError, match="from 4 after one that ended at 5"):
+        open_batch.add(polled(1, 4, 6, 5), now_s=0)
 
 
 def test_a_read_without_records_moves_the_range_and_opens_no_batch():
@@ -43,7 +65,7 @@ def test_a_read_without_records_moves_the_range_and_opens_no_batch():
     open_batch.add(polled(0, 3, 8), now_s=0)
     assert open_batch.ranges() == (OffsetRange(partition=0, start=3, end=8),)
     assert open_batch.wait_s(1_000) is None
-    assert len(open_batch.cut()) == 0
+    assert len(open_batch.take()) == 0
 
 
 def test_it_is_cut_by_age_of_the_first_record():

@@ -1,0 +1,120 @@
+"""A batch decoded in parts while it is read is the batch decoded as a whole."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tarn.core.batch import BatchBuilder, RawRecords
+from tarn.core.decode import Decoded, Decoder
+from tarn.core.offsets import OffsetRange
+from tarn.core.spec import FieldSpec
+from tarn.ingest.open_batch import DecodedBatch, OpenBatch
+
+FIELDS = (FieldSpec(name="n", type="long", required=True), FieldSpec(name="s", type="string"))
+
+
+def value(chance: random.Random, partition: int, offset: int) -> bytes | None:
+    good = b'{"n":%d,"s":"%d"}' % (offset, partition)
+    return chance.choice([good] * 8 + [b"junk", b'{"s":"no n"}', None, b'{"n":%d.0}' % offset])
+
+
+def polls(seed: int) -> list[RawRecords]:
+    """Polls of three partitions, with holes, without records, and of any length."""
+    chance, at = random.Random(seed), [0, 0, 0]
+    found = []
+    for _ in range(30):
+        p = chance.randrange(3)
+        start, end = at[p], at[p] + chance.choice([1, 1, 3, 20])
+        offsets = [o for o in range(start, end) if chance.random() < 0.8]
+        found.append(
+            RawRecords(
+                partition=p,
+                offsets=offsets,
+                times_ms=offsets,
+                keys=[None for _ in offsets],
+                values=[value(random.Random(f"{seed} {p} {o}"), p, o) for o in offsets],
+                start=start,
+                end=end,
+            )
+        )
+        at[p] = end
+    return found
+
+
+def read(polled: list[RawRecords], decode_records: int) -> DecodedBatch:
+    builder = BatchBuilder(records_max=10_000, bytes_max=10_000_000, latency_s_max=1.0)
+    decoder = Decoder(FIELDS, source="t", trace=True, record_bytes_max=1_000)
+    batch = OpenBatch(builder, decoder, decode_records=decode_records, clock=lambda: 0.0)
+    for one in polled:
+        batch.add(one)
+    return batch.close()
+
+
+def rows_of(batch: DecodedBatch) -> dict[tuple[int, int], dict[str, Any]]:
+    rows = batch.decoded.rows.to_pylist()
+    assert len(rows) == len(batch.decoded.index)
+    for row, i in zip(rows, batch.decoded.index, strict=True):
+        traced = (row["_tarn"]["partition"], row["_tarn"]["offset"])
+        assert traced == (batch.records.partitions[i], batch.records.offsets[i])
+    return {(row["_tarn"]["partition"], row["_tarn"]["offset"]): row for row in rows}
+
+
+def bad_of(batch: DecodedBatch) -> dict[tuple[int, int], str]:
+    records, bad = batch.records, batch.decoded.bad
+    assert list(bad) == sorted(bad)
+    return {(records.partitions[i], records.offsets[i]): reason for i, reason in bad.items()}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("decode_records", [1, 7, 100])
+def test_parts_are_the_whole(seed: int, decode_records: int) -> None:
+    polled = polls(seed)
+    whole, parts = read(polled, 1_000_000), read(polled, decode_records)
+    assert rows_of(parts) == rows_of(whole)
+    assert bad_of(parts) == bad_of(whole)
+    assert parts.records.ranges == whole.records.ranges
+    for partition in range(3):
+        offsets = [
+            o for p, o in zip(parts.records.partitions, parts.records.offsets, strict=True) if p == partition
+        ]
+        assert offsets == sorted(offsets)
+    assert (
+        len(rows_of(parts)) + len(bad_of(parts)) == len(parts.records) == sum(len(p.offsets) for p in polled)
+    )
+
+
+def test_it_decodes_while_reading_only_what_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    plain = Decoder.decode
+
+    def counting(self: Decoder, batch: Any) -> Decoded:
+        decoded.append(len(batch))
+        return plain(self, batch)
+
+    monkeypatch.setattr(Decoder, "decode", counting)
+    builder = BatchBuilder(records_max=10_000, bytes_max=10_000_000, latency_s_max=1.0)
+    decoder = Decoder(FIELDS, source="t", trace=True, record_bytes_max=1_000)
+    batch = OpenBatch(builder, decoder, decode_records=3, clock=lambda: 0.0)
+
+    def poll(start: int, end: int) -> None:
+        offsets = range(start, end)
+        columns = {"times_ms": offsets, "keys": [None] * len(offsets), "values": [b'{"n":1}'] * len(offsets)}
+        batch.add(RawRecords(partition=0, offsets=offsets, start=start, end=end, **columns))  # type: ignore[arg-type]
+
+    poll(0, 2)
+    assert decoded == []
+    poll(2, 4)
+    assert decoded == [4]
+    poll(4, 5)
+    assert batch.close().records.ranges == (OffsetRange(partition=0, start=0, end=5),)
+    assert decoded == [4, 1]
+
+
+def test_positions_that_moved_without_records_are_in_the_ranges() -> None:
+    moved = RawRecords(partition=1, offsets=[], times_ms=[], keys=[], values=[], start=0, end=9)
+    for more in ([], polls(1)[:1]):
+        found = read([*more, moved] if not more or more[0].partition != 1 else [moved], 1)
+        assert OffsetRange(partition=1, start=0, end=9) in found.records.ranges
