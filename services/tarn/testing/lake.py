@@ -55,6 +55,7 @@ class Lake:
         catalog: catalog of the ingestors; a test may put a `FaultyCatalog` in front of the real one.
         stop: whether ingestors end at their next wait.
         commits_now: whether a commit that is under way runs at this look of its ingestor.
+        decode_records: number of read records from which on they are decoded before the batch is closed.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Lake:
         self.registry = StatusRegistry()
         self.stop = False
         self.commits_now: Callable[[], bool] = lambda: True
+        self.decode_records = 8_192
         self.numbers = random.Random(7)
 
     def context(
@@ -108,7 +110,7 @@ class Lake:
             ),
             retention=self.retention,
             executor=lambda: SteppedExecutor(self.commits_now),
-            decode_records=4,
+            decode_records=self.decode_records,
         )
 
     def new_id(self) -> str:

@@ -70,6 +70,7 @@ def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
     # Whether a commit that is under way has ended is looked at each turn; half of the seeds leave it open.
     looks = random.Random(seed)
     lake.commits_now = lambda: seed % 2 == 0 or looks.random() < 0.3
+    lake.decode_records = (8_192, 1, 4)[seed % 3]
     return lake, faults
 
 
