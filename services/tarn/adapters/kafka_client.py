@@ -14,7 +14,7 @@ The broker's own scripts (`services/kafka`) use the library directly: their imag
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -163,20 +163,24 @@ class KafkaConnection:
         }
 
 
-def create_topic(admin: Any, topic: str, partitions: int, *, wait: bool = True) -> bool:
+def create_topic(
+    admin: Any, topic: str, partitions: int, *, configs: Mapping[str, str] | None = None, wait: bool = True
+) -> bool:
     """Create a topic; False if it existed.
 
     Args:
         admin: the library's admin client.
         topic: name of the topic.
         partitions: number of partitions.
+        configs: settings of the topic, by Kafka's names.
         wait: also wait until the brokers know it, at most the library's 10 s.
 
     Raises:
         KafkaError: the library's own; see `KafkaConnection.errors`.
     """
     try:
-        admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=wait)
+        options = {"num_partitions": partitions, "configs": dict(configs or {})}
+        admin.create_topics({topic: options}, wait_for_metadata=wait)
     except vendor.TopicAlreadyExistsError:
         return False
     return True

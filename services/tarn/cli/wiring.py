@@ -24,6 +24,7 @@ from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
+    from tarn.cli.clients.kafka_topics import KafkaTopics
     from tarn.cli.lake_files import LakePorts
     from tarn.cli.rollback import RollbackPorts
 
@@ -190,6 +191,13 @@ def sources(settings: Settings) -> Sources:
         sizes=Measured(store).sizes,
         containers=containers(settings.containers),
     )
+
+
+def topics(settings: Settings) -> KafkaTopics:
+    """Return Kafka's topics, for the command line's own user."""
+    from tarn.cli.clients.kafka_topics import KafkaTopics
+
+    return KafkaTopics(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOG_S)
 
 
 def rollback_ports(settings: Settings) -> RollbackPorts:
