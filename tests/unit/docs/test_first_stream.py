@@ -47,6 +47,7 @@ def test_the_messages_become_a_row_and_a_dead_letter() -> None:
 def test_the_commands_use_the_topic_and_the_tables_of_the_spec() -> None:
     spec = parse_spec(block("yaml"), file="orders.yaml").spec
     commands = "\n".join(one.text for one in BLOCKS if one.language == "text")
-    assert f'"{spec.source.kafka.topic}"' in commands
+    assert f"scripts/tarn produce {spec.source.kafka.topic} < orders.json\n" in commands
+    assert f"scripts/tarn consume {spec.source.kafka.topic}\n" in commands
     assert f"FROM {spec.table} " in commands.replace('"\n', " \n")
     assert f"FROM {spec.dead_letters.table} " in commands
