@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tarn.cli.canary import TOPIC
-from tests.support.stack import LONG_RUNNING, Stack, eventually
+from tests.support.stack import LONG_RUNNING, Answer, Stack, eventually, run
 
 STATUS_S_MAX = 6.0
 """Seconds: twice the time on an idle machine; the container's start is excluded from both."""
@@ -209,3 +209,21 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
     assert answer.code == 0, answer.text
     assert canary in answer.text
     assert stack.script("tarn", "trace", f"{TOPIC}/{partition}/999999999", timeout_s=120).code == 1
+
+
+def test_messages_go_into_a_topic_and_out_again_from_the_shell(stack: Stack) -> None:
+    def typed(line: str) -> Answer:
+        return run(["bash", "-c", f"set -o pipefail; {line}"], timeout_s=120, env=stack.env)
+
+    assert typed("scripts/tarn topic create shell.lines --partitions 2").code == 0
+    sent = typed(r"printf 'a\t1\nb\t2\na\t3\n' | scripts/tarn produce shell.lines --keys")
+    assert (sent.code, "3 messages sent" in sent.text) == (0, True), sent.text
+    read = typed("scripts/tarn consume shell.lines --json")
+    found = [json.loads(raw) for raw in read.text.splitlines() if raw.startswith("{")]
+    assert sorted((one["key"], one["value"]) for one in found) == [("a", "1"), ("a", "3"), ("b", "2")]
+    kept = typed("scripts/tarn topic delete shell.lines")
+    assert (kept.code, "add --yes" in kept.text) == (2, True), kept.text
+    assert typed("scripts/tarn topic delete shell.lines --yes").code == 0
+    gone = typed("scripts/tarn consume shell.lines")
+    assert gone.code not in (0, 70), gone.text
+    assert "does not exist" in gone.text
