@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarn.adapters.manifests import read_list
 from tarn.core.errors import InvalidSpecError, OtherStreamError, UnavailableError
@@ -65,7 +66,15 @@ def test_columns_are_added_widened_and_made_optional_between_two_batches() -> No
     )
     big = 2**40
     send(topic, {"id": big, "price": "1234567.50", "note": "a"}, {"price": "2.00", "note": "b"}, {"id": 3})
-    lake.work(ingestor, turns=30)
+    with capture_logs() as logged:
+        lake.work(ingestor, turns=30)
+    (altered,) = [entry["changes"] for entry in logged if entry["event"] == "table altered"]
+    assert altered == [
+        "id widened from int to long",
+        "id made optional",
+        "price widened from decimal(6, 2) to decimal(9, 2)",
+        "note (string) added",
+    ]
     assert columns(lake) == {
         "id": ("long", False),
         "price": ("decimal(9, 2)", False),

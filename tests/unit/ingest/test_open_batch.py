@@ -106,11 +106,11 @@ def test_it_decodes_while_reading_only_what_is_much(monkeypatch: pytest.MonkeyPa
 
     poll(0, 2)
     assert decoded == []
-    poll(2, 4)
-    assert decoded == [4]
-    poll(4, 5)
+    poll(2, 3)
+    assert decoded == [3]
+    poll(3, 5)
     assert batch.close().records.ranges == (OffsetRange(partition=0, start=0, end=5),)
-    assert decoded == [4, 1]
+    assert decoded == [3, 2]
 
 
 def test_positions_that_moved_without_records_are_in_the_ranges() -> None:

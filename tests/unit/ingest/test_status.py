@@ -111,6 +111,40 @@ def test_metrics_are_in_the_text_form_of_prometheus():
     assert text.endswith("\n")
 
 
+def test_each_metric_is_the_value_of_its_name():
+    found = registry(committed={0: 5}, ends={0: 9}, measured=True, commit_ms=1_500.0)
+    amounts = {"rows": 11, "bad_records": 12, "bytes": 13, "commits": 14, "merges": 15}
+    found.add("orders", **amounts, conflicts=16, unknowns=17)
+    found.update("orders", table_files=21, table_bytes=22, table_snapshots=23)
+    found.observe("orders", 0.1)
+    found.observe("orders", 4_000.0)
+    said = dict(
+        line.removeprefix("tarn_ingest_").rsplit(" ", 1)
+        for line in to_metrics(found).splitlines()
+        if not line.startswith("#")
+    )
+    labels = '{ingestor="orders",table="a.b"}'
+    buckets = {name: value for name, value in said.items() if name.startswith("freshness_seconds_bucket")}
+    assert {name.removesuffix(labels): value for name, value in said.items() if name not in buckets} == {
+        "rows_total": "11",
+        "bad_records_total": "12",
+        "bytes_total": "13",
+        "commits_total": "14",
+        "merges_total": "15",
+        "conflicts_total": "16",
+        "unknown_outcomes_total": "17",
+        "lag_offsets": "4",
+        "last_commit_seconds": "1.5",
+        "running": "1",
+        "table_data_files": "21",
+        "table_bytes": "22",
+        "table_snapshots": "23",
+        "freshness_seconds_sum": "4000.1",
+        "freshness_seconds_count": "2",
+    }
+    assert list(buckets.values()) == ["1"] * 12 + ["2"], "a bound belongs to its bucket, +Inf holds all"
+
+
 def get(port: int, path: str) -> tuple[int, bytes]:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
