@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tarn.adapters.kafka_client import KafkaConnection
 from tarn.adapters.kafka_login import Login
+from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.ports import Placed
 from tarn.core.errors import UnavailableError
 
@@ -28,14 +28,14 @@ class KafkaLog:
     def send(self, topic: str, value: bytes, *, timeout_s: float) -> Placed:
         """See `MessageLog.send`."""
         end_s = time.monotonic() + timeout_s
-        connection = self._connection(timeout_s)
-        with connection.errors(f"send to topic {topic}", operation="WRITE", topic=topic):
-            producer = connection.producer(
+        opened = connection(self._bootstrap, self._login, timeout_s=timeout_s)
+        with opened.errors(f"send to topic {topic}", operation="WRITE", topic=topic):
+            producer = opened.producer(
                 acks="all",
                 enable_idempotence=True,
                 allow_auto_create_topics=False,
-                max_block_ms=connection.request_timeout_ms,
-                delivery_timeout_ms=connection.request_timeout_ms,
+                max_block_ms=opened.request_timeout_ms,
+                delivery_timeout_ms=opened.request_timeout_ms,
                 linger_ms=0,
             )
             try:
@@ -54,20 +54,10 @@ class KafkaLog:
 
     def topics(self, *, timeout_s: float) -> Sequence[str]:
         """See `MessageLog.topics`."""
-        connection = self._connection(timeout_s)
-        with connection.errors("list the topics", operation="DESCRIBE"):
-            consumer = connection.consumer()
+        opened = connection(self._bootstrap, self._login, timeout_s=timeout_s)
+        with opened.errors("list the topics", operation="DESCRIBE"):
+            consumer = opened.consumer()
             try:
                 return sorted(consumer.topics())
             finally:
                 consumer.close()
-
-    def _connection(self, timeout_s: float) -> KafkaConnection:
-        timeout_ms = max(1, int(timeout_s * 1000))
-        return KafkaConnection(
-            bootstrap=self._bootstrap,
-            login=self._login,
-            client_id="tarn-cli",
-            request_timeout_ms=timeout_ms,
-            bootstrap_timeout_ms=timeout_ms,
-        )

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from tarn.adapters.kafka_client import KafkaConnection, TopicPartition
+from tarn.adapters.kafka_client import TopicPartition
 from tarn.adapters.kafka_login import ANONYMOUS, Login
+from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.ports import Bounds
 
 LOOK_BACK = 8
@@ -31,14 +32,7 @@ class KafkaOffsets:
 
     def __init__(self, bootstrap: str, login: Login = ANONYMOUS, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        timeout_ms = max(1, int(timeout_s * 1000))
-        self._connection = KafkaConnection(
-            bootstrap=bootstrap,
-            login=login,
-            client_id="tarn-cli",
-            request_timeout_ms=timeout_ms,
-            bootstrap_timeout_ms=timeout_ms,
-        )
+        self._connection = connection(bootstrap, login, timeout_s=timeout_s)
 
     def bounds(self) -> Mapping[str, Bounds]:
         """See `LogEnds.bounds`; omits the broker's internal topics."""

@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tarn.adapters.kafka_client import (
-    KafkaConnection,
-    TopicPartition,
-    create_topic,
-    describe_topic,
-    vendor,
-)
+from tarn.adapters.kafka_client import TopicPartition, create_topic, describe_topic, vendor
 from tarn.adapters.kafka_login import Login
+from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.clients.kafka_offsets import KafkaOffsets
 from tarn.cli.ports import Bounds
 from tarn.core.errors import AlreadyExistsError, InvalidError
@@ -71,16 +66,9 @@ class KafkaTopics:
     """
 
     def __init__(self, bootstrap: str, login: Login, *, timeout_s: float) -> None:
-        timeout_ms = max(1, int(timeout_s * 1_000))
-        self._timeout_ms = timeout_ms
         self._open_bounds = partial(KafkaOffsets, bootstrap, login, timeout_s=timeout_s)
-        self._connection = KafkaConnection(
-            bootstrap=bootstrap,
-            login=login,
-            client_id="tarn-cli",
-            request_timeout_ms=timeout_ms,
-            bootstrap_timeout_ms=timeout_ms,
-        )
+        self._connection = connection(bootstrap, login, timeout_s=timeout_s)
+        self._timeout_ms = self._connection.request_timeout_ms
 
     def bounds(self) -> Mapping[str, Bounds]:
         """Bounds of every topic but the broker's internal ones.
