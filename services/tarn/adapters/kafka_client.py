@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     # kafka-python uses importlib.resources.read_text, deprecated in Python 3.11 but not in 3.13.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     import kafka.errors as vendor
-    from kafka.admin import KafkaAdminClient
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
     from kafka.consumer import KafkaConsumer
     from kafka.producer import KafkaProducer
     from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -39,6 +39,7 @@ __all__ = [
     "TopicPartition",
     "create_topic",
     "describe_topic",
+    "topic_configs",
     "vendor",
 ]
 
@@ -197,6 +198,17 @@ def describe_topic(admin: Any, topic: str) -> Any:
     if error is not vendor.NoError:
         raise error()
     return found
+
+
+def topic_configs(admin: Any, topic: str) -> dict[str, str]:
+    """The settings of a topic that differ from the broker's, by name.
+
+    Raises:
+        KafkaError: the library's own; see `KafkaConnection.errors`.
+    """
+    found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    held: Mapping[str, Any] = next((of_kind[topic] for of_kind in found.values() if topic in of_kind), {})
+    return {name: str(value["value"]) for name, value in sorted(held.items())}
 
 
 def _right(error: vendor.AuthorizationError, operation: str, topic: str) -> str:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tarn.adapters.kafka_client import TopicPartition, create_topic, describe_topic, vendor
+from tarn.adapters.kafka_client import (
+    TopicPartition,
+    create_topic,
+    describe_topic,
+    topic_configs,
+    vendor,
+)
 from tarn.adapters.kafka_login import Login
 from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.clients.kafka_offsets import KafkaOffsets
@@ -86,21 +92,18 @@ class KafkaTopics:
             NoSuchTopicError: it does not exist.
             TarnError: as `bounds`.
         """
-        from kafka.admin import ConfigResource, ConfigResourceType
-
         with self._errors("describe", topic, "DESCRIBE"):
             admin = self._connection.admin()
             try:
                 found = describe_topic(admin, topic)
-                configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+                configs = topic_configs(admin, topic)
             finally:
                 admin.close()
-        held = next(iter(configs.values())).get(topic, {})
         return TopicDetails(
             name=topic,
             topic_id=str(found["topic_id"]),
             bounds=self.bounds().get(topic, {}),
-            configs={name: str(value["value"]) for name, value in sorted(held.items())},
+            configs=configs,
         )
 
     def create(self, topic: str, *, partitions: int, configs: Mapping[str, str]) -> None:
