@@ -24,7 +24,7 @@ from tests.support.documents import to_try
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_S = 90.0
+WAIT_S = 120.0
 PAUSE_COMMITS = 100
 """More than the 80 snapshots that every table keeps."""
 
@@ -107,7 +107,7 @@ def test_the_stream_of_the_documents_moves_its_tag_while_it_reads(
     with ThreadPoolExecutor(1) as executor:
         running = executor.submit(exec, code, {"spark": spark})
         try:
-            numbers = range(1, 2 * PAUSE_COMMITS)
+            numbers = range(1, PAUSE_COMMITS + 20)
             begun = until_there(lambda: spark.streams.active, running)
             append(table, *numbers)
             await_rows(spark, f"{name}_copy", len(numbers), begun[0])
