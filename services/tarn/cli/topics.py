@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import signal
 import sys
@@ -137,7 +138,8 @@ def consume(
                 out.flush()
         out.flush()
     except BrokenPipeError:
-        sys.stdout = None  # the reader has left; nothing is to be flushed at the end
+        # The reader has left: what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return
     if not follow and next(found, None) is not None:
         text = f"Only the first {rows_max} messages are shown; ask for more with --max, or for --last."

@@ -136,8 +136,8 @@ class Decoder:
             good.append(self._trace_column(batch, index))
             names.append(TRACE_COLUMN)
         rows = pa.Table.from_arrays(good, names=names)
-        told = {i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}
-        return Decoded(rows=rows, index=index, bad=told)
+        bad = {i: bad[i][:REASON_CHARS_MAX] for i in sorted(bad)}
+        return Decoded(rows=rows, index=index, bad=bad)
 
     def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
         """Values that are rejected without parsing, as {index: reason}."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from tarn.adapters.kafka_login import ANONYMOUS
 from tarn.cli import topics, wiring
-from tarn.cli.clients.kafka_topics import Message, TopicDetails
+from tarn.cli.clients.kafka_topics import KafkaTopics, Message, TopicDetails
 from tarn.cli.main import main
 from tarn.cli.ports import Bounds
-from tarn.core.errors import InvalidError
+from tarn.core.errors import InvalidError, UnavailableError
 
 BOUNDS: Bounds = {0: (5, 12), 1: (0, 3)}
 
@@ -192,3 +196,51 @@ def test_a_beginning_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InvalidError, match=message):
         topics.positions(BOUNDS, start, last=last, partition=partition)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    code = (
+        "import types\n"
+        "from tarn.cli import wiring\n"
+        "from tarn.cli.clients.kafka_topics import Message, TopicDetails\n"
+        "from tarn.cli.main import main\n"
+        "one = Message(partition=0, offset=0, time_ms=0, key=None, value=b'x' * 1000)\n"
+        "wiring.topics = lambda _s: types.SimpleNamespace(\n"
+        "    details=lambda t: TopicDetails(name=t, topic_id='1', bounds={0: (0, 9)}, configs={}),\n"
+        "    consume=lambda t, p, follow: iter([one] * 10_000))\n"
+        "main(['consume', 'orders', '--max', '10000'])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(10) == b"x" * 10
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(30), said) == (0, b"")
+
+
+class Silent:
+    """A consumer whose broker has gone, or where a transaction is open."""
+
+    def assign(self, parts: list[Any]) -> None:
+        """Take note of nothing."""
+
+    def seek(self, part: Any, offset: int) -> None:
+        """Take note of nothing."""
+
+    def end_offsets(self, parts: list[Any], timeout_ms: int) -> dict[Any, int]:
+        return dict.fromkeys(parts, 5)
+
+    def poll(self, timeout_ms: int) -> dict[Any, Any]:
+        return {}
+
+    def position(self, part: Any) -> int:
+        return 3
+
+
+def test_a_read_that_does_not_get_on_ends_with_an_error() -> None:
+    found = KafkaTopics("127.0.0.1:1", ANONYMOUS, timeout_s=0.2)
+    with pytest.raises(UnavailableError, match=r"nothing came for 0\.2 s"):
+        list(found._read(Silent(), "orders", {0: 3}, follow=False))

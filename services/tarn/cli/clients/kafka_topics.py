@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from tarn.adapters.kafka_login import Login
 from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.clients.kafka_offsets import KafkaOffsets
 from tarn.cli.ports import Bounds
-from tarn.core.errors import AlreadyExistsError, InvalidError
+from tarn.core.errors import AlreadyExistsError, InvalidError, UnavailableError
 
 POLL_MS = 200
 LINGER_MS = 5
@@ -92,13 +93,9 @@ class KafkaTopics:
             NoSuchTopicError: it does not exist.
             TarnError: as `bounds`.
         """
-        with self._errors("describe", topic, "DESCRIBE"):
-            admin = self._connection.admin()
-            try:
-                found = describe_topic(admin, topic)
-                configs = topic_configs(admin, topic)
-            finally:
-                admin.close()
+        with self._admin("describe", topic, "DESCRIBE") as admin:
+            found = describe_topic(admin, topic)
+            configs = topic_configs(admin, topic)
         return TopicDetails(
             name=topic,
             topic_id=str(found["topic_id"]),
@@ -114,14 +111,11 @@ class KafkaTopics:
             InvalidError: the broker refuses the name or a setting.
             TarnError: as `bounds`.
         """
-        with self._errors("create", topic, "CREATE"):
-            admin = self._connection.admin()
+        with self._admin("create", topic, "CREATE") as admin:
             try:
                 created = create_topic(admin, topic, partitions, configs=configs)
             except _INVALID as e:
                 raise InvalidError(f"Kafka does not create topic {topic}: {e}", topic=topic) from e
-            finally:
-                admin.close()
         if not created:
             raise AlreadyExistsError(f"topic {topic} exists already; nothing was changed", topic=topic)
 
@@ -132,12 +126,8 @@ class KafkaTopics:
             NoSuchTopicError: it does not exist.
             TarnError: as `bounds`.
         """
-        with self._errors("delete", topic, "DELETE"):
-            admin = self._connection.admin()
-            try:
-                admin.delete_topics([topic])
-            finally:
-                admin.close()
+        with self._admin("delete", topic, "DELETE") as admin:
+            admin.delete_topics([topic])
 
     def produce(self, topic: str, messages: Iterable[tuple[bytes | None, bytes]]) -> Mapping[int, int]:
         """Send messages and wait until the broker has them all.
@@ -150,13 +140,14 @@ class KafkaTopics:
             Partition to the number of messages that it got.
 
         Raises:
-            InvalidError: a message is too large; those before it are sent.
+            InvalidError: a message is too large, or `messages` refuses one; those before it are sent.
             NoSuchTopicError: the topic does not exist.
-            TarnError: as `bounds`; how many messages arrived is in the text.
+            TarnError: as `bounds`; its text says how many messages were acknowledged.
         """
         self._require(topic)
         sent: Counter[int] = Counter()
         failed: list[Exception] = []
+        refused: InvalidError | None = None
         with self._errors("send to", topic, "WRITE"):
             producer = self._connection.producer(
                 acks="all",
@@ -167,31 +158,25 @@ class KafkaTopics:
                 delivery_timeout_ms=self._timeout_ms + LINGER_MS,
             )
             try:
-                for number, (key, value) in enumerate(messages, start=1):
-                    size = len(value) + len(key or b"")
-                    if size > MESSAGE_BYTES_MAX:
-                        raise InvalidError(
-                            f"message {number} has {size} bytes, at most {MESSAGE_BYTES_MAX} can be sent; "
-                            f"the {number - 1} before it are in topic {topic}",
-                            topic=topic,
-                        )
+                for key, value in _small_enough(messages, topic):
                     future = producer.send(topic, value, key=key)
                     future.add_callback(lambda meta: sent.update((meta.partition,)))
                     future.add_errback(failed.append)
                     if failed:
                         break
-                producer.flush()
-            except InvalidError:
-                producer.flush()
-                raise
+            except InvalidError as e:
+                refused = e
             finally:
+                producer.flush()
                 producer.close(timeout=2)
-            if failed:
-                reason = self._connection.error(
-                    failed[0], f"send to topic {topic}", operation="WRITE", topic=topic
-                )
-                reason.message += f"; {sent.total()} messages are in the topic"
-                raise reason
+        if failed:
+            reason = self._connection.error(
+                failed[0], f"send to topic {topic}", operation="WRITE", topic=topic
+            )
+            counted = f"{sent.total()} messages were acknowledged, and others may be in the topic too"
+            raise type(reason)(f"{reason.message}; {counted}", **reason.fields)
+        if refused is not None:
+            raise refused
         return dict(sorted(sent.items()))
 
     def consume(self, topic: str, positions: Mapping[int, int], *, follow: bool) -> Iterator[Message]:
@@ -228,6 +213,7 @@ class KafkaTopics:
             consumer.seek(part, offset)
         ends = consumer.end_offsets(list(parts), timeout_ms=self._timeout_ms)
         left = {part for part, offset in parts.items() if offset < ends[part]}
+        moved_s = time.monotonic()
         while follow or left:
             polled = consumer.poll(timeout_ms=POLL_MS)
             for part, records in polled.items():
@@ -241,16 +227,46 @@ class KafkaTopics:
                             key=record.key,
                             value=record.value,
                         )
-            left = {part for part in left if consumer.position(part) < ends[part]}
+            before, left = left, {part for part in left if consumer.position(part) < ends[part]}
+            if polled or left != before:
+                moved_s = time.monotonic()
+            elif not follow and time.monotonic() - moved_s > self._timeout_ms / 1_000:
+                silent_s = self._timeout_ms / 1_000
+                raise UnavailableError(
+                    f"could not read topic {topic} to its end: nothing came for {silent_s:g} s. Kafka "
+                    "does not answer, or a transaction is open; see docker compose logs kafka",
+                    topic=topic,
+                )
 
     def _require(self, topic: str) -> None:
         """Require that a topic exists, as the clients would only wait for it."""
-        with self._errors("describe", topic, "DESCRIBE"):
-            admin = self._connection.admin()
-            try:
-                describe_topic(admin, topic)
-            finally:
-                admin.close()
+        with self._admin("describe", topic, "DESCRIBE") as admin:
+            describe_topic(admin, topic)
 
-    def _errors(self, verb: str, topic: str, operation: str) -> Any:
+    @contextmanager
+    def _admin(self, verb: str, topic: str, operation: str) -> Iterator[Any]:
+        """An admin client, closed afterwards; its errors are translated."""
+        with self._errors(verb, topic, operation), closing(self._connection.admin()) as admin:
+            yield admin
+
+    def _errors(self, verb: str, topic: str, operation: str) -> AbstractContextManager[None]:
         return self._connection.errors(f"{verb} topic {topic}", operation=operation, topic=topic)
+
+
+def _small_enough(
+    messages: Iterable[tuple[bytes | None, bytes]], topic: str
+) -> Iterator[tuple[bytes | None, bytes]]:
+    """The messages, up to the first one that is too large.
+
+    Raises:
+        InvalidError: it is too large.
+    """
+    for number, (key, value) in enumerate(messages, start=1):
+        size = len(value) + len(key or b"")
+        if size > MESSAGE_BYTES_MAX:
+            raise InvalidError(
+                f"message {number} has {size} bytes, at most {MESSAGE_BYTES_MAX} can be sent; "
+                f"the {number - 1} before it are in topic {topic}",
+                topic=topic,
+            )
+        yield key, value
