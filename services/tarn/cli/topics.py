@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import signal
 import sys
@@ -138,9 +137,7 @@ def consume(
                 out.flush()
         out.flush()
     except BrokenPipeError:
-        # The reader has left: what is still to be flushed goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        return
+        return  # the reader has left
     if not follow and next(found, None) is not None:
         text = f"Only the first {rows_max} messages are shown; ask for more with --max, or for --last."
         Console(stderr=True, highlight=False).print(text)
