@@ -11,10 +11,10 @@ _VALUES = (
     (
         "bad_records_total",
         "counter",
-        "Records sent to dead letters since then.",
+        "Records sent to dead letters since the process started.",
         lambda s: s.bad_records,
     ),
-    ("bytes_total", "counter", "Bytes of the data files committed since then.", lambda s: s.bytes),
+    ("bytes_total", "counter", "Bytes of data files committed since the start.", lambda s: s.bytes),
     ("commits_total", "counter", "Commits of batches since the process started.", lambda s: s.commits),
     ("merges_total", "counter", "Commits that merged small files since the start.", lambda s: s.merges),
     (
@@ -33,8 +33,13 @@ _VALUES = (
     ("last_commit_seconds", "gauge", "Duration of the last commit.", lambda s: s.commit_ms / 1_000),
     ("running", "gauge", "1 while the ingestor runs.", lambda s: int(s.state is State.RUNNING)),
     ("table_data_files", "gauge", "Data files of the table after the last commit.", lambda s: s.table_files),
-    ("table_bytes", "gauge", "Bytes of these files.", lambda s: s.table_bytes),
-    ("table_snapshots", "gauge", "Snapshots of the table after it.", lambda s: s.table_snapshots),
+    ("table_bytes", "gauge", "Bytes of the table's data files.", lambda s: s.table_bytes),
+    (
+        "table_snapshots",
+        "gauge",
+        "Snapshots of the table after the last commit.",
+        lambda s: s.table_snapshots,
+    ),
 )
 _FRESHNESS = "Age of a batch's oldest record, by its time in the log, when its commit was done."
 
