@@ -160,7 +160,7 @@ def test_a_host_clock_two_hours_wrong(stack: Stack, monkeypatch: pytest.MonkeyPa
     """All checks are real; only this process's clock is moved forward."""
     stack.await_healthy()
     right = time.time
-    monkeypatch.setattr(look.time, "time", lambda: right() + 7200)
+    monkeypatch.setattr(look.time, "time", lambda: right() + 7_300)
     for name, value in stack.env.items():
         monkeypatch.setenv(name, value)
     found, _ = judge.judge(look.look(project.load()))

@@ -48,7 +48,7 @@ def append(table: Table, *numbers: int) -> None:
 
 @contextmanager
 def copying(spark: SparkSession, source: str, since_ms: int) -> Iterator[StreamingQuery]:
-    """A stream from one table into another, from where it was; ended afterwards."""
+    """A stream from one table into another, from where it was; ended afterwards, idle unless it failed."""
     stream = spark.readStream.option("stream-from-timestamp", str(since_ms)).table(source)
     query = (
         stream.writeStream.format("iceberg")
@@ -58,6 +58,7 @@ def copying(spark: SparkSession, source: str, since_ms: int) -> Iterator[Streami
     )
     try:
         yield query
+        query.processAllAvailable()
     finally:
         query.stop()
 
@@ -88,6 +89,7 @@ def started(spark: SparkSession, catalog: Catalog, name: str) -> tuple[Table, in
     append(table, 1, 2, 3)
     with copying(spark, name, since_ms) as query:
         await_rows(spark, f"{name}_copy", 3, query)
+        query.processAllAvailable()
         return table, reached(query)
 
 
@@ -116,6 +118,7 @@ def test_the_stream_of_the_documents_moves_its_tag_while_it_reads(
             until_there(lambda: tag_of(table) != tagged, running)
         finally:
             for query in spark.streams.active:
+                query.processAllAvailable()
                 query.stop()
         running.result(WAIT_S)
     found = sorted(row["id"] for row in spark.table(f"{name}_copy").collect())
