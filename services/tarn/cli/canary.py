@@ -20,6 +20,8 @@ from tarn.core.errors import DataError, TarnError, UnavailableError
 TOPIC = "tarn.canary"
 TABLE = "ops.canary"
 STREAM = "canary"
+ON_THE_WAY = ("kafka", "ingest")
+"""Services that the row passes through; the catalog and the store are there before them."""
 SHOWN_MAX = 5
 
 T = TypeVar("T")
@@ -102,7 +104,7 @@ class Flight:
         limits: time limits.
         clock: time.
         tell: called with progress messages.
-        wait_for: waits until the named engine is ready; the wait counts against no limit.
+        wait_for: waits until the named service is ready; the wait counts against no limit.
     """
 
     log: MessageLog
@@ -111,11 +113,13 @@ class Flight:
     limits: Limits
     clock: Clock
     tell: Tell
-    wait_for: Callable[[str], None] = lambda engine: None
+    wait_for: Callable[[str], None] = lambda service: None
 
 
 def fly(flight: Flight, row: CanaryRow) -> Report:
     """Send the row, follow it through every stage, and report; stop at a failed stage that the next needs."""
+    for service in ON_THE_WAY:
+        flight.wait_for(service)
     start_s = began_s = flight.clock.now_s()
     stages: list[Stage] = []
     flight.tell(f"kafka: sending one row to {TOPIC}")

@@ -70,7 +70,7 @@ def canary(
     from_stdin: Annotated[
         bool,
         typer.Option(
-            "--engines-from-stdin", hidden=True, help="Ask an engine when stdin has named it, or ends."
+            "--ready-from-stdin", hidden=True, help="Use a service when stdin has named it, or ends."
         ),
     ] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Readiness of engines, as reported by another process."""
+"""Readiness of services, as reported by another process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ WAIT_S_MAX = 1_800.0
 
 
 class Ready:
-    """Engines become ready by name; at the end of the input, all of them are.
+    """Services become ready by name; at the end of the input, all of them are.
 
     Args:
         ready_names: names, one per line; read in a thread of its own.
-        later: names of the engines that are not ready at the start.
+        later: names of the services that are not ready at the start.
     """
 
     def __init__(self, ready_names: Iterable[str], *, later: Collection[str]) -> None:
         self._ready = {name: threading.Event() for name in later}
         threading.Thread(target=self._hear, args=(ready_names,), daemon=True).start()
 
-    def wait_for(self, engine: str) -> None:
-        """Wait until the engine is ready, at most `WAIT_S_MAX` seconds; a query then shows what is wrong."""
-        event = self._ready.get(engine)
+    def wait_for(self, service: str) -> None:
+        """Wait until the service is ready, at most `WAIT_S_MAX` seconds; its use then shows what is wrong."""
+        event = self._ready.get(service)
         if event is not None:
             event.wait(WAIT_S_MAX)
 

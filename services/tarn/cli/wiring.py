@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tarn.adapters.spark_remote import with_token
-from tarn.cli.canary import CanaryRow, Flight, Limits
+from tarn.cli.canary import ON_THE_WAY, CanaryRow, Flight, Limits
 from tarn.cli.ports import Clock, Engine, Reader, Tell
 from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.status import Container, Look, Sources
@@ -70,7 +70,7 @@ def flight(
         settings: of the command line.
         limits: how long things may take.
         tell: shows progress.
-        ready_names: names engines that are ready, one a line, all of them at its end; None if all are.
+        ready_names: names services that are ready, one a line, all of them at its end; None if all are.
     """
     from tarn.cli.clients.engines import Spark, Trino
     from tarn.cli.clients.kafka_log import KafkaLog
@@ -89,20 +89,20 @@ def flight(
         limits=limits,
         clock=Clock(),
         tell=tell,
-        wait_for=(lambda engine: None) if ready_names is None else _from_names(ready_names),
+        wait_for=(lambda service: None) if ready_names is None else _from_names(ready_names),
     )
 
 
 def _from_names(ready_names: Iterable[str]) -> Callable[[str], None]:
-    """Return what waits until an engine is named, and meanwhile imports its client."""
+    """Return what waits until a service is named, and meanwhile imports its client."""
     from tarn.cli.ready import Ready
 
-    ready = Ready(ready_names, later=NOT_IN_SMALL)
+    ready = Ready(ready_names, later={*ON_THE_WAY, *NOT_IN_SMALL})
 
-    def wait_for(engine: str) -> None:
-        if engine == "spark":
+    def wait_for(service: str) -> None:
+        if service == "spark":
             import_module("pyspark.sql.connect.session")
-        ready.wait_for(engine)
+        ready.wait_for(service)
 
     return wait_for
 

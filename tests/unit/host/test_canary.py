@@ -11,7 +11,7 @@ import pytest
 from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.stack import canary, run_once
-from tarn_host.stack.canary import ENGINES, NEEDED, Canary
+from tarn_host.stack.canary import LOADED_BESIDE, WAITED_FOR, Canary
 from tarn_host.stack.lifecycle import Service
 from tarn_host.stack.project import Project
 
@@ -50,18 +50,19 @@ def heard(folder: Path) -> list[str]:
     return (folder / "heard").read_text().splitlines()
 
 
-def test_it_is_sent_when_its_way_is_healthy_and_told_of_each_engine_once(act: Path) -> None:
+def test_it_starts_beside_the_services_and_hears_of_each_once(act: Path) -> None:
     (act / "codes").write_text("0")
     with Canary(HERE) as one:
-        one.look(states(*(NEEDED - {"kafka"}), starting=["kafka", *ENGINES]))
+        one.look(states("minio", starting=["catalog", *WAITED_FOR]))
         assert one._running is None
-        one.look(states(*NEEDED, starting=ENGINES))
+        one.look(states(*LOADED_BESIDE, starting=WAITED_FOR))
         assert one._running is not None
-        one.look(states(*NEEDED, "trino", starting=["spark"]))
-        one.look(states(*NEEDED, *ENGINES))
-        one.look(states(*NEEDED, *ENGINES))
+        one.look(states(*LOADED_BESIDE, "ingest", starting=["kafka", "trino", "spark"]))
+        one.look(states(*LOADED_BESIDE, "kafka", "ingest", "trino", starting=["spark"]))
+        one.look(states(*LOADED_BESIDE, *WAITED_FOR))
+        one.look(states(*LOADED_BESIDE, *WAITED_FOR))
         one.finish()
-    assert heard(act) == ["sent:trino,spark"]
+    assert heard(act) == ["sent:ingest,kafka,trino,spark"]
 
 
 def test_without_a_look_it_is_sent_when_all_is_healthy(act: Path) -> None:
@@ -76,7 +77,7 @@ def test_one_that_fails_beside_the_start_is_followed_by_one_that_counts(
 ) -> None:
     (act / "codes").write_text("1 0")
     with Canary(HERE) as one:
-        one.look(states(*NEEDED))
+        one.look(states(*LOADED_BESIDE))
         one.finish()
     assert heard(act) == ["sent:", "sent:"]
     assert "another one, now that all are healthy" in capsys.readouterr().out
@@ -85,7 +86,7 @@ def test_one_that_fails_beside_the_start_is_followed_by_one_that_counts(
 def test_one_that_fails_when_all_is_healthy_stops_the_script_with_its_own_code(act: Path) -> None:
     (act / "codes").write_text("1 3")
     with Canary(HERE) as one:
-        one.look(states(*NEEDED))
+        one.look(states(*LOADED_BESIDE))
         with pytest.raises(StopError, match="the canary failed with exit code 3") as caught:
             one.finish()
     assert caught.value.code == 3
@@ -95,11 +96,11 @@ def test_one_that_fails_when_all_is_healthy_stops_the_script_with_its_own_code(a
 def test_one_that_ended_early_does_not_stop_the_start(act: Path) -> None:
     (act / "codes").write_text("0 0")
     with Canary(HERE) as one:
-        one.look(states(*NEEDED))
+        one.look(states(*LOADED_BESIDE))
         assert one._running is not None
         one._running.process.kill()
         one._running.process.wait(timeout=10)
-        one.look(states(*NEEDED, "trino"))
+        one.look(states(*LOADED_BESIDE, "trino"))
         one.finish()
 
 
@@ -113,7 +114,7 @@ def test_a_start_that_fails_ends_it(act: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(canary.shell, "capture", capture)
     one = Canary(HERE)
-    one.look(states(*NEEDED))
+    one.look(states(*LOADED_BESIDE))
     assert one._running is not None
     process = one._running.process
     with contextlib.suppress(StopError), one:

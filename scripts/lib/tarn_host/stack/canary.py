@@ -17,18 +17,18 @@ from tarn_host.stack.project import ROOT, Project
 TIMEOUT_S = 300
 """Timeout in seconds for the rest of the canary once everything is healthy."""
 REMOVE_TIMEOUT_S = 30
-NEEDED = frozenset({"minio", "catalog", "kafka", "ingest"})
-"""Services that the row passes through until it is committed."""
-ENGINES = ("trino", "spark")
-"""Services that read the row back, besides the canary's own library."""
+LOADED_BESIDE = frozenset({"minio", "catalog"})
+"""Services whose health starts the canary's container, which takes a second to load while others start."""
+WAITED_FOR = ("kafka", "ingest", "trino", "spark")
+"""Services that the canary waits for: what the row passes through, then the engines that read it back."""
 FIX = "the lines above say which step; `docker compose logs ingest catalog` shows the services' side"
 
 
 class Canary:
     """One row through the lake; the end of the block also ends the canary's container.
 
-    The row is sent as soon as the services that it passes through are healthy, while the engines still start,
-    and each engine is queried once its own health check has passed. If `look` never saw them healthy, or the
+    Its container starts beside the services. The row is sent as soon as those that it passes through are
+    healthy, while the engines still start, and each engine is queried once its own health check has passed. If `look` never saw them healthy, or the
     canary failed during the start, `finish` sends another row to the running lake, and its result is
     authoritative.
 
@@ -51,12 +51,12 @@ class Canary:
         self._end()
 
     def look(self, found: Sequence[Service]) -> None:
-        """Handle the services' states: send the row, or pass on which engines are ready."""
+        """Handle the services' states: start the canary, or pass on which services are ready."""
         healthy = {s.name for s in found if s.state == "running" and s.health == "healthy"}
-        if self._running is None and healthy >= NEEDED:
+        if self._running is None and healthy >= LOADED_BESIDE:
             self._running = self._start()
         if self._running is not None:
-            self._tell([name for name in ENGINES if name in healthy - self._ready])
+            self._tell([name for name in WAITED_FOR if name in healthy - self._ready])
 
     def finish(self) -> None:
         """Read the row back with every engine, now that all are healthy.
@@ -80,7 +80,7 @@ class Canary:
         # A session of its own: Ctrl-C in the terminal goes to scripts/up, which then ends the container.
         self._ready = set()
         return shell.Running(
-            run_once.command(self._name, "cli", ["canary", "--engines-from-stdin"]),
+            run_once.command(self._name, "cli", ["canary", "--ready-from-stdin"]),
             on_line=line,
             env=self._here.env(),
             cwd=ROOT,
@@ -89,7 +89,7 @@ class Canary:
         )
 
     def _tell(self, names: Sequence[str]) -> None:
-        """Write the names of engines that are ready to the canary's stdin, one per line."""
+        """Write the names of services that are ready to the canary's stdin, one per line."""
         assert self._running is not None
         pipe = self._running.process.stdin
         assert pipe is not None
@@ -100,7 +100,7 @@ class Canary:
                 pipe.flush()
 
     def _wait(self, running: shell.Running) -> int:
-        """Its exit code. The end of its input means that every engine is ready."""
+        """Its exit code. The end of its input means that every service is ready."""
         _close(running)
         return running.wait(TIMEOUT_S)
 
