@@ -28,9 +28,9 @@ class Canary:
     """One row through the lake; the end of the block also ends the canary's container.
 
     Its container starts beside the services. The row is sent as soon as those that it passes through are
-    healthy, while the engines still start, and each engine is queried once its own health check has passed. If `look` never saw them healthy, or the
-    canary failed during the start, `finish` sends another row to the running lake, and its result is
-    authoritative.
+    healthy, while the engines still start, and each engine is queried once its own health check has passed.
+    If `look` never saw the first of them healthy, or the canary failed during the start, `finish` sends
+    another row to the running lake, and its result is authoritative.
 
     Args:
         here: the project.
