@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tarn_host import shell
 from tarn_host.bench import command, memory
 from tarn_host.bench.memory import MIB, Watch, bytes_of, sample
+from tarn_host.stack.project import Project
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,14 @@ def test_the_page_shows_every_service_at_every_stage_and_the_aims() -> None:
     assert "| trino | 512 | \u2013 | 700 | 905 |" in text
     assert "| **all at once** | | **200** | **920** | **1305** |" in text
     assert f"small, idle: 200 of {memory.AIM_MIB['small']} MiB aimed at" in text
+
+
+def test_a_measured_stack_is_whole_whatever_profile_this_clone_remembers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = Project(name="tarn-1", base="b", own_base=True, settings={"TARN_PROFILE": "small"})
+    monkeypatch.setattr(memory.project, "load", lambda: small)
+    monkeypatch.setattr(memory.checks, "free_block", lambda names: {"TARN_PORT_S3": "20000"})
+    monkeypatch.setattr(memory.shell, "capture", lambda *words, **more: shell.Result(0, "", ""))
+    with memory.own_stack() as own:
+        assert own.env["TARN_PROFILE"] == "full"

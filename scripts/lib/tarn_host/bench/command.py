@@ -176,7 +176,7 @@ def warm(rounds: int, *, small: bool = False) -> list[dict[str, Any]]:
         StopError: a script failed.
     """
     found = []
-    env = {"TARN_PROFILE": "small"} if small else {}
+    env = {"TARN_PROFILE": "small" if small else "full"}
     _script(ROOT, "up", ["--yes"], env)
     for turn in range(1, rounds + 1):
         _script(ROOT, "down", [], {})

@@ -202,7 +202,7 @@ def _while(own: Own, work: Any) -> dict[str, Any]:
 
 @contextmanager
 def own_stack(kind: str = "memory", log: Path = LOG) -> Iterator[Own]:
-    """A stack under a project name of its own, removed at the end.
+    """A stack of the full profile under a project name of its own, removed at the end.
 
     Args:
         kind: suffix of its name.
@@ -216,7 +216,7 @@ def own_stack(kind: str = "memory", log: Path = LOG) -> Iterator[Own]:
     ports = checks.free_block(project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8")))
     if not ports:
         raise StopError("no block of free ports was found", "stop another copy of Tarn first")
-    env = {**here.env(), **ports, "COMPOSE_PROJECT_NAME": name}
+    env = {**here.env(), **ports, "COMPOSE_PROJECT_NAME": name, "TARN_PROFILE": "full"}
     own = Own(name=name, env=env, log=log)
     try:
         yield own
