@@ -40,6 +40,8 @@ def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
     by_path: dict[str, int] = {}
     for path, field_id, column in _leaves(rows):
         by_path[path] = field_id
+        if column is None:
+            continue
         found["value_counts"][field_id] = len(column)
         found["null_value_counts"][field_id] = column.null_count
         chars = SOURCE_CHARS_MAX if path == f"{TRACE_COLUMN}.source" else TEXT_CHARS_MAX
@@ -113,18 +115,28 @@ def _plain(kind: pa.DataType, value: Any) -> bytes:
     return struct.pack("<i" if pa.types.is_int32(kind) or pa.types.is_date32(kind) else "<q", value)
 
 
-def _leaves(rows: pa.Table) -> Iterator[tuple[str, int, pa.Array]]:
-    """Yield every leaf column as (path, field id, values); values below a null struct are null."""
+def _leaves(rows: pa.Table) -> Iterator[tuple[str, int, pa.Array | None]]:
+    """Yield every leaf column as (path in Parquet, field id, values); values below a null struct are null.
+
+    Without values where there are several per row, in a list or map: such columns have no counts and bounds.
+    """
     for field in rows.schema:
         yield from _leaf(field.name, field, rows.column(field.name).combine_chunks())
 
 
-def _leaf(path: str, field: pa.Field, column: pa.Array) -> Iterator[tuple[str, int, pa.Array]]:
-    if pa.types.is_struct(field.type):
-        for inner in field.type:
-            yield from _leaf(f"{path}.{inner.name}", inner, pc.struct_field(column, inner.name))
-        return
-    yield path, int(field.metadata[FIELD_ID_KEY]), column
+def _leaf(path: str, field: pa.Field, column: pa.Array | None) -> Iterator[tuple[str, int, pa.Array | None]]:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        for inner in kind:
+            part = None if column is None else pc.struct_field(column, inner.name)
+            yield from _leaf(f"{path}.{inner.name}", inner, part)
+    elif pa.types.is_list(kind):
+        yield from _leaf(f"{path}.list.element", kind.value_field, None)
+    elif pa.types.is_map(kind):
+        yield from _leaf(f"{path}.key_value.key", kind.key_field, None)
+        yield from _leaf(f"{path}.key_value.value", kind.item_field, None)
+    else:
+        yield path, int(field.metadata[FIELD_ID_KEY]), column
 
 
 def _places(footer: pq.FileMetaData, by_path: dict[str, int]) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import count
+from typing import cast
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import IcebergType, StructType
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
+from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct, iceberg_type, type_text
 from tarn.core.convert import target_type
 from tarn.core.decode import TRACE_TYPE
 from tarn.core.errors import InvalidSpecError
@@ -38,14 +40,12 @@ class WriteSchema:
     Attributes:
         arrow: columns of a file, with field ids.
         schema: schema of the table.
-        file_schema: the part of the schema that is written.
         spec: partition spec of the table.
         format_version: Iceberg format version.
     """
 
     arrow: pa.Schema
     schema: Schema
-    file_schema: Schema
     spec: PartitionSpec
     format_version: int
 
@@ -67,20 +67,25 @@ def create_request(
         properties: table properties, in addition to the defaults.
         format_version: Iceberg format version.
     """
-    columns: list[Json] = []
-    ids: dict[str, int] = {}
-    for number, field in enumerate(fields, start=1):
-        ids[field.name] = number
-        columns.append({"id": number, "name": field.name, "type": field.type, "required": field.required})
+    ids = {field.name: number for number, field in enumerate(fields, start=1)}
+    inner_ids = count(len(fields) + trace + 1)
+    columns: list[Json] = [
+        {
+            "id": ids[field.name],
+            "name": field.name,
+            "type": iceberg_type(field.kind, lambda: next(inner_ids)),
+            "required": field.required,
+        }
+        for field in fields
+    ]
     if trace:
-        first = len(columns) + 1
         inner = [
-            {"id": first + n, "name": name, "type": kind, "required": False, "doc": doc}
-            for n, (name, kind, doc) in enumerate(TRACE_FIELDS, start=1)
+            {"id": next(inner_ids), "name": name, "type": kind, "required": False, "doc": doc}
+            for name, kind, doc in TRACE_FIELDS
         ]
         columns.append(
             {
-                "id": first,
+                "id": len(fields) + 1,
                 "name": TRACE_COLUMN,
                 "type": {"type": "struct", "fields": inner},
                 "required": False,
@@ -125,20 +130,16 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     problems: list[str] = []
     by_name = {f.name: f for f in schema.fields}
     arrow: list[pa.Field] = []
-    written: list[Any] = []
     for field in fields:
         found = by_name.pop(field.name, None)
         if found is None:
             problems.append(f"column {field.name} ({field.type}) is missing in the table")
-        elif str(found.field_type) != field.type:
-            problems.append(
-                f"column {field.name} is {found.field_type} in the table, {field.type} in the spec"
-            )
-        elif found.required and not field.required:
-            problems.append(f"column {field.name} is required in the table and optional in the spec")
         else:
-            arrow.append(_arrow_field(field.name, target_type(field), found.field_id, found.required))
-            written.append(found)
+            before = len(problems)
+            kind = _written(field.name, found.field_type, field.kind, problems)
+            if len(problems) == before and found.required and not field.required:
+                problems.append(f"column {field.name} is required in the table and optional in the spec")
+            arrow.append(_arrow_field(field.name, kind, found.field_id, found.required))
     if trace:
         found = by_name.pop(TRACE_COLUMN, None)
         expected = [(name, kind) for name, kind, _ in TRACE_FIELDS]
@@ -154,7 +155,6 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
                 [_arrow_field(f.name, f.type, inner[f.name], required=False) for f in TRACE_TYPE]
             )
             arrow.append(_arrow_field(TRACE_COLUMN, struct, found.field_id, found.required))
-            written.append(found)
     problems += [
         f"column {f.name} is required in the table and not in the spec"
         for f in by_name.values()
@@ -170,10 +170,56 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     return WriteSchema(
         arrow=pa.schema(arrow),
         schema=schema,
-        file_schema=Schema(*written, schema_id=schema.schema_id),
         spec=spec,
         format_version=state.format_version,
     )
+
+
+def _written(path: str, found: IcebergType, wanted: ColumnType, problems: list[str]) -> pa.DataType:
+    """The Arrow type, with field ids, of what is written of a column or of a part of it.
+
+    Args:
+        path: name of the column, or path of the part.
+        found: its type in the table.
+        wanted: its type in the spec.
+        problems: receives what the table cannot hold.
+    """
+    if isinstance(wanted, Struct) and isinstance(found, StructType):
+        there = {inner.name: inner for inner in found.fields}
+        arrow = []
+        for name, kind in wanted.fields:
+            inner = there.pop(name, None)
+            if inner is None:
+                problems.append(f"column {path}.{name} ({kind}) is missing in the table")
+                continue
+            part = _part(f"{path}.{name}", inner.field_type, inner.required, kind, problems)
+            arrow.append(_arrow_field(name, part, inner.field_id, required=False))
+        problems += [
+            f"column {path}.{inner.name} is required in the table and not in the spec"
+            for inner in there.values()
+            if inner.required
+        ]
+        return pa.struct(arrow)
+    if isinstance(wanted, ListOf) and isinstance(found, ListType):
+        part = _part(f"{path}.element", found.element_type, found.element_required, wanted.element, problems)
+        return pa.list_(_arrow_field("element", part, found.element_id, required=False))
+    if isinstance(wanted, MapOf) and isinstance(found, MapType) and str(found.key_type) == "string":
+        part = _part(f"{path}.value", found.value_type, found.value_required, wanted.value, problems)
+        key = _arrow_field("key", pa.string(), found.key_id, required=True)
+        return pa.map_(key, _arrow_field("value", part, found.value_id, required=False))
+    if str(found) != str(wanted):
+        nested = isinstance(found, StructType | ListType | MapType)
+        shown = type_text(found.model_dump(mode="json")) if nested else str(found)
+        problems.append(f"column {path} is {shown} in the table, {wanted} in the spec")
+    return target_type(wanted)
+
+
+def _part(
+    path: str, found: IcebergType, required: bool, wanted: ColumnType, problems: list[str]
+) -> pa.DataType:
+    if required:
+        problems.append(f"column {path} is required in the table; in a spec nested values are optional")
+    return _written(path, found, wanted, problems)
 
 
 def layout_version(state: TableState) -> tuple[object, ...]:

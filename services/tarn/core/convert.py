@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tarn.core.column_types import ColumnType, ListOf, MapOf, Primitive, Struct
 from tarn.core.spec import FieldSpec
 from tarn.core.years import outside
 
@@ -31,12 +35,18 @@ _FINE = r"^(.{10}[T ]\d\d:\d\d:\d\d\.\d{6})\d{1,3}(\D.*)?$"
 _PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
 
 
-def target_type(field: FieldSpec) -> pa.DataType:
-    """Arrow type of a column."""
-    if field.type.startswith("decimal("):
-        precision, scale = (int(n) for n in field.type[8:-1].split(","))
+def target_type(kind: ColumnType) -> pa.DataType:
+    """Arrow type of a column of this type."""
+    if isinstance(kind, Struct):
+        return pa.struct([pa.field(name, target_type(inner)) for name, inner in kind.fields])
+    if isinstance(kind, ListOf):
+        return pa.list_(pa.field("element", target_type(kind.element)))
+    if isinstance(kind, MapOf):
+        return pa.map_(pa.string(), target_type(kind.value))
+    if kind.name.startswith("decimal("):
+        precision, scale = (int(n) for n in kind.name[8:-1].split(","))
         return pa.decimal128(precision, scale)
-    return _TARGET[field.type]
+    return _TARGET[kind.name]
 
 
 def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
@@ -49,7 +59,10 @@ def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str
     if field.required and column.null_count:
         missing = pc.indices_nonzero(column.is_null()).to_pylist()
         reasons.update(dict.fromkeys(missing, f"{field.name}: required, but missing or null"))
-    target = target_type(field)
+    kind = field.kind
+    if not isinstance(kind, Primitive):
+        return _convert_nested(kind, column, field.name, lambda i: i, reasons), reasons
+    target = target_type(kind)
     source = column
     if column.type != target:
         parts: list[pa.Array] = []
@@ -68,6 +81,54 @@ def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str
                 f"{field.name}: {column[i].as_py()!r:.80} is none of the spec's values: {_list(field)}"
             )
     return column, reasons
+
+
+def _convert_nested(
+    kind: ColumnType, column: pa.Array, path: str, row_of: Callable[[int], int], reasons: dict[int, str]
+) -> pa.Array:
+    """Convert a part of a nested column.
+
+    Args:
+        kind: type of the part.
+        column: its values.
+        path: keys that lead to it, for reasons.
+        row_of: index of a value in `column` to the index of its row.
+        reasons: receives {row index: reason} of the rejected rows.
+    """
+    if isinstance(kind, Struct):
+        children = [
+            _convert_nested(inner, pc.struct_field(column, name), f"{path}.{name}", row_of, reasons)
+            for name, inner in kind.fields
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(target_type(kind)), mask=column.is_null())
+    if isinstance(kind, ListOf | MapOf):
+        offsets = column.offsets
+        first, end = offsets[0].as_py(), offsets[-1].as_py()
+        own = pc.subtract(offsets, offsets[0])
+
+        def holder(i: int) -> int:
+            return row_of(bisect_right(offsets, i + first, key=lambda offset: offset.as_py()) - 1)
+
+        if isinstance(kind, ListOf):
+            inside = column.values.slice(first, end - first)
+            values = _convert_nested(kind.element, inside, f"{path}[]", holder, reasons)
+            return pa.ListArray.from_arrays(own, values, type=target_type(kind), mask=column.is_null())
+        inside = column.items.slice(first, end - first)
+        items = _convert_nested(kind.value, inside, f"{path}.*", holder, reasons)
+        keys = column.keys.slice(first, end - first)
+        return pa.MapArray.from_arrays(own, keys, items, type=target_type(kind), mask=column.is_null())
+    converted, wrong = convert(_part(path, kind.name), column)
+    for i, reason in wrong.items():
+        reasons.setdefault(row_of(i), reason)
+    return converted
+
+
+@lru_cache(maxsize=10_000)
+def _part(path: str, kind: str) -> FieldSpec:
+    """A field for a value within a column: its path is no name that a column could have."""
+    return FieldSpec.model_construct(
+        name=path, type=kind, required=False, source=None, encoding="iso8601", values=None
+    )
 
 
 def _hint(field: FieldSpec) -> str:

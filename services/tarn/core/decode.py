@@ -2,7 +2,7 @@
 
 Records are parsed by `_parse_typed`, and by `_parse_each` those that it refuses or that it cannot be trusted
 with. The result of `_parse_each` is authoritative. Both produce strings, integers, doubles and booleans
-first; `convert` turns them into the spec's types.
+first, nested as the columns are; `convert` turns them into the spec's types.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import orjson
@@ -22,13 +22,21 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tarn.core.batch import RawBatch
+from tarn.core.column_types import Primitive
 from tarn.core.convert import convert
+from tarn.core.json_values import (
+    WrongTypeError,
+    as_object,
+    checked,
+    filled,
+    has_number,
+    kind_name,
+    python_type,
+    source_type,
+)
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
 from tarn.core.years import LOG_TIME, log_times
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-EXACT_FLOAT_END = 2**53
-"""From this value on, a double may represent a different integer than the message contains."""
 REASON_CHARS_MAX = 300
 TYPED_RECORDS = 1_024
 """Messages that are objects at one time: each takes about a kilobyte, and all should stay in the cache."""
@@ -43,9 +51,6 @@ TRACE_TYPE = pa.struct(
         pa.field("time", LOG_TIME),
     ]
 )
-
-
-_NUMBER = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +109,8 @@ class Decoder:
         self._trace = trace
         self._record_bytes_max = record_bytes_max
         self._tree = _tree(self._fields)
+        self._source_types = [source_type(field) for field in self._fields]
+        self._flat = all(isinstance(field.kind, Primitive) for field in self._fields)
         self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
         self._typed = _typed_decoder(self._tree, self._fields)
 
@@ -204,7 +211,7 @@ class Decoder:
         kept = [i for i in usable if i not in refused] if refused else usable
         found: dict[int, list[Any]] = {}
         _gather(self._tree, rows, found)
-        columns = [pa.array(found[c], _source_type(field)) for c, field in enumerate(self._fields)]
+        columns = [pa.array(found[c], kind) for c, kind in enumerate(self._source_types)]
         if len(kept) == len(values):
             return columns, kept, {}
         left = sorted(set(range(len(values))).difference(kept))
@@ -240,29 +247,30 @@ class Decoder:
                 if message is None:
                     reasons[i] = f"not JSON: {e}"
                     continue
-            row: list[object] = [None] * len(self._fields)
-            reason = (
-                _read(self._tree, message, "", row, self._fields)
-                if isinstance(message, dict)
-                else f"the message is {_name(message)}, not an object"
-            )
-            if reason is None and _NUMBER in row:
-                _fill_numbers(row, value, self._fields)
-            if reason is not None:
-                reasons[i] = reason
+            if not isinstance(message, dict):
+                reasons[i] = f"the message is {kind_name(message)}, not an object"
                 continue
+            row: list[object] = [None] * len(self._fields)
+            try:
+                _read(self._tree, message, "", row, self._fields)
+            except WrongTypeError as e:
+                reasons[i] = str(e)
+                continue
+            if any(map(has_number, row)):
+                _fill_numbers(row, value, self._fields)
             rows.append(row)
             kept.append(i)
-        columns = [
-            pa.array([row[c] for row in rows], _source_type(field)) for c, field in enumerate(self._fields)
-        ]
+        columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(self._source_types)]
         return columns, kept, reasons
 
     def _parse_deep(self, value: bytes) -> list[object] | None:
         """Source values of a message nested more deeply than the other parsers go; None if it is not JSON.
 
-        Arrow's parser knows no limit, but some literals that are not JSON, and takes lines for messages.
+        Arrow's parser knows no limit, but some literals that are not JSON, and takes lines for messages. It
+        reads no object as a map, so a message with nested columns is not read that deep.
         """
+        if not self._flat:
+            return None
         value = value.strip(b" \t\r\n")
         if not _is_utf8(value) or any(found in value for found in (b"\n", b"\r", b"NaN", b"Inf")):
             return None
@@ -298,17 +306,6 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _source_type(field: FieldSpec) -> pa.DataType:
-    """Arrow type of a value as parsed from JSON, before conversion to the column's type."""
-    if field.type == "boolean":
-        return pa.bool_()
-    if field.type in ("int", "long") or field.encoding != "iso8601":
-        return pa.int64()
-    if field.type in ("float", "double"):
-        return pa.float64()
-    return pa.string()
-
-
 def _tree(fields: Sequence[FieldSpec]) -> _Node:
     root = _Node(None, {})
     for column, field in enumerate(fields):
@@ -339,12 +336,7 @@ def _struct(node: _Node, fields: Sequence[FieldSpec]) -> type[msgspec.Struct]:
 def _member(node: _Node, fields: Sequence[FieldSpec]) -> Any:
     if node.column is None:
         return _struct(node, fields)
-    source = _source_type(fields[node.column])
-    if pa.types.is_boolean(source):
-        return bool
-    if pa.types.is_int64(source):
-        return Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
-    return float if pa.types.is_float64(source) else str
+    return python_type(source_type(fields[node.column]))
 
 
 def _gather(node: _Node, rows: Sequence[Any], found: dict[int, list[Any]]) -> None:
@@ -363,7 +355,7 @@ def _arrow_fields(node: _Node, fields: Sequence[FieldSpec]) -> list[pa.Field]:
     found = []
     for key, child in node.children.items():
         if child.column is not None:
-            found.append(pa.field(key, _source_type(fields[child.column])))
+            found.append(pa.field(key, source_type(fields[child.column])))
         else:
             found.append(pa.field(key, pa.struct(_arrow_fields(child, fields))))
     return found
@@ -385,7 +377,7 @@ def _collect(node: _Node, holder: pa.Table | pa.StructArray, found: dict[int, pa
 
 def _read(
     node: _Node, holder: dict[str, object], path: str, row: list[object], fields: Sequence[FieldSpec]
-) -> str | None:
+) -> None:
     """Fill a row from one message.
 
     Args:
@@ -395,44 +387,19 @@ def _read(
         row: receives the values, by column.
         fields: columns of the spec.
 
-    Returns:
-        The reason if a value has the wrong type, else None.
+    Raises:
+        WrongTypeError: a value has the wrong type.
     """
     for name, child in node.children.items():
         value = holder.get(name)
         if value is None:
             continue
         where = f"{path}{name}"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"{where}: the number is too large"
         if child.column is None:
-            if not isinstance(value, dict):
-                return f"{where}: expected an object, found {_name(value)}"
-            reason = _read(child, value, f"{where}.", row, fields)
-            if reason is not None:
-                return reason
-            continue
-        source = _source_type(fields[child.column])
-        if pa.types.is_boolean(source):
-            if not isinstance(value, bool):
-                return f"{where}: expected true or false, found {_name(value)}"
-        elif pa.types.is_int64(source):
-            if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOAT_END:
-                value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int):
-                return f"{where}: expected a whole number, found {_name(value)}"
-            if not INT64_MIN <= value <= INT64_MAX:
-                return f"{where}: {value} does not fit 64 bits"
-        elif pa.types.is_float64(source):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return f"{where}: expected a number, found {_name(value)}"
-            value = float(value)
-        elif fields[child.column].type.startswith("decimal") and type(value) in (int, float):
-            value = _NUMBER
-        elif not isinstance(value, str):
-            return f"{where}: expected text, found {_name(value)}"
-        row[child.column] = value
-    return None
+            _read(child, as_object(value, where), f"{where}.", row, fields)
+        else:
+            field = fields[child.column]
+            row[child.column] = checked(field.kind, source_type(field), value, where)
 
 
 def _with_huge_numbers(value: bytes) -> object:
@@ -457,16 +424,8 @@ def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) 
     """Replace the numbers that `_read` left for decimals by their text: a double would lose digits."""
     message = json.loads(value, parse_float=str, parse_int=str)
     for column, field in enumerate(fields):
-        if row[column] is _NUMBER:
+        if has_number(row[column]):
             found = message
             for key in field.path:
                 found = found[key]
-            row[column] = found
-
-
-def _name(value: object) -> str:
-    kinds: dict[type, str] = {dict: "an object", list: "a list", bool: "a truth value", type(None): "null"}
-    if type(value) in kinds:
-        return kinds[type(value)]
-    text = repr(value)
-    return f"{'text' if isinstance(value, str) else 'the number'} {text[:60]}"
+            row[column] = filled(row[column], found)

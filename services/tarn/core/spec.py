@@ -6,7 +6,6 @@ column is an `InvalidSpecError` that names the file, the path in it, the value a
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tarn.core import transforms
+from tarn.core.column_types import FIELD_NAME, ColumnType, Primitive, parse_type, suggest
 from tarn.core.errors import InvalidSpecError
 
 API_VERSION = "tarn/v1"
@@ -24,26 +24,12 @@ SPEC_BYTES_MAX = 256 * 1024
 FIELDS_MAX = 1_000
 VALUES_MAX = 1_000
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
-COLUMN_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+COLUMN_PATTERN = f"^{FIELD_NAME}$"
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
 LEVEL_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$"
-SCALARS = (
-    "boolean",
-    "int",
-    "long",
-    "float",
-    "double",
-    "date",
-    "timestamp",
-    "timestamptz",
-    "string",
-    "uuid",
-    "binary",
-)
 EPOCHS = ("epoch-seconds", "epoch-millis", "epoch-micros")
 
 _SUFFIX = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
-_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 _TRANSFORM = re.compile(
     r"(?:(?P<unary>identity|year|month|day|hour)\((?P<column>\w+)\)"
     r"|(?P<wide>bucket|truncate)\((?P<width>\d{1,9}),\s*(?P<wide_column>\w+)\)"
@@ -161,7 +147,7 @@ class FieldSpec(_Model):
 
     Attributes:
         name: column name.
-        type: Iceberg primitive type.
+        type: Iceberg type: a primitive one, or struct, list or map; see `tarn.core.column_types`.
         required: whether a record without a value is a bad record.
         source: path of the value in the message, keys separated by dots; by default the column name.
         encoding: encoding of a timestamp: ISO 8601 string, or an integer since 1970-01-01T00:00Z.
@@ -181,18 +167,7 @@ class FieldSpec(_Model):
     @field_validator("type")
     @classmethod
     def _known(cls, value: str) -> str:
-        decimal = _DECIMAL.fullmatch(value)
-        if decimal is not None:
-            precision, scale = int(decimal[1]), int(decimal[2])
-            if 1 <= precision <= 38 and scale <= precision:
-                return f"decimal({precision}, {scale})"
-            raise ValueError(f"{value!r}: precision is 1 to 38, scale at most the precision")
-        if value not in SCALARS:
-            raise ValueError(
-                f"{value!r} is no type{_suggest(value, SCALARS)}; "
-                f"allowed are {', '.join(SCALARS)} and decimal(p, s)"
-            )
-        return value
+        return str(parse_type(value))
 
     @model_validator(mode="after")
     def _whole(self) -> FieldSpec:
@@ -205,6 +180,11 @@ class FieldSpec(_Model):
         if self.values is not None:
             _check_values(self.type, self.values)
         return self
+
+    @property
+    def kind(self) -> ColumnType:
+        """The type, parsed."""
+        return parse_type(self.type)
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -307,7 +287,12 @@ def _check_partitioning(rules: tuple[PartitionRule, ...], types: dict[str, str])
         if kind is None:
             raise ValueError(
                 f"partitioning names column {rule.column!r}, which schema.fields lacks"
-                f"{_suggest(rule.column, list(types))}; columns are {', '.join(types)}"
+                f"{suggest(rule.column, list(types))}; columns are {', '.join(types)}"
+            )
+        if not isinstance(parse_type(kind), Primitive):
+            raise ValueError(
+                f"partitioning {rule}: column {rule.column} is {kind}; only a column of a primitive "
+                "type can be a partition"
             )
         if not transforms.fits(rule.transform, kind):
             raise ValueError(
@@ -469,7 +454,7 @@ def _tell(error: Any) -> str:
         parent = ".".join(p for p in parts[:-1] if not p.isdigit())
         model = _ALLOWED.get(parent)
         allowed = [f.alias or n for n, f in model.model_fields.items()] if model is not None else []
-        return f"{path}: unknown field{_suggest(parts[-1], allowed)}; allowed are {', '.join(allowed)}"
+        return f"{path}: unknown field{suggest(parts[-1], allowed)}; allowed are {', '.join(allowed)}"
     if kind == "missing":
         return f"{path}: missing; it has no default"
     if kind == "value_error":
@@ -480,11 +465,6 @@ def _tell(error: Any) -> str:
 def _show(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _suggest(value: str, allowed: list[str] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(value, allowed, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _kind(value: object) -> str:

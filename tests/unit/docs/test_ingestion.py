@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tarn.core import errors
-from tarn.core.spec import SCALARS, IngestorSpec, TableRef
+from tarn.core.column_types import SCALARS, parse_type
+from tarn.core.spec import IngestorSpec, TableRef
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.status import StatusRegistry
 from tests.support.pages import section, tables, text_of
@@ -74,8 +75,10 @@ def test_the_fields_and_defaults_are_those_of_the_model() -> None:
 
 def test_the_types_are_those_that_a_spec_may_name() -> None:
     rows = tables(section(PAGE, "A spec"))[1]
+    for example in ("struct<name: string, more: int>", "list<int>", "map<string, int>"):
+        parse_type(example)
     assert sorted(name for row in rows for name in QUOTED.findall(row["type"])) == sorted(
-        [*SCALARS, "decimal(p, s)"]
+        [*SCALARS, "decimal(p, s)", "struct<name: type, …>", "list<type>", "map<string, type>"]
     )
 
 

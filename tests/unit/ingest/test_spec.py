@@ -9,8 +9,9 @@ import pytest
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IcebergType
 
+from tarn.core.column_types import SCALARS
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import SCALARS, IngestorSpec, PartitionRule, clashes, parse_spec, settle
+from tarn.core.spec import IngestorSpec, PartitionRule, clashes, parse_spec, settle
 from tarn.ingest.service import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
