@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import S3Bulk
@@ -88,9 +88,24 @@ class Ingesting:
         Raises:
             TarnError: ingest rejects this table.
         """
+        self.send(table, before.columns, [message(row) for row in step.rows])
+
+    def send(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        messages: Sequence[bytes],
+        *,
+        evolution: str = "strict",
+    ) -> None:
+        """Send messages and ingest them all into a table with these columns, which is created if needed.
+
+        Raises:
+            TarnError: ingest rejects this table.
+        """
         topic = self._topics.setdefault(table, Topic(table, 1))
-        topic.send(0, *(message(row) for row in step.rows))
-        spec = _spec(table, before.columns)
+        topic.send(0, *messages)
+        spec = _spec(table, columns, evolution)
         world = self._context(topic)
         end_s = time.monotonic() + INGESTED_WITHIN_S
 
@@ -112,7 +127,7 @@ class Ingesting:
         )
 
 
-def _spec(table: str, columns: Mapping[str, str]) -> IngestorSpec:
+def _spec(table: str, columns: Mapping[str, str], evolution: str) -> IngestorSpec:
     namespace, _, name = table.rpartition(".")
     fields = "".join(f"\n      - {{name: {n}, type: '{kind}'}}" for n, kind in columns.items())
     text = f"""
@@ -124,6 +139,7 @@ spec:
   table: {{namespace: {namespace}, name: {name}}}
   trace: false
   schema:
+    evolution: {evolution}
     fields:{fields}
   deadLetters: {{table: {{namespace: ops, name: dead_letters}}}}
   batching: {{maxRecords: 1000, maxLatencySeconds: 0.05}}
