@@ -49,5 +49,6 @@ def test_the_commands_use_the_topic_and_the_tables_of_the_spec() -> None:
     commands = "\n".join(one.text for one in BLOCKS if one.language == "text")
     assert f"scripts/tarn produce {spec.source.kafka.topic} < orders.json\n" in commands
     assert f"scripts/tarn consume {spec.source.kafka.topic}\n" in commands
+    assert f"scripts/tarn init --from-topic {spec.source.kafka.topic} > orders.yaml\n" in commands
     assert f"FROM {spec.table} " in commands.replace('"\n', " \n")
     assert f"FROM {spec.dead_letters.table} " in commands
