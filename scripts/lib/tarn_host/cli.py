@@ -18,6 +18,8 @@ from tarn_host.console import StopError, stopped
 from tarn_host.stack import base, engine, lifecycle, project, run_once
 
 WRONG_INPUT = 2
+FILE_COMMANDS = (("check-spec",), ("dead-letters", "replay"))
+"""Commands whose last argument is a file of the host."""
 PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
@@ -65,20 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
-    """The container's arguments and stdin for a command; `check-spec FILE` reads a file of the host.
+    """The container's arguments and stdin for a command; those of FILE_COMMANDS read a file of the host.
 
     The container has no access to folders of the host. Any other command is returned as it is, without stdin.
 
     Raises:
         OSError: the file does not exist or cannot be read.
     """
-    found = [at for at, word in enumerate(words) if at and not word.startswith("-")]
-    if "check-spec" not in words[:2] or not found or words[-1] == "--help":
+    plain = [(at, word) for at, word in enumerate(words) if not word.startswith("-")]
+    names = tuple(word for _, word in plain)
+    command = next((each for each in FILE_COMMANDS if names[: len(each)] == each), None)
+    if command is None or len(plain) == len(command) or words[-1] == "--help":
         return list(words), None
-    at = found[-1]
-    file = words[at]
-    if file == "check-spec":
-        return list(words), None
+    at, file = plain[-1]
     return [*words[:at], "--shown-as", file, "-", *words[at + 1 :]], open(file, "rb")
 
 

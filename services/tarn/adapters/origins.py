@@ -57,6 +57,10 @@ class ParquetOrigins:
         """See `OriginReader.letter`."""
         return self._read(file, lambda data: _letter(data, place, offset))
 
+    def records(self, file: FileEntry, columns: Sequence[str]) -> pa.Table | None:
+        """See `OriginReader.records`."""
+        return self._read(file, lambda data: pq.read_table(data, columns=list(columns), use_threads=False))
+
     def deleted(self, file: FileEntry) -> Mapping[str, BitMap64] | None:
         """See `OriginReader.deleted`."""
         work = _vectors if file.path.endswith(".puffin") else _positions

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli import auditor, draft, keeper, tables, topics, wiring
+from tarn.cli import auditor, draft, keeper, letters, tables, topics, wiring
 from tarn.cli.canary import Limits, fly
 from tarn.cli.extensions import ExtensibleGroup
 from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
@@ -33,7 +33,6 @@ from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.status import as_data, gather
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
 from tarn.core.exit_codes import BUG, FAILED, OK, exit_code
-from tarn.core.spec import parse_spec
 
 app = typer.Typer(
     name="tarn",
@@ -49,6 +48,7 @@ app.add_typer(auditor.app)
 app.add_typer(tables.app)
 app.add_typer(topics.app)
 app.add_typer(draft.app)
+app.add_typer(letters.app)
 app.add_typer(keeper.app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
@@ -151,12 +151,7 @@ def check_spec(
 ) -> None:
     """Check an ingestor spec without running it."""
     shown = shown_as or str(file)
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InvalidError(f"could not read {shown}: {reason}; name a readable YAML file") from error
-    spec = parse_spec(text, file=shown)
+    spec = letters.read_spec(file, shown)
     body = spec.spec
     if as_json_:
         print(spec.model_dump_json(by_alias=True))  # noqa: T201

@@ -26,6 +26,7 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 if TYPE_CHECKING:
     from tarn.cli.clients.kafka_topics import KafkaTopics
     from tarn.cli.lake_files import LakePorts
+    from tarn.cli.replay import ReplayPorts
     from tarn.cli.rollback import RollbackPorts
 
 LOOK_S = 4.0
@@ -220,6 +221,39 @@ def rollback_ports(settings: Settings) -> RollbackPorts:
         new_key=uuid7,
         new_snapshot_id=new_snapshot_id,
     )
+
+
+@contextmanager
+def replay_ports(settings: Settings, tell: Tell) -> Iterator[ReplayPorts]:
+    """Context manager with what a replay of dead letters works with, as the command line's own principal.
+
+    Args:
+        settings: of the command line.
+        tell: shows progress.
+
+    Raises:
+        InvalidSettingError: a secret cannot be read.
+    """
+    from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.files import FileIO
+    from tarn.adapters.store import S3Store
+    from tarn.adapters.table_files import IcebergFormat
+    from tarn.cli.replay import ReplayPorts
+    from tarn.ingest.committer import Ports
+    from tarn.ingest.wiring import new_snapshot_id, uuid7
+
+    credential = settings.secret(CREDENTIAL_FILE)
+    objects = FileIO(S3Store(**settings.store_access()), bucket=settings.bucket)
+    with lake_ports(settings, tell) as lake:
+        yield ReplayPorts(
+            lake=lake,
+            catalog=RestCatalog(
+                settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential
+            ),
+            tables=IcebergFormat(objects, new_name=lambda: uuid.uuid4().hex),
+            commit=Ports(new_key=uuid7, new_snapshot_id=new_snapshot_id),
+            new_id=lambda: uuid.uuid4().hex,
+        )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tarn.core.years import log_times
 PENDING_PREFIX = "tarn.dead-letters."
 MARKER_KEY = "tarn.dead-letters-registered"
 MARKER_TAG = "tarn-dead-letters"
+REPLAYED_PREFIX = "tarn.dead-letters-replayed."
 PENDING_FILES_MAX = 200
 FIELDS: tuple[FieldSpec, ...] = (
     FieldSpec(name="ingestor", type="string", required=True),

@@ -188,8 +188,8 @@ class Append:
     Attributes:
         commit_id: identifies the logical commit; the same for all attempts (invariant I4).
         summary: Tarn's own summary properties; totals are computed.
-        tag: tag that moves to the new snapshot.
-        since: table property that is set once, by the first commit.
+        tag: tag that moves to the new snapshot; None for none.
+        since: table property that is set once, by the first commit; None for none.
         files: number of files added.
         records: number of rows added.
         bytes: size of the files added, in bytes.
@@ -201,8 +201,8 @@ class Append:
 
     commit_id: str
     summary: Mapping[str, str]
-    tag: str
-    since: str
+    tag: str | None = None
+    since: str | None = None
     files: int = 0
     records: int = 0
     bytes: int = 0
@@ -217,8 +217,8 @@ class Append:
         *,
         commit_id: str,
         summary: Mapping[str, str],
-        tag: str,
-        since: str,
+        tag: str | None = None,
+        since: str | None = None,
         removed: Sequence[WrittenFile] = (),
     ) -> Append:
         """An append of these data files, with their counts; see the class for the arguments."""
@@ -330,11 +330,14 @@ def build_commit(
     updates: list[Json] = [
         {"action": "add-snapshot", "snapshot": snapshot},
         {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id},
-        {"action": "set-snapshot-ref", "ref-name": append.tag, "type": "tag", "snapshot-id": snapshot_id},
     ]
-    if append.since not in state.properties:
+    moved: Json | None = None
+    if append.tag is not None:
+        tagged = {"ref-name": append.tag, "type": "tag", "snapshot-id": snapshot_id}
+        updates.append({"action": "set-snapshot-ref", **tagged})
+        moved = state.refs.get(append.tag)
+    if append.since is not None and append.since not in state.properties:
         updates.append({"action": "set-properties", "updates": {append.since: str(snapshot["timestamp-ms"])}})
-    moved = state.refs.get(append.tag)
     keep = frozenset({int(moved["snapshot-id"])}) if moved is not None else frozenset()
     rule = retention_of(state.properties, retention)
     old = [] if rule is None else snapshots_to_expire(state.metadata, rule, now_ms=at_ms, keep=keep, coming=1)

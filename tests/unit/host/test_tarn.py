@@ -64,9 +64,13 @@ def test_anything_else_is_refused(text: str):
             ["--debug", "check-spec", "F", "--json"],
             ["--debug", "check-spec", "--shown-as", "F", "-", "--json"],
         ),
+        (
+            ["dead-letters", "replay", "F", "--dry-run"],
+            ["dead-letters", "replay", "--shown-as", "F", "-", "--dry-run"],
+        ),
     ],
 )
-def test_check_spec_reads_the_file_on_the_host(words: list[str], expected: list[str], tmp_path: Path):
+def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_path: Path):
     file = tmp_path / "orders.yaml"
     file.write_text("kind: Ingestor")
     found, stdin = cli.with_file([str(file) if word == "F" else word for word in words])
@@ -78,7 +82,18 @@ def test_check_spec_reads_the_file_on_the_host(words: list[str], expected: list[
 
 @pytest.mark.parametrize(
     "words",
-    [["check-spec", "-"], ["check-spec"], ["check-spec", "--help"], ["sql", "check-spec"], ["status"], []],
+    [
+        *(
+            ["check-spec", "-"],
+            ["check-spec"],
+            ["check-spec", "--help"],
+            ["sql", "check-spec"],
+            ["status"],
+            [],
+        ),
+        *(["dead-letters"], ["dead-letters", "replay"], ["dead-letters", "replay", "-"]),
+        *(["dead-letters", "show", "orders"], ["dead-letters", "list"]),
+    ],
 )
 def test_other_commands_read_no_file_here(words: list[str]):
     assert cli.with_file(words) == (words, None)

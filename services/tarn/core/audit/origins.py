@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from tarn.core.audit.accounts import LetterPlace, Origins, Tally
@@ -43,6 +44,9 @@ class OriginReader(Protocol):
 
     def letter(self, file: FileEntry, place: LetterPlace, offset: int) -> Sequence[Letter] | None:
         """The dead letters of one offset in a dead-letter file."""
+
+    def records(self, file: FileEntry, columns: Sequence[str]) -> pa.Table | None:
+        """These columns of the dead letters in a dead-letter file; see `tarn.core.dead_letter.FIELDS`."""
 
     def deleted(self, file: FileEntry) -> Mapping[str, BitMap64] | None:
         """Positions that a delete file removes, by location of the data file.

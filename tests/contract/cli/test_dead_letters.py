@@ -1,0 +1,420 @@
+"""Dead letters become rows once the spec can decode them, each once, whatever happens meanwhile (I12)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.origins import ParquetOrigins
+from tarn.cli import replay as module
+from tarn.cli.audit import Report, audit
+from tarn.cli.lake_files import LakePorts
+from tarn.cli.letters import as_lines, as_object, groups, newest, result_lines
+from tarn.cli.ports import Clock, Offsets
+from tarn.cli.replay import Replayed, ReplayPorts, replay
+from tarn.cli.rollback import RollbackPorts, roll_back
+from tarn.core.errors import ConflictError, InvalidError, InvalidSpecError
+from tarn.core.outcome import Conflict, Rejected, Unknown
+from tarn.core.spec import IngestorSpec
+from tarn.core.table_catalog import CommitOutcome, TableName
+from tarn.core.table_state import Append, CommitRequest
+from tarn.ingest.committer import Committer, NeedsReplan
+from tarn.ingest.replay_commit import ReplayCommit
+from tarn.ingest.wiring import uuid7
+from tarn.keeper.fsck import fsck
+from tarn.keeper.walk import Places
+from tarn.testing.memory_topic import Topic
+from tests.contract.cli.test_audit import Tables
+from tests.contract.ingest.test_evolution import spec
+from tests.support.lake import BUCKET, TABLE, Lake, LocalCatalog
+from tests.support.plays import seeds
+
+NAME = TableName(("bronze",), "orders")
+NARROW = spec("{name: id, type: int, required: true}", "{name: note, type: string}")
+WIDE = spec("{name: id, type: long, required: true}", "{name: note, type: string}")
+BIG = 2**40
+
+
+class Hooked(LocalCatalog):
+    """Runs `before` before each commit of a replay, and may answer in its place."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.__dict__ = lake.local.__dict__
+        self.before: Callable[[Callable[[], CommitOutcome]], CommitOutcome] = lambda commit: commit()
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        return self.before(lambda: LocalCatalog.commit(self, table, request, key=key))
+
+
+class World:
+    """A lake of one table: of 40 messages in two partitions, every fifth is a dead letter of the narrow spec.
+
+    Of these eight, the last of each partition is no JSON and can never be a row.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.topic = Topic("orders", 2)
+        self.lake = Lake(self.topic)
+        self.pool = pool
+        self.catalog = Hooked(self.lake)
+        for n in range(40):
+            value = json.dumps({"id": BIG + n if n % 5 == 0 else n, "note": f"n{n}"}).encode()
+            self.topic.send(n % 2, b"junk" if n in (30, 35) else value)
+        self.ingest(NARROW)
+
+    def ingest(self, made: IngestorSpec) -> None:
+        self.lake.work(self.lake.ingestor(made), turns=60)
+
+    def lake_ports(self) -> LakePorts:
+        store = PlainBulk(self.lake.store)
+        return LakePorts(
+            tables=Tables(self.lake),
+            store=store,
+            manifests=manifest_audit,
+            origins=ParquetOrigins(store, Places(BUCKET).key),
+            topics=self.lake.sources,
+            bucket=BUCKET,
+            pool=self.pool,
+            clock=Clock(now_s=self.lake.clock),
+            tell=lambda _: None,
+        )
+
+    def replay(self, made: IngestorSpec = WIDE, *, dry_run: bool = False) -> Replayed:
+        context = self.lake.context()
+        ports = ReplayPorts(
+            lake=self.lake_ports(),
+            catalog=self.catalog,
+            tables=context.tables,
+            commit=context.ports,
+            new_id=self.lake.new_id,
+        )
+        return replay(made, ports, dry_run=dry_run)
+
+    def rewind(self, snapshot_id: int) -> None:
+        ports = RollbackPorts(
+            catalog=self.lake.local,
+            objects=self.lake.objects,
+            bounds=lambda: {"orders": dict.fromkeys(range(2), (0, 20))},
+            new_key=uuid7,
+            new_snapshot_id=lambda: random.getrandbits(62),
+            clock=Clock(wait=lambda _: None),
+        )
+        roll_back(ports, NAME, str(snapshot_id), Offsets.REWIND)
+
+    def audit(self) -> Report:
+        return audit(TABLE, self.lake_ports())
+
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.lake.rows())
+
+    def whole(self, *, with_replayed: bool = True) -> None:
+        """Every message but the two that are not JSON is a row, once, and nothing is damaged."""
+        wanted = [BIG + n if n % 5 == 0 else n for n in range(40) if n not in (30, 35)]
+        if not with_replayed:
+            wanted = [n for n in wanted if n < BIG]
+        assert self.ids() == sorted(wanted)
+        report = self.audit()
+        assert report.whole, report.findings
+        assert (
+            fsck(PlainBulk(self.lake.store), manifest_audit, bucket=BUCKET, tell=lambda _: None).damage == []
+        )
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ThreadPoolExecutor(2) as pool:
+        yield World(pool)
+
+
+def test_what_decodes_by_now_becomes_rows_with_their_own_origin_and_the_rest_is_named(world: World) -> None:
+    with pytest.raises(InvalidSpecError, match="column id is int in the table, long in the spec"):
+        world.replay()
+    world.ingest(WIDE)
+    done = world.replay()
+    assert (done.letters, done.already, done.rows, done.bad.total()) == (8, 0, 6, 2)
+    assert all(reason.startswith("not JSON") for reason in done.bad)
+    (snapshot,) = done.snapshots
+    assert world.lake.table().head_id == snapshot
+    assert world.lake.table().snapshot(snapshot)["summary"]["tarn.dead-letters-replayed.orders"] == "6"
+    origins = {row["id"]: (row["_tarn"]["partition"], row["_tarn"]["offset"]) for row in world.lake.rows()}
+    assert {n: origins[BIG + n] for n in (0, 5, 10)} == {0: (0, 0), 5: (1, 2), 10: (0, 5)}
+    times = {row["_tarn"]["time"] is None for row in world.lake.rows()}
+    assert times == {False}
+    world.whole()
+
+
+def test_a_second_replay_adds_nothing_and_ingestion_goes_on(world: World) -> None:
+    world.ingest(WIDE)
+    world.replay()
+    again = world.replay()
+    assert (again.letters, again.already, again.rows, again.snapshots) == (8, 6, 0, [])
+    world.topic.send(0, json.dumps({"id": 99, "note": "new"}).encode(), b"more junk")
+    world.ingest(WIDE)
+    assert 99 in world.ids()
+    later = world.replay()
+    assert (later.letters, later.already, later.rows, later.bad.total()) == (9, 6, 0, 3)
+    assert world.audit().whole
+
+
+def test_a_dry_run_counts_the_same_and_adds_nothing(world: World) -> None:
+    world.ingest(WIDE)
+    head, objects = world.lake.table().head_id, len(list(world.lake.store.list("")))
+    done = world.replay(dry_run=True)
+    assert (done.letters, done.rows, done.bad.total(), done.snapshots) == (8, 6, 2, [])
+    assert world.lake.table().head_id == head
+    assert len(list(world.lake.store.list(""))) == objects
+    world.whole(with_replayed=False)
+
+
+def test_many_are_added_in_batches_of_limited_size(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ingest(WIDE)
+    monkeypatch.setattr(module, "RECORDS_MAX", 3)
+    done = world.replay()
+    assert (done.rows, done.bad.total(), len(done.snapshots)) == (6, 2, 3)
+    world.whole()
+    monkeypatch.setattr(module, "BYTES_MAX", 1)
+    assert world.replay().rows == 0
+
+
+def test_another_replay_that_comes_first_is_seen(world: World) -> None:
+    world.ingest(WIDE)
+    others: list[Replayed] = []
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        if not others:
+            others.append(Replayed(table="", stream=""))
+            others[0] = world.replay()
+        return commit()
+
+    world.catalog.before = before
+    done = world.replay()
+    assert (others[0].rows, done.rows, done.snapshots) == (6, 0, [])
+    world.whole()
+
+
+def test_commits_of_ingest_meanwhile_do_not_matter(world: World) -> None:
+    world.ingest(WIDE)
+    turns = [0]
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        turns[0] += 1
+        if turns[0] <= 3:
+            world.topic.send(0, json.dumps({"id": 1_000 + turns[0], "note": "x"}).encode())
+            world.ingest(WIDE)
+        return commit()
+
+    world.catalog.before = before
+    assert world.replay().rows == 6
+    assert [n for n in world.ids() if 1_000 < n < BIG] == [1_001, 1_002, 1_003]
+    assert world.audit().whole
+
+
+def test_messages_that_are_read_again_after_a_rollback_are_not_added_as_well(world: World) -> None:
+    first = list(world.lake.table().ancestors())[-1]["snapshot-id"]
+    world.ingest(WIDE)
+    struck = [False]
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        if not struck[0]:
+            struck[0] = True
+            world.rewind(first)
+        return commit()
+
+    world.catalog.before = before
+    done = world.replay()
+    held = {(row["_tarn"]["partition"], row["_tarn"]["offset"]) for row in world.lake.rows()}
+    assert done.rows < 6, "only what lies before the offsets that the table went back to"
+    world.catalog.before = lambda commit: commit()
+    world.ingest(WIDE)
+    assert len(held) <= len(world.ids())
+    world.replay()
+    world.whole()
+
+
+def test_a_message_that_is_a_dead_letter_twice_becomes_one_row(world: World) -> None:
+    world.rewind(list(world.lake.table().ancestors())[-1]["snapshot-id"])
+    world.ingest(NARROW)
+    assert len(world.lake.rows("ops.dead_letters")) > 8
+    world.ingest(WIDE)
+    done = world.replay()
+    assert (done.letters, done.rows, done.bad.total()) == (8, 6, 2)
+    world.whole()
+
+
+def test_a_replay_fits_only_the_history_and_the_offsets_that_were_looked_at(world: World) -> None:
+    state = world.lake.table()
+    assert state.head_id is not None
+    change = ReplayCommit(
+        commit_id="c",
+        table_uuid=state.uuid,
+        stream="orders",
+        looked_at=state.head_id,
+        ends={0: 20, 1: 20},
+        files=(),
+    )
+    assert isinstance(change.on(state), Append)
+    beyond = replace(change, ends={0: 20, 1: 21}).on(state)
+    assert isinstance(beyond, Rejected)
+    assert "went back" in beyond.reason
+    elsewhere = replace(change, looked_at=17).on(state)
+    assert isinstance(elsewhere, Rejected)
+    assert "snapshot 17, which was looked at, is not in the history" in elsewhere.reason
+    assert isinstance(replace(change, stream="other").on(state), Rejected)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_lost_answer_adds_them_once(world: World, applied: bool) -> None:
+    world.ingest(WIDE)
+    lost = [3]
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        lost[0] -= 1
+        if lost[0] < 0:
+            return commit()
+        if applied:
+            commit()
+        return Unknown(reason="504")
+
+    world.catalog.before = before
+    done = world.replay()
+    assert (done.rows, len(done.snapshots)) == (6, 1)
+    world.whole()
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_after_a_kill_before_or_after_the_commit_the_next_one_adds_the_rest(
+    world: World, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ingest(WIDE)
+    monkeypatch.setattr(module, "RECORDS_MAX", 4)
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        if applied:
+            commit()
+        raise KilledError
+
+    world.catalog.before = before
+    with pytest.raises(KilledError):
+        world.replay()
+    world.catalog.before = lambda commit: commit()
+    done = world.replay()
+    assert done.already + done.rows == 6
+    assert (done.already > 0) == applied
+    world.whole()
+
+
+@pytest.mark.plays
+@pytest.mark.parametrize("seed", seeds(10))
+def test_two_replays_with_conflicts_lost_answers_and_kills_add_each_once(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ingest(WIDE)
+    chance = random.Random(seed)
+    monkeypatch.setattr(module, "RECORDS_MAX", chance.randint(1, 5))
+    depth = [0]
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        dice = chance.random()
+        if dice < 0.15 and depth[0] < 2:
+            depth[0] += 1
+            attempt()
+            depth[0] -= 1
+        elif dice < 0.3:
+            return Conflict(reason="409")
+        elif dice < 0.5:
+            if chance.random() < 0.5:
+                commit()
+            return Unknown(reason="503")
+        elif dice < 0.6:
+            if chance.random() < 0.5:
+                commit()
+            raise KilledError
+        elif dice < 0.7:
+            world.topic.send(1, json.dumps({"id": 7_000 + chance.randrange(10**6), "note": ""}).encode())
+            world.ingest(WIDE)
+        return commit()
+
+    def attempt() -> None:
+        with contextlib.suppress(KilledError):
+            world.replay()
+
+    world.catalog.before = before
+    for _ in range(6):
+        attempt()
+    world.catalog.before = lambda commit: commit()
+    world.replay()
+    assert [n for n in world.ids() if n >= BIG] == [BIG + n for n in (0, 5, 10, 15, 20, 25)]
+    assert world.audit().whole
+
+
+def test_a_replay_that_never_comes_first_gives_up_and_says_how_far_it_came(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ingest(WIDE)
+    asked: list[object] = []
+
+    def commit(self: Committer, change: object, writer: object) -> NeedsReplan:
+        asked.append(change)
+        return NeedsReplan(state=world.lake.table(), reason="others")
+
+    monkeypatch.setattr(Committer, "commit", commit)
+    with pytest.raises(ConflictError, match=r"others committed first 20 times; 0 dead letters became rows"):
+        world.replay()
+    assert len(asked) == module.ROUNDS_MAX
+
+
+def test_the_spec_must_be_that_of_a_stream_of_the_table(world: World) -> None:
+    with pytest.raises(InvalidError, match=r"no stream 'other' of topic orders; its streams: orders \(topic"):
+        world.replay(spec("{name: id, type: int}", stream="other"))
+
+
+def test_groups_and_the_newest_are_shown(world: World) -> None:
+    (group,) = groups(world.lake_ports())
+    assert (group.stream, group.topic, group.letters, group.table) == (
+        "orders",
+        "orders",
+        8,
+        "ops.dead_letters",
+    )
+    assert group.first <= group.last
+    found = newest(world.lake_ports(), "orders", 3)
+    assert len(found) == 3
+    everything = newest(world.lake_ports(), "orders", 100)
+    assert len(everything) == 8
+    assert found == everything[-3:]
+    row = next(row for row in everything if row["value"] == b"junk")
+    head, reason, value = as_lines(row)
+    assert head.startswith("orders/")
+    assert reason.startswith("  reason  not JSON")
+    assert value == "  value   junk"
+    assert as_object(row)["value"] == "junk"
+    binary = as_object({**row, "value": b"\xff", "key": None})
+    assert (binary["valueBase64"], binary["key"], "value" in binary) == ("/w==", None, False)
+    assert as_lines({**row, "value": b"x" * 5_000})[2].endswith("… (5,000 characters)")
+    with pytest.raises(InvalidError, match="'nobody' has no dead letters; those that have some: orders"):
+        newest(world.lake_ports(), "nobody", 1)
+
+
+def test_the_result_says_what_was_added_and_why_others_were_not(world: World) -> None:
+    world.ingest(WIDE)
+    done = world.replay()
+    first, second, *reasons = result_lines(done, dry_run=False)
+    assert first == (
+        "8 dead letters of stream orders: 0 were rows of bronze.orders already, 6 became rows, 2 cannot"
+    )
+    assert second == f"added by snapshot {done.snapshots[0]}"
+    assert reasons == [f"  {count}: {reason}" for reason, count in done.bad.most_common()]
+    assert done.data()["still_bad"] == 2
+    assert "6 would become rows" in result_lines(done, dry_run=True)[0]
