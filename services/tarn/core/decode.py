@@ -24,6 +24,7 @@ import pyarrow.json as pj
 from tarn.core.batch import RawBatch
 from tarn.core.column_types import Primitive
 from tarn.core.convert import convert
+from tarn.core.json_texts import JsonTexts
 from tarn.core.json_values import (
     WrongTypeError,
     as_object,
@@ -104,7 +105,9 @@ class Decoder:
     def __init__(
         self, fields: Sequence[FieldSpec], *, source: str, trace: bool, record_bytes_max: int
     ) -> None:
-        self._fields = tuple(fields)
+        self._columns = tuple(fields)
+        self._fields = tuple(field for field in fields if field.encoding != "json")
+        self._texts = JsonTexts(fields) if len(self._fields) < len(fields) else None
         self._source = source
         self._trace = trace
         self._record_bytes_max = record_bytes_max
@@ -127,8 +130,12 @@ class Decoder:
 
         good: list[pa.Array] = []
         wrong: dict[int, str] = {}
-        for field, column in zip(self._fields, columns, strict=True):
-            converted, reasons = convert(field, column)
+        held = dict(zip((field.name for field in self._fields), columns, strict=True))
+        if self._texts is not None:
+            texts, wrong = self._texts.of([values[i] for i in kept])
+            held.update(texts)
+        for field in self._columns:
+            converted, reasons = convert(field, held[field.name])
             good.append(converted)
             for i, reason in reasons.items():
                 wrong.setdefault(i, reason)
@@ -138,7 +145,7 @@ class Decoder:
             good = [c.take(keep) for c in good]
             index = [i for n, i in enumerate(index) if n not in wrong]
 
-        names = [f.name for f in self._fields]
+        names = [f.name for f in self._columns]
         if self._trace:
             good.append(self._trace_column(batch, index))
             names.append(TRACE_COLUMN)

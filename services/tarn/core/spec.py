@@ -27,6 +27,8 @@ NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
 COLUMN_PATTERN = f"^{FIELD_NAME}$"
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
 LEVEL_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$"
+REST = "*"
+"""In place of a path: the keys of the message that no column reads."""
 EPOCHS = ("epoch-seconds", "epoch-millis", "epoch-micros")
 
 _SUFFIX = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
@@ -149,8 +151,10 @@ class FieldSpec(_Model):
         name: column name.
         type: Iceberg type: a primitive one, or struct, list or map; see `tarn.core.column_types`.
         required: whether a record without a value is a bad record.
-        source: path of the value in the message, keys separated by dots; by default the column name.
-        encoding: encoding of a timestamp: ISO 8601 string, or an integer since 1970-01-01T00:00Z.
+        source: path of the value in the message, keys separated by dots; by default the column name; REST for
+            what no column reads.
+        encoding: encoding of a timestamp: ISO 8601 string, or an integer since 1970-01-01T00:00Z; `json` for
+            a string that is the text of any JSON value.
         values: allowed values, for strings and integers; by default any. A record with another value is a bad
             record; one without a value is not.
     """
@@ -159,7 +163,7 @@ class FieldSpec(_Model):
     type: str
     required: bool = False
     source: Annotated[str | None, Field(alias="from")] = None
-    encoding: Literal["iso8601", "epoch-seconds", "epoch-millis", "epoch-micros"] = "iso8601"
+    encoding: Literal["iso8601", "epoch-seconds", "epoch-millis", "epoch-micros", "json"] = "iso8601"
     values: Annotated[
         tuple[str | int, ...] | None, Field(min_length=1, max_length=VALUES_MAX, strict=False)
     ] = None
@@ -171,10 +175,16 @@ class FieldSpec(_Model):
 
     @model_validator(mode="after")
     def _whole(self) -> FieldSpec:
-        if self.encoding != "iso8601" and self.type not in ("timestamp", "timestamptz"):
+        if self.encoding in EPOCHS and self.type not in ("timestamp", "timestamptz"):
             raise ValueError(
                 f"encoding {self.encoding!r} is for timestamp and timestamptz, not for {self.type}"
             )
+        if self.encoding == "json" and self.type != "string":
+            raise ValueError(f"encoding 'json' is for string, not for {self.type}: the text is kept")
+        if self.encoding == "json" and self.values is not None:
+            raise ValueError("values is for a text that is sent, not for one with encoding 'json'")
+        if self.source == REST and self.encoding != "json":
+            raise ValueError(f"from {REST!r} is what no column reads; it needs type string, encoding json")
         if any(not part for part in self.path):
             raise ValueError(f"from {self.source!r} has an empty key; write keys joined by single dots")
         if self.values is not None:
@@ -225,7 +235,7 @@ class SchemaSpec(_Model):
             raise ValueError(f"columns named twice (upper and lower case count as one): {', '.join(doubles)}")
         if TRACE_COLUMN in names:
             raise ValueError(f"{TRACE_COLUMN} is Tarn's own column; choose another name")
-        paths = [f.path for f in self.fields]
+        paths = [f.path for f in self.fields if f.encoding != "json"]
         for path in sorted(paths):
             if paths.count(path) > 1:
                 raise ValueError(f"from {'.'.join(path)!r} is read by two columns; a value fills one column")
