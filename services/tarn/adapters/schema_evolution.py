@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tarn.adapters.write_schema import TRACE_FIELDS, current_schema, layout_of
+from tarn.adapters.write_schema import TRACE_FIELDS, layout_of
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Primitive, Struct, iceberg_type, type_text
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
-from tarn.core.table_state import CommitRequest, Json, TableState
+from tarn.core.table_state import CommitRequest, Json, TableState, current_schema
 
 _WIDER = {("int", "long"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")

@@ -17,7 +17,7 @@ from tarn.core.convert import target_type
 from tarn.core.decode import TRACE_TYPE
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import TRACE_COLUMN, FieldSpec, PartitionRule
-from tarn.core.table_state import Json, TableState
+from tarn.core.table_state import Json, TableState, current_part, current_schema
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 PARTITION_ID_FIRST = 1_000
@@ -126,7 +126,9 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     """
     metadata = state.metadata
     schema = Schema.model_validate(current_schema(metadata))
-    spec = PartitionSpec.model_validate(_current(metadata, "partition-specs", "default-spec-id", "spec-id"))
+    spec = PartitionSpec.model_validate(
+        current_part(metadata, "partition-specs", "default-spec-id", "spec-id")
+    )
     problems: list[str] = []
     by_name = {f.name: f for f in schema.fields}
     arrow: list[pa.Field] = []
@@ -226,23 +228,6 @@ def layout_version(state: TableState) -> tuple[object, ...]:
     """(table UUID, current schema id, default spec id, format version): changes when a schema is stale."""
     m = state.metadata
     return (state.uuid, m.get("current-schema-id"), m.get("default-spec-id"), state.format_version)
-
-
-def current_schema(metadata: Json) -> Json:
-    """The current schema of a table's metadata, as JSON.
-
-    Raises:
-        InvalidSpecError: the metadata does not hold it.
-    """
-    return _current(metadata, "schemas", "current-schema-id", "schema-id")
-
-
-def _current(metadata: Json, many: str, pointer: str, key: str) -> Json:
-    wanted = metadata.get(pointer, 0)
-    for value in metadata.get(many) or ():
-        if value.get(key) == wanted:
-            return dict(value)
-    raise InvalidSpecError(f"the table's metadata names {pointer} {wanted} and does not hold it")
 
 
 def _struct(kind: IcebergType) -> list[tuple[str, str]] | None:

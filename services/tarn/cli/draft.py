@@ -115,7 +115,7 @@ def draft(topic: str, messages: Sequence[Message], *, name: str | None, table: s
         topic, inferred.fields, name=name or _letters(topic.lower(), "-"), namespace=namespace, table=short
     )
     spec = parse_spec(text, file="the draft")
-    rows, bad = _decoded(spec, messages)
+    rows, bad = _decoded(spec, inferred.fields, messages)
     return Draft(text=text, spec=spec, notes=inferred.notes, rows=rows, bad=bad)
 
 
@@ -147,7 +147,7 @@ def spec_text(topic: str, fields: Sequence[FieldSpec], *, name: str, namespace: 
 
 def show(found: Draft, count: int, out: Console) -> None:
     """Print the first rows, what was not inferred, and what to do next."""
-    columns = tuple(field.name for field in found.spec.spec.columns.fields)
+    columns = tuple(found.rows[0]) if found.rows else ()
     rows = tuple(tuple(row[column] for column in columns) for row in found.rows[:ROWS_SHOWN])
     out.print(as_records(Answer(columns=columns, rows=rows, truncated=False)), soft_wrap=True)
     file = f"services/specs/{found.spec.name}.yaml"
@@ -166,7 +166,7 @@ def show(found: Draft, count: int, out: Console) -> None:
 
 
 def _decoded(
-    spec: IngestorSpec, messages: Sequence[Message]
+    spec: IngestorSpec, fields: Sequence[FieldSpec], messages: Sequence[Message]
 ) -> tuple[list[dict[str, object]], list[tuple[str, int]]]:
     """Rows of the sample, and the reasons of its bad records, each with their number."""
     from tarn.core.batch import RawBatch
@@ -174,7 +174,7 @@ def _decoded(
 
     body = spec.spec
     decoder = Decoder(
-        body.columns.fields,
+        fields,
         source=body.source.kafka.topic,
         trace=False,
         record_bytes_max=body.dead_letters.max_record_bytes,

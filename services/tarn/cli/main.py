@@ -156,7 +156,8 @@ def check_spec(
     if as_json_:
         print(spec.model_dump_json(by_alias=True))  # noqa: T201
     else:
-        columns = ", ".join(f"{field.name} {field.type}" for field in body.columns.fields)
+        fields = body.columns.fields if body.columns is not None else ()
+        columns = ", ".join(f"{field.name} {field.type}" for field in fields) or "the table's columns"
         print(f"{shown}: ok. {spec.name}: {body.source.kafka.topic} -> {body.table} ({columns})")  # noqa: T201
 
 

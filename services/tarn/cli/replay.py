@@ -30,6 +30,7 @@ from tarn.core.decode import Decoder
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableCatalog, TableName
+from tarn.core.table_columns import columns_of
 from tarn.core.table_files import TableFormat
 from tarn.core.table_state import COMMIT_ID_KEY, TableState
 from tarn.ingest.batch_commit import decode, encode
@@ -187,15 +188,8 @@ class _Replay:
         self._spec = spec
         self._ports = ports
         self._tried: Offsets = {}
-        self._files = ports.tables.table(self.result.table, body.columns.fields, trace=True)
         self._committer = Committer(
             ports.catalog, TableName(body.table.levels, body.table.name), ports=ports.commit
-        )
-        self._decoder = Decoder(
-            body.columns.fields,
-            source=body.source.kafka.topic,
-            trace=True,
-            record_bytes_max=body.dead_letters.max_record_bytes,
         )
 
     def look(self) -> _Found:
@@ -233,8 +227,16 @@ class _Replay:
 
     def add(self, batch: RawBatch, found: _Found, *, dry_run: bool) -> bool:
         """Commit the rows of a batch; False if the table has moved on and must be looked at again."""
-        writer = self._files.writer(found.state)
-        made = encode(decode(self._decoder, batch), writer)
+        body = self._spec.spec
+        if body.columns is None:
+            fields = columns_of(found.state, table=self.result.table).fields
+        else:
+            fields = body.columns.fields
+        writer = self._ports.tables.table(self.result.table, fields, trace=True).writer(found.state)
+        decoder = Decoder(
+            fields, source=found.topic, trace=True, record_bytes_max=body.dead_letters.max_record_bytes
+        )
+        made = encode(decode(decoder, batch), writer)
         if made.rows and not dry_run:
             assert found.state.head_id is not None
             ends: dict[int, int] = {}

@@ -110,6 +110,21 @@ def iceberg_type(kind: ColumnType, next_id: Callable[[], int]) -> str | dict[str
     return kind.name
 
 
+def type_of(kind: str | dict[str, Any]) -> ColumnType:
+    """The type that table metadata have, with the fields of structs in their order.
+
+    Raises:
+        ValueError: it has a part that is required, or of a type that a spec does not have.
+    """
+    if isinstance(kind, str):
+        return Primitive(_primitive(kind))
+    required = [f["name"] for f in kind.get("fields") or () if f.get("required")]
+    if required or kind.get("element-required") or kind.get("value-required"):
+        raise ValueError(f"{type_text(kind)} has a required part; in a spec nested values are optional")
+    # Names and keys are checked as those of a spec are.
+    return parse_type(type_text(kind))
+
+
 def type_text(kind: str | dict[str, Any]) -> str:
     """A type of table metadata in the notation of a spec."""
     if isinstance(kind, str):

@@ -271,7 +271,7 @@ class IngestorBody(_Model):
 
     source: Source
     table: TableSpec
-    columns: Annotated[SchemaSpec, Field(alias="schema")]
+    columns: Annotated[SchemaSpec | None, Field(alias="schema")] = None
     format: Literal["iceberg"] = "iceberg"
     batching: Batching = Batching()
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
@@ -279,7 +279,13 @@ class IngestorBody(_Model):
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
-        _check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
+        if self.columns is not None:
+            _check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
+        elif self.table.partitioning or self.table.properties:
+            raise ValueError(
+                "partitioning and properties are for a table that ingest creates, which needs a schema; "
+                "without one, the columns are those of a table that is there already"
+            )
         if str(self.table) == str(self.dead_letters.table):
             raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
         return self

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarn.core.errors import CorruptStateError
+from tarn.core.errors import CorruptStateError, InvalidSpecError
 from tarn.core.history import Retention, retention_of, snapshots_to_expire
 
 MAIN = "main"
@@ -149,6 +149,34 @@ class TableState:
                 tag=tag,
             )
         return None
+
+
+def current_schema(metadata: Json) -> Json:
+    """The current schema of a table's metadata, as JSON.
+
+    Raises:
+        InvalidSpecError: the metadata does not hold it.
+    """
+    return current_part(metadata, "schemas", "current-schema-id", "schema-id")
+
+
+def current_part(metadata: Json, many: str, pointer: str, key: str) -> Json:
+    """The object of a list in a table's metadata that is current, such as its schema or partition spec.
+
+    Args:
+        metadata: the table's metadata.
+        many: name of the list.
+        pointer: name of the field that has the id of the current one.
+        key: name of the id in the objects.
+
+    Raises:
+        InvalidSpecError: the metadata does not hold it.
+    """
+    wanted = metadata.get(pointer, 0)
+    for value in metadata.get(many) or ():
+        if value.get(key) == wanted:
+            return dict(value)
+    raise InvalidSpecError(f"the table's metadata names {pointer} {wanted} and does not hold it")
 
 
 def marker_property(key: str) -> str:

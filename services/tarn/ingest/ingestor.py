@@ -18,7 +18,6 @@ import structlog
 
 from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder
-from tarn.core.decode import Decoder
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
 from tarn.core.outcome import Conflict, Unknown
@@ -26,7 +25,7 @@ from tarn.core.small_files import SmallFiles
 from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
-from tarn.core.table_files import TableWriter
+from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
 from tarn.ingest.batch_commit import (
     BatchCommit,
@@ -43,6 +42,7 @@ from tarn.ingest.dead_letters import DeadLetterWriter
 from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
 from tarn.ingest.status import State, StatusReporter
+from tarn.ingest.stream_table import StreamTable
 
 log = structlog.get_logger()
 
@@ -79,28 +79,14 @@ class Ingestor:
         self._context = context
         body = spec.spec
         self._topic = body.source.kafka.topic
-        self.table = TableName(body.table.levels, body.table.name)
-        self.files = context.tables.table(
-            str(self.table),
-            body.columns.fields,
-            trace=body.trace,
-            partitioning=body.table.partitioning,
-            properties=body.table.properties,
-            format_version=body.table.format_version,
-        )
-        self._writer: TableWriter | None = None
+        self._table = StreamTable(spec, context)
+        self.table = self._table.name
         self._small_files = SmallFiles()
         self._reporter = StatusReporter(
             spec.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
         )
         letters = body.dead_letters.table
         self._dead_letter_table = TableName(letters.levels, letters.name)
-        self._decoder = Decoder(
-            body.columns.fields,
-            source=self._topic,
-            trace=body.trace,
-            record_bytes_max=body.dead_letters.max_record_bytes,
-        )
         self._committer = self._new_committer(self.table)
         self._dead_letters = DeadLetterWriter(
             self._new_committer(self._dead_letter_table),
@@ -114,6 +100,11 @@ class Ingestor:
         self._beside: frozenset[str] = frozenset()
         self._measured = False
         context.registry.update(self.name, table=str(self.table), topic=self._topic, stream=self._stream)
+
+    @property
+    def files(self) -> TableFiles:
+        """Files of the table."""
+        return self._table.files
 
     def run(self) -> None:
         """Run until the process stops; failures are reported and retried without limit."""
@@ -182,6 +173,9 @@ class Ingestor:
                 plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
                 committed_s = self._context.clock()
                 uncommitted.update(result.after)
+                if self._table.stale:
+                    log.info("the table has other columns now; planning again", ingestor=self.name)
+                    return
                 continue
             if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
                 commit, merged = executor.submit(self._merge, plan), True
@@ -224,8 +218,7 @@ class Ingestor:
             self._context.sources.create(self._topic, partitions=kafka.partitions)
             identity = source.identity()
         self._dead_letters.ensure()
-        self._committer.ensure(self.files.create_request())
-        state = self._committer.load()
+        state = self._table.ensure(self._committer)
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
         self._show(state, table, identity, bounds)
@@ -233,8 +226,8 @@ class Ingestor:
         if table is None:
             require_only_stream(state, self._stream, identity, bounds, table=str(self.table))
         positions = start_positions(table, identity, bounds, stream=self._stream)
-        state = self._evolve(state)
-        self._writer = self.files.writer(state)
+        state = self._table.evolve(state, self._committer)
+        self._table.open(state)
         self._beside = streams_named(state) - {self._stream}
         source.seek(positions)
         self._dead_letters.register(state)
@@ -250,22 +243,6 @@ class Ingestor:
         known = table.next if table is not None else {}
         fresh = frozenset(p for p in positions if p not in known)
         return Plan(source=source, identity=identity, state=state, fresh=fresh)
-
-    def _evolve(self, state: TableState) -> TableState:
-        """Alter the table to have the spec's columns, if the spec says so."""
-        if self.spec.spec.columns.evolution == "strict":
-            return state
-        request = self.files.evolution(state)
-        if request is None:
-            return state
-        altered = self._committer.alter(request)
-        log.info(
-            "table altered",
-            ingestor=self.name,
-            table=str(self.table),
-            changes=list(self.files.changes(state, altered)),
-        )
-        return altered
 
     def _show(
         self,
@@ -286,7 +263,7 @@ class Ingestor:
     def _commit(self, read: OpenBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
         """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
-        writer = self._current_writer()
+        writer = self._table.writer
         closed = read.close()
         batch = closed.records
         written = self._write(closed, writer)
@@ -321,14 +298,14 @@ class Ingestor:
         if written.letters:
             self._dead_letters.register(result.state)
             self._reporter.tell(State.RUNNING)
-        if result.by_us and writer is self._writer:
+        if result.by_us and writer is self._table.writer:
             self._small_files.add(written.files)
         return CommittedBatch(state=result.state, after=after)
 
     def _follow(self, writer: TableWriter, state: TableState) -> None:
         """Take another writer if the table's columns changed; files of the former one are not merged."""
         if not writer.is_current(state):
-            self._writer = self.files.writer(state)
+            self._table.follow(state)
             self._small_files.clear()
 
     def _merge_due(self, now_s: float, *, urgent: bool) -> bool:
@@ -347,7 +324,7 @@ class Ingestor:
         if group is None:
             return CommittedBatch(state=plan.state, after={})
         self._small_files.drop(group, now_s=started_s)
-        writer, reason = self._current_writer(), why_not(plan.state)
+        writer, reason = self._table.writer, why_not(plan.state)
         if reason is None:
             try:
                 encoded = writer.merge(group.files)
@@ -471,16 +448,11 @@ class Ingestor:
         require_same_source(plan.identity, plan.source.identity())
         now, before = self._committer.load(), plan.state
         moved = now.uuid != before.uuid or offsets_in(now, self._stream) != offsets_in(before, self._stream)
-        if moved or not self._current_writer().is_current(now):
+        if moved or not self._table.writer.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return False
         self._dead_letters.register(now)
         return True
-
-    def _current_writer(self) -> TableWriter:
-        if self._writer is None:
-            raise AssertionError("no writer before the first plan")
-        return self._writer
 
     def _new_committer(self, table: TableName) -> Committer:
         context = self._context
@@ -505,7 +477,9 @@ class Ingestor:
             latency_s_max=limits.max_latency_seconds,
         )
         context = self._context
-        return OpenBatch(builder, self._decoder, decode_records=context.decode_records, clock=context.clock)
+        return OpenBatch(
+            builder, self._table.decoder, decode_records=context.decode_records, clock=context.clock
+        )
 
     def _rest(self, seconds: float) -> bool:
         """Wait; False if the process stops meanwhile. The lag is unknown if this cycle did not measure it."""

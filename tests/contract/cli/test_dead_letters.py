@@ -164,6 +164,15 @@ def test_a_second_replay_adds_nothing_and_ingestion_goes_on(world: World) -> Non
     assert world.audit().whole
 
 
+def test_a_spec_without_a_schema_decodes_by_the_columns_of_the_table(world: World) -> None:
+    world.ingest(WIDE)
+    body = WIDE.model_dump(by_alias=True)
+    del body["spec"]["schema"]
+    done = world.replay(IngestorSpec.model_validate(body))
+    assert (done.rows, done.bad.total()) == (6, 2)
+    world.whole()
+
+
 def test_a_dry_run_counts_the_same_and_adds_nothing(world: World) -> None:
     world.ingest(WIDE)
     head, objects = world.lake.table().head_id, len(list(world.lake.store.list("")))

@@ -21,6 +21,7 @@ ALWAYS_THE_SAME = {"apiVersion", "kind"}
 NO_DEFAULT = "\u2013"
 IF_NOT_SAID = {
     "metadata.stream": "the name",
+    "spec.schema": "the table's columns",
     "spec.schema.fields[].values": "any",
     "spec.schema.fields[].from": "the name",
 }
@@ -38,6 +39,9 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
             yield from fields_of(kind, f"{path}.")
         elif items and path.endswith("fields"):
             yield from fields_of(items[0], f"{path}[].")
+        elif items and path == "spec.schema":
+            yield path, info
+            yield from fields_of(items[0], f"{path}.")
         else:
             yield path, info
 

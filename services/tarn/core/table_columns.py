@@ -1,0 +1,62 @@
+"""Columns that a stream fills in a table whose spec has no schema: those of the table itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tarn.core.column_types import FIELD_NAME, type_of, type_text
+from tarn.core.errors import InvalidSpecError
+from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.table_state import TableState, current_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumns:
+    """Columns of a table.
+
+    Attributes:
+        fields: those that messages can fill, each from the key of its name.
+        left_out: reasons why the others are not filled; they are optional.
+    """
+
+    fields: tuple[FieldSpec, ...]
+    left_out: tuple[str, ...]
+
+
+def columns_of(state: TableState, *, table: str) -> TableColumns:
+    """The columns of a table's current schema.
+
+    Args:
+        state: version of the table.
+        table: name of the table, for error messages.
+
+    Raises:
+        InvalidSpecError: a required column cannot be filled, or none can be.
+    """
+    fields: list[FieldSpec] = []
+    left_out: list[str] = []
+    problems: list[str] = []
+    for column in current_schema(state.metadata)["fields"]:
+        name = column["name"]
+        if name == TRACE_COLUMN:
+            continue
+        try:
+            if not re.fullmatch(FIELD_NAME, name):
+                raise ValueError("its name has other characters than letters, digits and _")
+            kind = str(type_of(column["type"]))
+        except ValueError as e:
+            told = f"column {name} ({type_text(column['type'])}): {e}"
+            (problems if column["required"] else left_out).append(told)
+            continue
+        fields.append(FieldSpec(name=name, type=kind, required=bool(column["required"])))
+    if not fields and not problems:
+        problems.append("it has no column that a message could fill")
+    if problems:
+        raise InvalidSpecError(
+            f"table {table} cannot be filled without a schema in the spec: {'; '.join(problems)}; name the "
+            "columns in the spec, or alter the table",
+            table=table,
+            problems=problems,
+        )
+    return TableColumns(fields=tuple(fields), left_out=tuple(left_out))

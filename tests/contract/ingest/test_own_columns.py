@@ -1,0 +1,194 @@
+"""A spec without a schema: messages fill the columns of the table as it is, whoever made and alters it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+    TimeType,
+)
+from structlog.testing import capture_logs
+
+from tarn.core.column_types import parse_type, type_of
+from tarn.core.errors import InvalidSpecError
+from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.core.table_catalog import TableName
+from tarn.core.table_state import CommitRequest
+from tarn.ingest.status import State
+from tarn.ingest.wiring import uuid7
+from tarn.testing.memory_topic import Topic
+from tests.contract.ingest.test_evolution import send
+from tests.support.lake import Lake
+
+TABLE = TableName(("bronze",), "orders")
+TEXT = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: orders}
+spec:
+  source: {kafka: {topic: orders}}
+  table: {namespace: bronze, name: orders}
+  batching: {maxRecords: 10, maxLatencySeconds: 0.05}
+  trace: TRACE
+"""
+
+
+def spec(*, trace: bool = False) -> IngestorSpec:
+    return parse_spec(TEXT.replace("TRACE", str(trace).lower()), file="orders.yaml")
+
+
+def create(lake: Lake, *columns: tuple[str, IcebergType, bool]) -> None:
+    """Create the table as another client does."""
+    fields = [NestedField(n, name, kind, required=need) for n, (name, kind, need) in enumerate(columns, 1)]
+    schema = Schema(*fields).model_dump(mode="json", by_alias=True)
+    lake.local.create_namespace(TABLE.namespace)
+    lake.local.create(
+        TABLE, {"schema": schema, "partition-spec": None, "write-order": None, "properties": {}}
+    )
+
+
+def alter(lake: Lake, change: Any) -> None:
+    """Alter the current schema as another client does; `change` gets the list of fields."""
+    metadata = lake.table().metadata
+    schema = json.loads(json.dumps(metadata["schemas"][-1]))
+    change(schema["fields"])
+    schema["schema-id"] = schema["schema-id"] + 1
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+    lake.local.commit(TABLE, CommitRequest(requirements=[], updates=updates), key=uuid7())
+
+
+LEGS = ListType(20, StructType(NestedField(21, "n", LongType(), required=False)), False)
+COLUMNS = (
+    ("id", LongType(), True),
+    ("at", TimestamptzType(), False),
+    ("legs", LEGS, False),
+)
+
+
+def test_messages_fill_the_columns_of_the_table() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, *COLUMNS)
+    send(
+        topic, {"id": 1, "at": "2026-11-22T08:00:00Z", "legs": [{"n": 2, "zz": 1}], "other": 3}, {"at": None}
+    )
+    lake.work(lake.ingestor(spec()), turns=30)
+    (row,) = lake.rows()
+    assert (row["id"], row["legs"], row["at"].isoformat()) == (1, [{"n": 2}], "2026-11-22T08:00:00+00:00")
+    (letter,) = lake.rows("ops.dead_letters")
+    assert letter["reason"] == "id: required, but missing or null"
+
+
+def test_a_column_that_somebody_adds_drops_or_renames_is_followed_while_messages_flow() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, *COLUMNS)
+    ingestor = lake.ingestor(spec())
+    note = {"id": 40, "name": "note", "type": "string", "required": False}
+    changes = {
+        20: lambda fields: fields.append(note),
+        40: lambda fields: fields.pop(1),
+        60: lambda fields: fields[-1].update(name="remark"),
+    }
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] in changes:
+            alter(lake, changes[turn[0]])
+        if turn[0] <= 80:
+            day = f"2026-11-22T08:00:{turn[0] % 60:02}Z"
+            send(topic, {"id": turn[0], "at": day, "note": f"n{turn[0]}", "remark": f"r{turn[0]}"})
+        return turn[0] > 130
+
+    with capture_logs() as logged:
+        while turn[0] <= 130:
+            ingestor.cycle(until)
+    taken = [entry["columns"] for entry in logged if entry["event"] == "columns taken from the table"]
+    assert [[text.split()[0] for text in columns] for columns in taken] == [
+        ["id", "at", "legs"],
+        ["id", "at", "legs", "note"],
+        ["id", "legs", "note"],
+        ["id", "legs", "remark"],
+    ]
+    found = {row["id"]: row for row in lake.rows()}
+    assert sorted(found) == list(range(1, 81)), "none is lost, none is there twice"
+    assert lake.rows("ops.dead_letters") == []
+    assert found[1].get("note") is None
+    assert found[39]["note"] == "n39"
+    assert found[80]["remark"] == "r80"
+    assert lake.registry.get("orders").state is State.RUNNING
+
+
+def test_without_a_table_it_stops_with_the_reason_and_begins_when_there_is_one() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, {"id": 1})
+    ingestor = lake.ingestor(spec())
+    with pytest.raises(InvalidSpecError, match=r"bronze\.orders does not exist, and the spec of orders has"):
+        ingestor.cycle(lambda: False)
+    create(lake, *COLUMNS)
+    lake.work(ingestor, turns=30)
+    assert [row["id"] for row in lake.rows()] == [1]
+
+
+def test_columns_that_no_message_can_fill_are_left_out_unless_they_are_required() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, ("id", LongType(), False), ("clock", TimeType(), False), ("a name", StringType(), False))
+    send(topic, {"id": 1, "clock": "08:00:00", "a name": "x"})
+    with capture_logs() as logged:
+        lake.work(lake.ingestor(spec()), turns=30)
+    (left,) = [entry["left_out"] for entry in logged if entry["event"] == "columns taken from the table"]
+    assert left[0].startswith("column clock (time): 'time' is not a type")
+    assert left[1] == "column a name (string): its name has other characters than letters, digits and _"
+    assert [row["id"] for row in lake.rows()] == [1]
+
+    lake = Lake(Topic("orders", 1))
+    create(lake, ("id", LongType(), False), ("clock", TimeType(), True))
+    with pytest.raises(InvalidSpecError, match=r"cannot be filled without a schema in the spec: column"):
+        lake.work(lake.ingestor(spec()))
+    lake = Lake(Topic("orders", 1))
+    create(lake, ("clock", TimeType(), False))
+    with pytest.raises(InvalidSpecError, match="it has no column that a message could fill"):
+        lake.work(lake.ingestor(spec()))
+
+
+def test_the_trace_column_is_there_or_switched_off() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, ("id", LongType(), False))
+    with pytest.raises(InvalidSpecError, match=r"column _tarn is missing in the table \(or set trace"):
+        lake.work(lake.ingestor(spec(trace=True)))
+
+
+def test_what_is_for_a_table_that_ingest_creates_needs_a_schema() -> None:
+    for more in ("partitioning: [day(at)]", "properties: {a: b}"):
+        text = TEXT.replace("name: orders}\n  batching", f"name: orders, {more}}}\n  batching")
+        with pytest.raises(
+            InvalidSpecError, match="which needs a schema; without one, the columns are those"
+        ):
+            parse_spec(text.replace("TRACE", "true"), file="orders.yaml")
+
+
+def test_nested_types_of_a_table_are_those_of_a_spec() -> None:
+    kind = StructType(
+        NestedField(1, "d", DateType(), required=False), NestedField(2, "l", LEGS, required=False)
+    )
+    held = kind.model_dump(mode="json")
+    assert type_of(held) == parse_type("struct<d: date, l: list<struct<n: long>>>")
+    for part in ("element-required", "required"):
+        bad = json.loads(json.dumps(held).replace(f'"{part}": false', f'"{part}": true', 3))
+        with pytest.raises(ValueError, match="has a required part"):
+            type_of(bad["fields"][1]["type"] if part == "element-required" else bad)
