@@ -34,6 +34,8 @@ log = structlog.get_logger()
 Client = Literal["librdkafka", "kafka-python"]
 REQUEST_TIMEOUT_MS = 10_000
 LOOK_TIMEOUT_MS = 4_000
+INTERNAL = "__"
+"""Name prefix of the broker's internal topics, which no user may read."""
 
 
 class KafkaSources:
@@ -53,6 +55,16 @@ class KafkaSources:
     def open(self, topic: str, *, stream: str) -> TopicReader:
         """See `TopicClient.open`."""
         return KafkaSource(self._connection(), topic, stream=stream, client=self._client)
+
+    def list_topics(self) -> list[str]:
+        """See `TopicClient.list_topics`."""
+        connection = self._connection()
+        with _errors(connection, "list the topics", operation="DESCRIBE"):
+            admin = connection.admin()
+            try:
+                return sorted(name for name in admin.list_topics() if not name.startswith(INTERNAL))
+            finally:
+                admin.close()
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See `TopicClient.create`."""

@@ -175,7 +175,7 @@ def _decoded(
     body = spec.spec
     decoder = Decoder(
         fields,
-        source=body.source.kafka.topic,
+        source=spec.topic,
         trace=False,
         record_bytes_max=body.dead_letters.max_record_bytes,
     )

@@ -109,13 +109,38 @@ def replay(
 
     spec = read_spec(file, shown_as)
     with wiring.replay_ports(Settings.read(), _tell) as ports:
-        done = add(spec, ports, dry_run=dry_run)
+        done = [add(one, ports, dry_run=dry_run) for one in per_topic(spec, ports.lake)]
     if as_json_:
-        print(json.dumps(done.data()))  # noqa: T201
+        print(json.dumps([one.data() for one in done]))  # noqa: T201
     else:
-        for line in result_lines(done, dry_run=dry_run):
+        for line in (line for one in done for line in result_lines(one, dry_run=dry_run)):
             _out().print(Text(line))
-    raise typer.Exit(FAILED if done.bad else OK)
+    raise typer.Exit(FAILED if any(one.bad for one in done) else OK)
+
+
+def per_topic(spec: IngestorSpec, ports: LakePorts) -> Sequence[IngestorSpec]:
+    """The spec of each topic that its table has a stream of; itself if it names one topic.
+
+    Raises:
+        NoSuchTableError: the table does not exist.
+        InvalidError: the table has no stream of the spec.
+    """
+    from tarn.cli.lake_files import streams_of
+
+    kafka = spec.spec.source.kafka
+    if kafka.topic is not None:
+        return (spec,)
+    table = str(spec.spec.table)
+    streams, _ = streams_of(ports.tables.state(table), table=table)
+    topics = [offsets.source.topic for _, offsets in sorted(streams.items())]
+    found = [one for one in spec.per_topic(topics) if one.stream in streams]
+    if not found:
+        raise InvalidError(
+            f"table {table} has no stream of {spec.name} ({kafka}); its streams: "
+            f"{', '.join(streams) or 'none'}",
+            table=table,
+        )
+    return found
 
 
 def read_spec(file: Path, shown_as: str | None) -> IngestorSpec:

@@ -158,7 +158,7 @@ def check_spec(
     else:
         fields = body.columns.fields if body.columns is not None else ()
         columns = ", ".join(f"{field.name} {field.type}" for field in fields) or "the table's columns"
-        print(f"{shown}: ok. {spec.name}: {body.source.kafka.topic} -> {body.table} ({columns})")  # noqa: T201
+        print(f"{shown}: ok. {spec.name}: {body.source.kafka} -> {body.table} ({columns})")  # noqa: T201
 
 
 @app.command()

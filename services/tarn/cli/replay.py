@@ -195,7 +195,7 @@ class _Replay:
     def look(self) -> _Found:
         """The dead letters that are not rows of the table as it is now."""
         lake, name, stream = self._ports.lake, self.result.table, self.result.stream
-        topic = self._spec.spec.source.kafka.topic
+        topic = self._spec.topic
         state = self._committer.load()
         streams, _ = streams_of(state, table=name)
         offsets = streams.get(stream)

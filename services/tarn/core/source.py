@@ -75,6 +75,13 @@ class TopicClient(Protocol):
             UnavailableError: no broker responds.
         """
 
+    def list_topics(self) -> list[str]:
+        """Names of the topics that may be read, but for the broker's internal ones.
+
+        Raises:
+            UnavailableError: no broker responds.
+        """
+
     def create(self, topic: str, *, partitions: int) -> None:
         """Create a topic; an existing one is left alone.
 

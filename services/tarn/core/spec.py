@@ -7,7 +7,7 @@ column is an `InvalidSpecError` that names the file, the path in it, the value a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -50,12 +50,58 @@ class Metadata(_Model):
     stream: Annotated[str | None, Field(pattern=NAME_PATTERN)] = None
 
 
-class KafkaSource(_Model):
-    """One topic, with all its partitions."""
+TopicName = Annotated[str, Field(pattern=TOPIC_PATTERN)]
 
-    topic: Annotated[str, Field(pattern=TOPIC_PATTERN)]
+
+class KafkaSource(_Model):
+    """Topics with all their partitions: one, several, or all whose whole name matches a pattern."""
+
+    topic: TopicName | None = None
+    topics: Annotated[tuple[TopicName, ...] | None, Field(min_length=1, max_length=100, strict=False)] = None
+    topic_pattern: Annotated[str | None, Field(alias="topicPattern", min_length=1, max_length=500)] = None
     create: bool = False
     partitions: Annotated[int, Field(ge=1, le=1_000)] = 1
+
+    @field_validator("topic_pattern")
+    @classmethod
+    def _expression(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as e:
+            raise ValueError(f"{value!r} is not a regular expression: {e}") from e
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> KafkaSource:
+        given = [
+            name
+            for name, value in (
+                ("topic", self.topic),
+                ("topics", self.topics),
+                ("topicPattern", self.topic_pattern),
+            )
+            if value is not None
+        ]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"give topic, topics or topicPattern; found {found}")
+        if self.topics is not None and len(set(self.topics)) < len(self.topics):
+            raise ValueError(f"topics names {_twice(self.topics)} twice; name each once")
+        if self.topic_pattern is not None and self.create:
+            raise ValueError("create needs the names of the topics: give topic or topics, not topicPattern")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics that are named; empty if they are given by a pattern."""
+        return self.topics or ((self.topic,) if self.topic is not None else ())
+
+    def matches(self, topic: str) -> bool:
+        """Whether the pattern matches the whole name of a topic."""
+        return self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is not None
+
+    def __str__(self) -> str:
+        return f"topics like {self.topic_pattern}" if self.topic_pattern else ", ".join(self.names)
 
 
 class Source(_Model):
@@ -339,7 +385,7 @@ def _fitting(column: str, kind: str) -> str:
 
 
 class IngestorSpec(_Model):
-    """One ingestor: one topic into one table."""
+    """One ingestor: one topic, or several, into one table."""
 
     api_version: Annotated[Literal["tarn/v1"], Field(alias="apiVersion")]
     kind: Literal["Ingestor"]
@@ -355,6 +401,33 @@ class IngestorSpec(_Model):
     def stream(self) -> str:
         """Name of the stream, under which the table keeps its offsets."""
         return self.metadata.stream or self.metadata.name
+
+    @property
+    def topic(self) -> str:
+        """The topic, of a spec with one."""
+        topic = self.spec.source.kafka.topic
+        assert topic is not None, f"{self.name}: its topics are {self.spec.source.kafka}"
+        return topic
+
+    def per_topic(self, topics: Iterable[str]) -> tuple[IngestorSpec, ...]:
+        """One spec for each of the topics, as each is a stream of its own; itself if it names one topic.
+
+        Name and stream are followed by a dot, which neither has otherwise, and the topic.
+        """
+        if self.spec.source.kafka.topic is not None:
+            return (self,)
+        return tuple(self._of_topic(topic) for topic in topics)
+
+    def _of_topic(self, topic: str) -> IngestorSpec:
+        names = {"name": f"{self.name}.{topic}", "stream": f"{self.stream}.{topic}"}
+        kafka = {"topic": topic, "topics": None, "topic_pattern": None}
+        source = Source(kafka=self.spec.source.kafka.model_copy(update=kafka))
+        return self.model_copy(
+            update={
+                "metadata": self.metadata.model_copy(update=names),
+                "spec": self.spec.model_copy(update={"source": source}),
+            }
+        )
 
 
 def parse_spec(text: str, *, file: str) -> IngestorSpec:
@@ -476,6 +549,10 @@ def _tell(error: Any) -> str:
     if kind == "value_error":
         return f"{path}: {error['ctx']['error']}"
     return f"{path}: {_show(error['input'])} is not allowed: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _twice(values: tuple[str, ...]) -> str:
+    return next(value for value in values if values.count(value) > 1)
 
 
 def _show(value: object) -> str:

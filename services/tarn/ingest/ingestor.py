@@ -78,7 +78,7 @@ class Ingestor:
         self._stream = spec.stream
         self._context = context
         body = spec.spec
-        self._topic = body.source.kafka.topic
+        self._topic = spec.topic
         self._table = StreamTable(spec, context)
         self.table = self._table.name
         self._small_files = SmallFiles()

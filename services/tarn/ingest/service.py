@@ -29,7 +29,7 @@ from tarn.core.errors import (
 )
 from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
 from tarn.core.table_catalog import TableName
-from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.batch_commit import offsets_in, streams_named
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.health import (
     DependencyMonitor,
@@ -46,6 +46,8 @@ from tarn.ingest.wiring import LOOK_TIMEOUT_MS, check_kafka, make_catalog, make_
 log = structlog.get_logger()
 
 DRAIN_S_MAX = 8.0
+TOPICS_LOOK_S = 30.0
+"""How often a pattern is compared with the names of the topics, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class Service:
         self._stop = stop
         self._loaded = loaded
         self._threads = [
-            threading.Thread(target=Ingestor(spec, context).run, name=spec.name, daemon=True)
+            threading.Thread(target=self._run, args=(spec,), name=spec.name, daemon=True)
             for file, spec in loaded.specs.items()
             if file not in loaded.contested
         ]
@@ -125,6 +127,47 @@ class Service:
         """Start every ingestor."""
         for thread in self._threads:
             thread.start()
+
+    def _run(self, spec: IngestorSpec) -> None:
+        """Run the ingestor of each topic of a spec, until the process stops."""
+        kafka = spec.spec.source.kafka
+        if kafka.topic is not None:
+            Ingestor(spec, self._context).run()
+            return
+        running: dict[str, threading.Thread] = {}
+        while True:
+            topics = kafka.names or self._matching(spec)
+            for one in spec.per_topic(topics):
+                if one.topic not in running:
+                    ingestor = Ingestor(one, self._context)
+                    running[one.topic] = threading.Thread(target=ingestor.run, name=one.name, daemon=True)
+                    running[one.topic].start()
+            if kafka.names or not self._sleep(TOPICS_LOOK_S):
+                break
+        for thread in running.values():
+            thread.join()
+
+    def _matching(self, spec: IngestorSpec) -> list[str]:
+        """Names of the topics that the pattern matches; if there are none, the status page says why."""
+        kafka = spec.spec.source.kafka
+        try:
+            found = [topic for topic in self._context.sources.list_topics() if kafka.matches(topic)]
+            reason = f"no topic matches {kafka.topic_pattern!r}; looking again every {TOPICS_LOOK_S:.0f} s"
+        except TarnError as e:
+            found, reason = [], e.message
+        if found:
+            self._registry.remove(spec.name)
+        else:
+            self._registry.update(spec.name, state=State.WAITING, reason="NoTopic", message=reason)
+        return found
+
+    def _sleep(self, seconds: float) -> bool:
+        """Wait; False if the process stops meanwhile."""
+        try:
+            self._context.ports.sleep(seconds)
+        except StoppedError:
+            return False
+        return not self._context.stopping()
 
     def _refuse(self, file: str, error: InvalidSpecError) -> None:
         log.error("spec refused", file=file, message=error.message)
@@ -150,27 +193,28 @@ class Service:
                 waits += 1
                 for file in clash.files:
                     self._registry.update(file, state=State.WAITING, message=f"{clash.about}: {e.message}")
-                try:
-                    limits = self._context.limits
-                    self._context.ports.sleep(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8)))
-                except StoppedError:
+                limits = self._context.limits
+                if not self._sleep(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8))):
                     return
         winner, errors = settle(clash, self._distinct(clash, holders))
         for file, error in errors.items():
             self._refuse(file, error)
         if winner is not None:
             self._registry.remove(winner)
-            Ingestor(self._loaded.specs[winner], self._context).run()
+            self._run(self._loaded.specs[winner])
 
     def _holds(self, spec: IngestorSpec) -> bool:
-        """Whether the spec's table already has its stream."""
+        """Whether the spec's table already has its stream, or one of its streams."""
         table = spec.spec.table
         try:
             state = self._context.catalog.load(TableName(table.levels, table.name))
         except NotFoundError:
             return False
+        streams = [spec.stream]
+        if spec.spec.source.kafka.topic is None:
+            streams = [one for one in streams_named(state) if one.startswith(f"{spec.stream}.")]
         try:
-            return offsets_in(state, spec.stream) is not None
+            return any(offsets_in(state, stream) is not None for stream in streams)
         except CorruptStateError:
             return True
 
@@ -256,7 +300,7 @@ def main(arguments: list[str]) -> int:
             for file, spec in sorted(loaded.specs.items()):
                 if file in loaded.contested:
                     continue
-                print(f"{file}: ok: {spec.spec.source.kafka.topic} -> {spec.spec.table}")  # noqa: T201
+                print(f"{file}: ok: {spec.spec.source.kafka} -> {spec.spec.table}")  # noqa: T201
             for error in errors:
                 print(error.message, file=sys.stderr)  # noqa: T201
             if not loaded.specs and not errors:

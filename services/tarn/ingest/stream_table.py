@@ -38,6 +38,7 @@ class StreamTable:
 
     def __init__(self, spec: IngestorSpec, context: IngestContext) -> None:
         self._ingestor = spec.name
+        self._topic = spec.topic
         self._body = spec.spec
         self._context = context
         self._fields: Sequence[FieldSpec] = ()
@@ -145,7 +146,7 @@ class StreamTable:
         )
         self.decoder = Decoder(
             self._fields,
-            source=body.source.kafka.topic,
+            source=self._topic,
             trace=body.trace,
             record_bytes_max=body.dead_letters.max_record_bytes,
         )

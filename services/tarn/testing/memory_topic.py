@@ -66,6 +66,10 @@ class MemoryTopicClient:
         self.readers.append(MemoryTopicReader(self, topic))
         return self.readers[-1]
 
+    def list_topics(self) -> list[str]:
+        """See `TopicClient.list_topics`."""
+        return sorted(self.topics)
+
     def create(self, topic: str, *, partitions: int) -> None:
         """See `TopicClient.create`."""
         self.topics.setdefault(topic, Topic(topic, partitions))

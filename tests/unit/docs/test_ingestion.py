@@ -21,6 +21,9 @@ ALWAYS_THE_SAME = {"apiVersion", "kind"}
 NO_DEFAULT = "\u2013"
 IF_NOT_SAID = {
     "metadata.stream": "the name",
+    "spec.source.kafka.topic": "one of the three",
+    "spec.source.kafka.topics": "one of the three",
+    "spec.source.kafka.topicPattern": "one of the three",
     "spec.schema": "the table's columns",
     "spec.schema.fields[].values": "any",
     "spec.schema.fields[].from": "the name",

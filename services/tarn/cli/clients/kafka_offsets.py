@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from tarn.adapters.kafka import INTERNAL
 from tarn.adapters.kafka_client import TopicPartition
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.cli.clients.kafka_connection import connection
@@ -17,8 +18,6 @@ LOOK_BACK = 8
 """Offsets to read before an end: the last ones may be transaction markers, which are not delivered."""
 FETCH_BYTES_MAX = 64 * 1024
 POLL_MS = 200
-INTERNAL = "__"
-"""Name prefix of the broker's internal topics, which no user may read."""
 
 
 class KafkaOffsets:
