@@ -253,7 +253,10 @@ def _known_map(state: TableState, stream: str) -> OffsetMap | None:
 
 
 def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list[str]) -> CommitRequest:
-    """The commit that adds a snapshot after the target, with its files and the newest offset maps."""
+    """The commit that adds a snapshot after the target, with its files and the furthest offset maps.
+
+    The target may be ahead, if the table went back before: its rows must not be read again.
+    """
     base, snapshot_id = state.snapshot(target), ports.new_snapshot_id()
     if "manifest-list" not in base:
         raise CorruptStateError(
@@ -267,11 +270,15 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
         **{k: v for k, v in (base.get("summary") or {}).items() if k.startswith("total-")},
         COMMIT_ID_KEY: str(uuid.uuid4()),
     }
+    then = at(state, target)
     for stream in streams:
-        found = offsets_in(state, stream)
+        present = offsets_in(state, stream)
+        found = _furthest(present, _known_map(then, stream))
         if found is not None:
             summary[SUMMARY_PREFIX + stream] = found.to_json()
             waiting = pending_in(state, stream)
+            if found != present:
+                waiting = tuple(dict.fromkeys((*pending_in(then, stream), *waiting)))
             if waiting:
                 summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(waiting)
     snapshot: Json = {
@@ -292,6 +299,14 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
         if SUMMARY_PREFIX + stream in summary
     ]
     return CommitRequest(requirements=_requirements(state), updates=updates, snapshot_id=snapshot_id)
+
+
+def _furthest(present: OffsetMap | None, then: OffsetMap | None) -> OffsetMap | None:
+    """Of each partition the offset that is further; the present map if the other is of another topic."""
+    if present is None or then is None or present.source != then.source:
+        return present or then
+    ends = {p: max(present.next.get(p, 0), then.next.get(p, 0)) for p in (*present.next, *then.next)}
+    return OffsetMap(source=present.source, next=ends)
 
 
 def _updates(state: TableState, snapshot_id: int) -> list[Json]:

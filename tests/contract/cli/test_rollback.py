@@ -130,6 +130,20 @@ def test_a_rollback_can_be_rolled_back_by_its_tag(world: World, offsets: Offsets
     world.is_whole()
 
 
+def test_kept_at_a_snapshot_that_is_ahead_its_rows_are_not_read_again(world: World) -> None:
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    kept = world.roll_back(done.tag, Offsets.KEEP)
+    before, after = kept.streams["orders"]
+    assert before is not None
+    assert after is not None
+    assert (before.next, after.next) == ({0: FIRST}, {0: SECOND})
+    assert world.found() == list(range(SECOND))
+    world.is_whole()
+    world.send(5)
+    assert world.found() == list(range(SECOND + 5))
+    world.is_whole()
+
+
 def test_an_ingestor_that_runs_meanwhile_loses_and_doubles_nothing(world: World) -> None:
     ingestor, left = world.lake.ingestor(world.spec), [120]
 
