@@ -153,7 +153,7 @@ class _Change:
         return former
 
     def _relaxed(self, field: Json, *, required: bool) -> Json:
-        stays = field["required"] and (required or field["id"] in self.identifiers)
+        stays = field["required"] and (required or bool(self.identifiers & _ids(field)))
         return {**field, "required": stays}
 
     def _added(self, name: str, kind: ColumnType, there: Sequence[str], path: str) -> Json:
@@ -166,6 +166,13 @@ class _Change:
             )
         number = self.next_id()
         return {"id": number, "name": name, "type": iceberg_type(kind, self.next_id), "required": False}
+
+
+def _ids(field: Json) -> set[int]:
+    """The id of a field, and of all fields of the structs within it."""
+    kind = field["type"]
+    inner = kind["fields"] if isinstance(kind, dict) and kind["type"] == "struct" else ()
+    return {field["id"]}.union(*map(_ids, inner))
 
 
 def _widens(former: str, wanted: str) -> bool:

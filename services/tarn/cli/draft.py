@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -29,6 +29,9 @@ app = typer.Typer()
 
 ROWS_SHOWN = 10
 REASONS_SHOWN = 5
+NOTES_MAX = 10
+YAML_WIDTH = 10_000
+"""Wider than any key, so that no text is broken into lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +104,11 @@ def draft(topic: str, messages: Sequence[Message], *, name: str | None, table: s
 
     inferred = infer(message.value for message in messages)
     if not inferred.fields:
-        reason = "it has no messages yet" if not messages else "no message is a JSON object with a value"
-        more = f" ({'; '.join(inferred.notes)})" if inferred.notes else ""
+        reason = "; ".join(inferred.notes[:NOTES_MAX]) or "no message is a JSON object with a value"
+        if not messages:
+            reason = "it has no messages yet"
         raise InvalidError(
-            f"no columns can be inferred from topic {topic}: {reason}{more}; send messages as JSON objects "
+            f"no columns can be inferred from topic {topic}: {reason}; send messages as JSON objects "
             "(scripts/tarn produce), or write the spec by hand (docs/first-stream.md)",
             topic=topic,
         )
@@ -201,8 +205,8 @@ def _letters(text: str, other: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text as a YAML scalar: as it is if that is plain, else as JSON writes it."""
+    """The text as a YAML scalar: as it is if that is plain, else quoted and escaped."""
     words = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", text) and text.lower() not in words:
         return text
-    return json.dumps(text)
+    return yaml.dump(text, default_style='"', allow_unicode=True, width=YAML_WIDTH).strip()

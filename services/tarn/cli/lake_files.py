@@ -25,7 +25,7 @@ from tarn.core.source import TopicClient, TopicReader
 from tarn.core.table_state import COMMIT_ID_KEY, TableState, marker_property
 from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named
 from tarn.ingest.dead_letters import markers_in
-from tarn.keeper.walk import Places, Walker, in_order
+from tarn.keeper.walk import IN_FLIGHT_MAX, Places, Walker, in_order
 
 PROGRESS_EVERY_S = 5.0
 LOG_S_MAX = 20.0
@@ -202,11 +202,16 @@ def _require_whole(table: Table) -> None:
 
 
 def read_files(
-    ports: LakePorts, files: Sequence[FileEntry], work: Callable[[FileEntry], T], *, what: str
+    ports: LakePorts,
+    files: Sequence[FileEntry],
+    work: Callable[[FileEntry], T],
+    *,
+    what: str,
+    ahead: int = IN_FLIGHT_MAX,
 ) -> Iterator[tuple[FileEntry, T]]:
-    """Yield each file with its result, in order, with read-ahead and progress messages."""
+    """Yield each file with its result, in order, with `ahead` files in progress, and progress messages."""
     last_s = ports.clock.now_s()
-    for number, (entry, found) in enumerate(in_order(ports.pool, files, work)):
+    for number, (entry, found) in enumerate(in_order(ports.pool, files, work, ahead)):
         if ports.clock.now_s() - last_s > PROGRESS_EVERY_S:
             last_s = ports.clock.now_s()
             ports.tell(f"{number} of {len(files)} {what} read")

@@ -25,8 +25,11 @@ from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import marker_property
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tarn.cli.lake_files import LakePorts
     from tarn.cli.replay import Replayed
+    from tarn.core.audit.model import FileEntry
 
 app = typer.Typer()
 letters_app = typer.Typer(help="Records that could not become rows, and their replay.", no_args_is_help=True)
@@ -206,15 +209,18 @@ def _registered(
 ) -> Iterator[tuple[str, Iterable[Mapping[str, Any]]]]:
     """Yield the rows of each file of each dead-letter table."""
     from tarn.cli.lake_files import LiveFiles, all_tables, read_files
+    from tarn.cli.replay import FILES_AHEAD, live_rows
 
     for name, state in all_tables(ports):
         if marker_property(MARKER_KEY) not in state.properties:
             continue
-        files = LiveFiles(name, state, ports).data
-        for _, rows in read_files(
-            ports, files, lambda file: ports.origins.records(file, columns), what="dead-letter files"
-        ):
-            yield name, [] if rows is None else rows.to_pylist()
+        live = LiveFiles(name, state, ports)
+
+        def read(file: FileEntry, live: LiveFiles = live) -> pa.Table:
+            return live_rows(ports, file, live.deleted(file), columns)
+
+        for _, rows in read_files(ports, live.data, read, what="dead-letter files", ahead=FILES_AHEAD):
+            yield name, rows.to_pylist()
 
 
 def as_object(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,6 +256,8 @@ def result_lines(done: Replayed, *, dry_run: bool) -> list[str]:
     ]
     if done.snapshots:
         lines.append(f"added by snapshot {', '.join(map(str, done.snapshots))}")
+    if done.older:
+        lines.append(f"{done.older:,} more are of an earlier table of this stream, and are left alone")
     lines += [f"  {count:,}: {reason}" for reason, count in done.bad.most_common(5)]
     if len(done.bad) > 5:
         lines.append(f"  and others, for {len(done.bad) - 5:,} more reasons")

@@ -9,42 +9,43 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tarn.cli.lake_files import (
-    LakePorts,
-    LiveFiles,
-    letter_files,
-    may_hold,
-    read_files,
-    require_traced,
-    streams_of,
-)
-from tarn.core.audit.accounts import between
+from tarn.cli.lake_files import LakePorts, LiveFiles, letter_files, read_files, require_traced, streams_of
+from tarn.core.audit.accounts import Origins
 from tarn.core.audit.model import FileEntry
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
+from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_columns import columns_of
 from tarn.core.table_files import TableFormat
-from tarn.core.table_state import COMMIT_ID_KEY, TableState
+from tarn.core.table_state import COMMIT_ID_KEY, TableState, marker_property
 from tarn.ingest.batch_commit import decode, encode
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
 from tarn.ingest.replay_commit import ReplayCommit
+from tarn.keeper.walk import IN_FLIGHT_MAX
 
 RECORDS_MAX = 20_000
 BYTES_MAX = 64 * 1024 * 1024
 """Size of the values of one commit, in bytes; one value alone may exceed it."""
 ROUNDS_MAX = 20
 REASONS_MAX = 10
-COLUMNS = ("ingestor", "source", "partition", "offset", "time", "key", "value")
+PLACE = ("ingestor", "source", "partition", "offset", "decoded_at")
+COLUMNS = (*PLACE, "time", "key", "value")
+BEFORE_S_MAX = 60.0
+"""A dead letter that was decoded this long before the stream's first commit is of an earlier table."""
+FILES_AHEAD = 2
+"""Files whose values are read ahead; one may hold as much as a whole batch."""
 
-Offsets = dict[int, BitMap64]
+Offsets: TypeAlias = dict[int, BitMap64]
 """Partition to offsets."""
 
 
@@ -75,8 +76,8 @@ class Replayed:
         table: name of the table.
         stream: name of the stream.
         letters: number of messages with a dead letter.
-        already: of them, those that were rows before, or had been and were deleted.
-        rows: those that became rows, or would without `dry_run`.
+        older: number of dead letters of an earlier table of the stream, which are left alone.
+        rows: messages that became rows, or would without `dry_run`.
         snapshots: ids of the snapshots that added them.
         bad: reasons why others cannot be rows, with their number, the commonest first.
     """
@@ -84,13 +85,18 @@ class Replayed:
     table: str
     stream: str
     letters: int = 0
-    already: int = 0
+    older: int = 0
     rows: int = 0
     snapshots: list[int] = field(default_factory=list)
     bad: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def already(self) -> int:
+        """Number of messages that are rows otherwise, or were and have been deleted."""
+        return self.letters - self.rows - self.bad.total()
+
     def data(self) -> dict[str, Any]:
-        """The result as JSON; the format of `tarn dead-letters replay --json`."""
+        """The result as JSON; one element of the format of `tarn dead-letters replay --json`."""
         return {
             "table": self.table,
             "stream": self.stream,
@@ -99,6 +105,7 @@ class Replayed:
             "rows": self.rows,
             "snapshot_ids": self.snapshots,
             "still_bad": self.bad.total(),
+            "older_letters": self.older,
             "reasons": dict(self.bad.most_common(REASONS_MAX)),
         }
 
@@ -113,8 +120,9 @@ def replay(spec: IngestorSpec, ports: ReplayPorts, *, dry_run: bool = False) -> 
 
     Raises:
         NoSuchTableError: the table does not exist.
-        InvalidError: the table has no such stream or no trace column, or cannot take the spec's columns.
-        CorruptStateError: manifests or dead letters cannot be read.
+        InvalidError: the table has no such stream, cannot take the spec's columns, or has rows that do not
+            say which message they are.
+        CorruptStateError: manifests, offsets or dead letters cannot be read.
         ConflictError: other replays came first each time.
         UnavailableError: catalog or store do not respond.
     """
@@ -138,47 +146,70 @@ def replay(spec: IngestorSpec, ports: ReplayPorts, *, dry_run: bool = False) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Letters:
+    """The dead letters of a stream that are of its table as it is now.
+
+    Attributes:
+        files: files with dead letters, and the positions of deleted ones in each.
+        stream: name of the stream.
+        topic: name of the topic.
+        since: when the first of them may have been decoded.
+        lake: what audit and trace read.
+    """
+
+    files: Sequence[tuple[FileEntry, BitMap64]]
+    stream: str
+    topic: str
+    since: datetime
+    lake: LakePorts
+
+    def rows(self, columns: Sequence[str], *, ahead: int) -> Iterator[tuple[Mapping[str, Any], bool]]:
+        """Yield each dead letter of the stream, and whether it is of this table."""
+        deleted = {entry.path: positions for entry, positions in self.files}
+
+        def read(entry: FileEntry) -> pa.Table:
+            return live_rows(self.lake, entry, deleted[entry.path], columns)
+
+        files = [entry for entry, _ in self.files]
+        for _, table in read_files(self.lake, files, read, what="dead-letter files", ahead=ahead):
+            owner, source = table["ingestor"], table["source"]
+            mine = pc.and_(pc.equal(owner, self.stream), pc.equal(source, self.topic))
+            for row in table.filter(mine).to_pylist():
+                yield row, row["decoded_at"] >= self.since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     """What there is to do in one version of the table.
 
     Attributes:
         state: version of the table.
-        files: files with dead letters.
-        wanted: offsets of the dead letters that are not rows and were not tried.
-        topic: name of the topic.
-        stream: name of the stream.
-        lake: what audit and trace read.
+        letters: its dead letters.
+        wanted: offsets of those that are not rows and were not tried.
     """
 
     state: TableState
-    files: Sequence[FileEntry]
+    letters: _Letters
     wanted: Offsets
-    topic: str
-    stream: str
-    lake: LakePorts
 
     def batches(self) -> Iterator[RawBatch]:
         """Yield the records of the dead letters, each offset once, in batches of limited size."""
-        left = {partition: offsets.copy() for partition, offsets in self.wanted.items()}
-        held: list[dict[str, Any]] = []
+        left = {partition: offsets.copy() for partition, offsets in self.wanted.items() if offsets}
+        held: list[Mapping[str, Any]] = []
         size = 0
-        for _, table in read_files(self.lake, self.files, self._records, what="dead-letter files"):
-            for row in _of_stream(table, self.stream, self.topic).to_pylist():
-                offsets = left.get(row["partition"])
-                if offsets is None or row["offset"] not in offsets:
-                    continue
-                offsets.discard(row["offset"])
-                more = len(row["value"] or b"")
-                if held and (len(held) >= RECORDS_MAX or size + more > BYTES_MAX):
-                    yield _batch(held)
-                    held, size = [], 0
-                held.append(row)
-                size += more
+        for row, own in self.letters.rows(COLUMNS, ahead=FILES_AHEAD) if left else ():
+            offsets = left.get(row["partition"])
+            if not own or offsets is None or row["offset"] not in offsets:
+                continue
+            offsets.discard(row["offset"])
+            more = len(row["value"] or b"")
+            if held and (len(held) >= RECORDS_MAX or size + more > BYTES_MAX):
+                yield _batch(held)
+                held, size = [], 0
+            held.append(row)
+            size += more
         if held:
             yield _batch(held)
-
-    def _records(self, file: FileEntry) -> pa.Table:
-        return _require(self.lake.origins.records(file, COLUMNS), file)
 
 
 class _Replay:
@@ -194,10 +225,35 @@ class _Replay:
 
     def look(self) -> _Found:
         """The dead letters that are not rows of the table as it is now."""
-        lake, name, stream = self._ports.lake, self.result.table, self.result.stream
-        topic = self._spec.topic
+        lake, name = self._ports.lake, self.result.table
         state = self._committer.load()
-        streams, _ = streams_of(state, table=name)
+        offsets = self._offsets(state)
+        require_traced(state, table=name)
+        letters = self._letters(state)
+        found: Offsets = {}
+        older = 0
+        for row, own in letters.rows(PLACE, ahead=IN_FLIGHT_MAX):
+            # Beyond the offset map, the ingestor reads the message again.
+            if own and row["offset"] < offsets.next.get(row["partition"], 0):
+                found.setdefault(row["partition"], BitMap64()).add(row["offset"])
+            older += not own
+        self.result.letters, self.result.older = sum(map(len, found.values())), older
+        rows = _rows(LiveFiles(name, state, lake), letters.topic, found) if found else {}
+        nothing = BitMap64()
+        wanted = {p: held - rows.get(p, nothing) - self._tried.get(p, nothing) for p, held in found.items()}
+        return _Found(state=state, letters=letters, wanted=wanted)
+
+    def _offsets(self, state: TableState) -> OffsetMap:
+        """The stream's offset map.
+
+        Raises:
+            InvalidError: the table has no such stream, or another one of a topic of the same name.
+            CorruptStateError: the map cannot be read.
+        """
+        name, stream, topic = self.result.table, self.result.stream, self._spec.topic
+        streams, unreadable = streams_of(state, table=name)
+        if unreadable:
+            raise CorruptStateError(f"{unreadable[0].what}; {unreadable[0].fix}", table=name)
         offsets = streams.get(stream)
         if offsets is None or offsets.source.topic != topic or state.head_id is None:
             known = ", ".join(f"{s} (topic {o.source.topic})" for s, o in streams.items()) or "none"
@@ -206,24 +262,32 @@ class _Replay:
                 "spec that the ingestor runs with",
                 table=name,
             )
-        require_traced(state, table=name)
-        files, _ = letter_files(lake, state, [stream])
-        letters: Offsets = {}
-        for entry, found in read_files(lake, files, lake.origins.letters, what="dead-letter files"):
-            for (owner, source, partition), tally in _require(found, entry).items():
-                if (owner, source) == (stream, topic):
-                    # Beyond the offset map, the ingestor reads the message again.
-                    below = tally.at_least(1) & between(0, offsets.next.get(partition, 0))
-                    letters[partition] = letters.get(partition, BitMap64()) | below
-        rows = _rows(LiveFiles(name, state, lake), topic, letters)
-        if not self._tried:
-            self.result.letters = sum(map(len, letters.values()))
-            self.result.already = sum(len(letters[p] & found) for p, found in rows.items())
-        nothing = BitMap64()
-        wanted = {
-            p: found - rows.get(p, nothing) - self._tried.get(p, nothing) for p, found in letters.items()
-        }
-        return _Found(state=state, files=files, wanted=wanted, topic=topic, stream=stream, lake=lake)
+        for other, held in streams.items():
+            if held.source.topic == topic and held.source != offsets.source:
+                raise InvalidError(
+                    f"table {name} has rows of two topics named {topic}, of the streams {stream} and "
+                    f"{other}; they do not say which of the two they are from, so it cannot be known which "
+                    "dead letters are rows already",
+                    table=name,
+                )
+        return offsets
+
+    def _letters(self, state: TableState) -> _Letters:
+        lake, stream = self._ports.lake, self.result.stream
+        files, homes = letter_files(lake, state, [stream])
+        deleted: dict[str, BitMap64] = {}
+        for home in homes:
+            live = LiveFiles(home, lake.tables.state(home), lake)
+            deleted.update({entry.path: live.deleted(entry) for entry in live.data})
+        began_ms = state.properties.get(marker_property(SUMMARY_PREFIX + stream), "0")
+        began_s = int(began_ms) / 1_000 if began_ms.isdecimal() else 0.0
+        return _Letters(
+            files=[(entry, deleted.get(entry.path, BitMap64())) for entry in files],
+            stream=stream,
+            topic=self._spec.topic,
+            since=datetime.fromtimestamp(max(0.0, began_s - BEFORE_S_MAX), UTC),
+            lake=lake,
+        )
 
     def add(self, batch: RawBatch, found: _Found, *, dry_run: bool) -> bool:
         """Commit the rows of a batch; False if the table has moved on and must be looked at again."""
@@ -234,9 +298,18 @@ class _Replay:
             fields = body.columns.fields
         writer = self._ports.tables.table(self.result.table, fields, trace=True).writer(found.state)
         decoder = Decoder(
-            fields, source=found.topic, trace=True, record_bytes_max=body.dead_letters.max_record_bytes
+            fields,
+            source=found.letters.topic,
+            trace=True,
+            record_bytes_max=body.dead_letters.max_record_bytes,
         )
-        made = encode(decode(decoder, batch), writer)
+        try:
+            made = encode(decode(decoder, batch), writer)
+        except InvalidError:
+            if len(batch) == 1:
+                raise
+            # Too many partitions, perhaps: the other half is found by the next look.
+            return self.add(batch.part(0, len(batch) // 2), found, dry_run=dry_run)
         if made.rows and not dry_run:
             assert found.state.head_id is not None
             ends: dict[int, int] = {}
@@ -245,7 +318,7 @@ class _Replay:
             change = ReplayCommit(
                 commit_id=self._ports.new_id(),
                 table_uuid=found.state.uuid,
-                stream=found.stream,
+                stream=self.result.stream,
                 looked_at=found.state.head_id,
                 ends=ends,
                 files=writer.put(made.files),
@@ -262,27 +335,52 @@ class _Replay:
         return True
 
 
+def live_rows(lake: LakePorts, file: FileEntry, deleted: BitMap64, columns: Sequence[str]) -> pa.Table:
+    """These columns of the dead letters in a file, without those that delete files remove.
+
+    Raises:
+        CorruptStateError: the file is missing or cannot be read.
+    """
+    table = _require(lake.origins.records(file, columns), file)
+    if not deleted:
+        return table
+    keep = [position not in deleted for position in range(table.num_rows)]
+    return table.filter(pa.array(keep, pa.bool_()))
+
+
 def _rows(live: LiveFiles, topic: str, letters: Mapping[int, BitMap64]) -> Offsets:
-    """Offsets, by partition, that have a row among data files that may hold one of the dead letters."""
+    """Offsets, by partition, that have a row, or had one that was deleted as far as history shows.
+
+    Raises:
+        InvalidError: rows do not say which message they are.
+    """
     found: Offsets = {}
-    files = [e for e in live.data if any(may_hold(e, p, offsets) for p, offsets in letters.items())]
-    for entry, origins in live.read(files, live.origins, what="data files"):
-        whole = _require(origins, entry)
-        for (source, partition), tally in whole.rows.items():
+    untraced = 0
+
+    def add(origins: Origins) -> None:
+        for (source, partition), tally in origins.rows.items():
             if source == topic and partition in letters:
                 found[partition] = found.get(partition, BitMap64()) | tally.at_least(1)
-        for (source, partition), gone in whole.deleted.items():
+        for (source, partition), gone in origins.deleted.items():
             if source == topic and partition in letters:
                 found[partition] = found.get(partition, BitMap64()) | gone
+
+    for entry, origins in live.read(live.data, live.origins, what="data files"):
+        whole = _require(origins, entry)
+        untraced += whole.untraced
+        add(whole)
+    if untraced:
+        raise InvalidError(
+            f"{untraced:,} rows of {live.table.name} have no origin in _tarn (of another writer, or of a "
+            "time with trace: false), so it cannot be known which dead letters are rows already; add what is "
+            "missing by hand, with SQL",
+            table=live.table.name,
+        )
+    former = [entry for entry, _, _ in live.former()]
+    for _, origins in live.read(former, live.origins, what="former data files"):
+        if origins is not None:
+            add(origins)
     return found
-
-
-def _of_stream(table: pa.Table, stream: str, topic: str) -> pa.Table:
-    keep = [
-        owner == stream and source == topic
-        for owner, source in zip(table["ingestor"].to_pylist(), table["source"].to_pylist(), strict=True)
-    ]
-    return table.filter(pa.array(keep, pa.bool_()))
 
 
 def _batch(rows: Sequence[Mapping[str, Any]]) -> RawBatch:

@@ -15,7 +15,16 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from tarn.core.column_types import DEPTH_MAX, FIELD_NAME, ColumnType, ListOf, MapOf, Primitive, Struct
+from tarn.core.column_types import (
+    DEPTH_MAX,
+    FIELD_NAME,
+    STRUCT_FIELDS_MAX,
+    ColumnType,
+    ListOf,
+    MapOf,
+    Primitive,
+    Struct,
+)
 from tarn.core.convert import convert
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
 
@@ -97,8 +106,8 @@ class _Seen:
     fields: dict[str, _Seen] = field(default_factory=dict)
     element: _Seen | None = None
 
-    def add(self, value: Any) -> None:
-        """Count one value."""
+    def add(self, value: Any, depth: int = 0) -> None:
+        """Count one value; what is nested too deeply is only counted as a whole."""
         if value is None:
             return
         if isinstance(value, bool):
@@ -113,12 +122,12 @@ class _Seen:
         elif isinstance(value, list):
             self.forms["list"] += 1
             self.element = self.element or _Seen()
-            for inner in value:
-                self.element.add(inner)
+            for inner in value if depth <= DEPTH_MAX else ():
+                self.element.add(inner, depth + 1)
         else:
             self.forms["object"] += 1
-            for key, inner in value.items():
-                self.fields.setdefault(key, _Seen()).add(inner)
+            for key, inner in value.items() if depth <= DEPTH_MAX else ():
+                self.fields.setdefault(key, _Seen()).add(inner, depth + 1)
 
 
 def _kind(seen: _Seen, path: str, depth: int, note: Callable[[str], None]) -> ColumnType | None:
@@ -181,6 +190,9 @@ def _object_kind(seen: _Seen, path: str, depth: int, note: Callable[[str], None]
             note(f"{path}.{key!r}: left out, as another field differs by upper and lower case only")
         else:
             fields.append((key, kind))
+    if len(fields) > STRUCT_FIELDS_MAX:
+        note(f"{path!r}: left out, as its {len(fields):,} fields are more than {STRUCT_FIELDS_MAX:,}")
+        return None
     if not fields:
         note(f"{path!r}: left out, as nothing in these objects can be read")
         return None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tarn.adapters import manifest_audit
+from tarn.adapters import manifest_audit, partitions
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
 from tarn.cli import replay as module
@@ -21,25 +25,29 @@ from tarn.cli.letters import as_lines, as_object, groups, newest, result_lines
 from tarn.cli.ports import Clock, Offsets
 from tarn.cli.replay import Replayed, ReplayPorts, replay
 from tarn.cli.rollback import RollbackPorts, roll_back
-from tarn.core.errors import ConflictError, InvalidError, InvalidSpecError
+from tarn.core.audit.manifests import ManifestReader
+from tarn.core.audit.model import FileEntry
+from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, InvalidSpecError
 from tarn.core.outcome import Conflict, Rejected, Unknown
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
-from tarn.core.table_state import Append, CommitRequest
-from tarn.ingest.committer import Committer, NeedsReplan
+from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile
+from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.replay_commit import ReplayCommit
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.fsck import fsck
 from tarn.keeper.walk import Places
-from tarn.testing.memory_topic import Topic
-from tests.contract.cli.test_audit import Tables
+from tarn.testing.memory_topic import HOLE, Topic
+from tests.contract.cli.test_audit import Foreign, Tables, WithDeletes
 from tests.contract.ingest.test_evolution import spec
+from tests.contract.ingest.test_merge import foreign
 from tests.support.lake import BUCKET, TABLE, Lake, LocalCatalog
 from tests.support.plays import seeds
 
 NAME = TableName(("bronze",), "orders")
-NARROW = spec("{name: id, type: int, required: true}", "{name: note, type: string}")
-WIDE = spec("{name: id, type: long, required: true}", "{name: note, type: string}")
+COLUMNS = ("{name: id, type: int, required: true}", "{name: note, type: string}")
+COLUMNS_WIDE = ("{name: id, type: long, required: true}", "{name: note, type: string}")
+NARROW, WIDE = spec(*COLUMNS), spec(*COLUMNS_WIDE)
 BIG = 2**40
 
 
@@ -60,15 +68,18 @@ class World:
     Of these eight, the last of each partition is no JSON and can never be a row.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, *, partitioning: str = "[]") -> None:
         self.topic = Topic("orders", 2)
         self.lake = Lake(self.topic)
+        # As in the stack, ingest and the catalog have one clock: it begins at 1.7e9 seconds here.
+        self.lake.clock.now_s = time.time() - 1_700_000_000
         self.pool = pool
         self.catalog = Hooked(self.lake)
+        self.manifests: ManifestReader = manifest_audit
         for n in range(40):
             value = json.dumps({"id": BIG + n if n % 5 == 0 else n, "note": f"n{n}"}).encode()
             self.topic.send(n % 2, b"junk" if n in (30, 35) else value)
-        self.ingest(NARROW)
+        self.ingest(NARROW if partitioning == "[]" else spec(*COLUMNS, partitioning=partitioning))
 
     def ingest(self, made: IngestorSpec) -> None:
         self.lake.work(self.lake.ingestor(made), turns=60)
@@ -78,7 +89,7 @@ class World:
         return LakePorts(
             tables=Tables(self.lake),
             store=store,
-            manifests=manifest_audit,
+            manifests=self.manifests,
             origins=ParquetOrigins(store, Places(BUCKET).key),
             topics=self.lake.sources,
             bucket=BUCKET,
@@ -108,6 +119,23 @@ class World:
             clock=Clock(wait=lambda _: None),
         )
         roll_back(ports, NAME, str(snapshot_id), Offsets.REWIND)
+
+    def append(self, rows: pa.Table) -> None:
+        """Commit rows as another writer does."""
+        state = self.lake.table()
+        fields = WIDE.spec.columns.fields if WIDE.spec.columns else ()
+        writer = self.lake.context().tables.table(TABLE, fields, trace=True).writer(state)
+        change = Foreign(files=writer.put(writer.encode(rows)), table_uuid=state.uuid)
+        committer = Committer(self.lake.catalog, NAME, ports=self.lake.context().ports)
+        assert isinstance(committer.commit(change, writer), Done)
+
+    def delete(self, path: str, positions: list[int]) -> None:
+        """Delete rows of a file by a position delete file, as merge-on-read does."""
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"file_path": [path] * len(positions), "pos": positions}), sink)
+        self.lake.store.put("warehouse/deletes.parquet", sink.getvalue())
+        entry = FileEntry(f"s3://{BUCKET}/warehouse/deletes.parquet", len(sink.getvalue()), 1, deletes=True)
+        self.manifests = WithDeletes(path, entry)
 
     def audit(self) -> Report:
         return audit(TABLE, self.lake_ports())
@@ -239,13 +267,122 @@ def test_messages_that_are_read_again_after_a_rollback_are_not_added_as_well(wor
 
     world.catalog.before = before
     done = world.replay()
-    held = {(row["_tarn"]["partition"], row["_tarn"]["offset"]) for row in world.lake.rows()}
     assert done.rows < 6, "only what lies before the offsets that the table went back to"
     world.catalog.before = lambda commit: commit()
     world.ingest(WIDE)
-    assert len(held) <= len(world.ids())
     world.replay()
     world.whole()
+
+
+def position(world: World, table: str, offset: int) -> tuple[str, int]:
+    """The file with this offset of partition 0, and the row's position in it."""
+    for entry in world.lake.files(table):
+        path = entry.data_file.file_path
+        rows = pq.read_table(io.BytesIO(world.lake.objects.read(path))).to_pylist()
+        for number, row in enumerate(rows):
+            place = row.get("_tarn") or row
+            if (place["partition"], place["offset"]) == (0, offset):
+                return path, number
+    raise AssertionError(offset)
+
+
+def test_a_row_that_was_deleted_does_not_come_back(world: World) -> None:
+    world.ingest(WIDE)
+    world.replay()
+    path, number = position(world, TABLE, 0)
+    world.delete(path, [number])
+    done = world.replay()
+    assert (done.letters, done.already, done.rows) == (8, 6, 0)
+
+
+def test_rows_of_a_file_that_was_removed_do_not_come_back_while_history_shows_them(world: World) -> None:
+    world.ingest(WIDE)
+    world.replay()
+    path, _ = position(world, TABLE, 0)
+    (entry,) = [e.data_file for e in world.lake.files() if e.data_file.file_path == path]
+    removed = WrittenFile(
+        path=path, partition=(), spec_id=0, records=entry.record_count, bytes=entry.file_size_in_bytes
+    )
+    foreign(world.lake, world.lake.ingestor(WIDE), removed=(removed,), summary={})
+    assert not [n for n in world.ids() if n >= BIG]
+    done = world.replay()
+    assert (done.already, done.rows) == (6, 0)
+
+
+def test_a_dead_letter_that_was_deleted_is_neither_listed_nor_replayed(world: World) -> None:
+    world.ingest(WIDE)
+    path, number = position(world, "ops.dead_letters", 0)
+    world.delete(path, [number])
+    (group,) = groups(world.lake_ports())
+    assert group.letters == 7
+    assert len(newest(world.lake_ports(), "orders", 100)) == 7
+    done = world.replay()
+    assert (done.letters, done.rows) == (7, 5)
+    assert BIG not in world.ids()
+
+
+def test_rows_that_do_not_say_which_message_they_are_refuse_a_replay(world: World) -> None:
+    world.ingest(WIDE)
+    layout = pq.read_table(io.BytesIO(world.lake.objects.read(position(world, TABLE, 1)[0])))
+    trace = pa.nulls(1, layout.schema.field("_tarn").type)
+    world.append(pa.table({"id": pa.array([BIG], pa.int64()), "note": ["by hand"], "_tarn": trace}))
+    with pytest.raises(InvalidError, match=r"1 rows of bronze\.orders have no origin in _tarn"):
+        world.replay()
+    assert world.ids().count(BIG) == 1
+
+
+def test_dead_letters_of_an_earlier_table_of_the_stream_are_left_alone(world: World) -> None:
+    world.lake.local.drop(NAME)
+    world.topic.topic_id = "id-2"
+    world.topic.logs = {0: [HOLE] * 6, 1: [HOLE] * 6}
+    world.lake.clock.now_s += 3_600
+    world.topic.send(0, json.dumps({"id": 1, "note": "new"}).encode(), b'{"id": "x"}')
+    world.ingest(WIDE)
+    world.lake.clock.now_s += 60
+    done = world.replay()
+    assert (done.letters, done.older, done.rows, done.bad.total()) == (1, 8, 0, 1)
+    assert world.ids() == [1]
+    assert "8 more are of an earlier table of this stream" in result_lines(done, dry_run=False)[1]
+
+
+def test_rows_of_another_topic_of_the_same_name_refuse_a_replay(world: World) -> None:
+    world.ingest(WIDE)
+    world.topic.topic_id = "id-2"
+    world.topic.logs = {0: [], 1: []}
+    world.topic.send(0, json.dumps({"id": 1, "note": "new"}).encode())
+    body = WIDE.model_dump(by_alias=True)
+    body["metadata"] = {"name": "orders-2"}
+    world.ingest(IngestorSpec.model_validate(body))
+    with pytest.raises(InvalidError, match="rows of two topics named orders, of the streams orders and"):
+        world.replay()
+
+
+def test_an_offset_map_that_cannot_be_read_is_named(world: World) -> None:
+    world.ingest(WIDE)
+    state = world.lake.table()
+    broken = json.loads(json.dumps(state.metadata))
+    for snapshot in broken["snapshots"]:
+        if "tarn.offsets.orders" in snapshot["summary"]:
+            snapshot["summary"]["tarn.offsets.orders"] = "{"
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(Committer, "load", lambda _self: TableState(broken))
+    try:
+        with pytest.raises(CorruptStateError, match=r"stream orders: the offset map in the snapshot summary"):
+            world.replay()
+    finally:
+        monkey.undo()
+
+
+def test_a_batch_of_too_many_partitions_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        world = World(pool, partitioning="[id]")
+        made = spec(*COLUMNS_WIDE, partitioning="[id]")
+        world.ingest(made)
+        monkeypatch.setattr(partitions, "PARTITIONS_PER_BATCH_MAX", 2)
+        done = world.replay(made)
+        assert (done.rows, done.bad.total()) == (6, 2)
+        assert len(done.snapshots) >= 3
+        assert world.audit().whole
 
 
 def test_a_message_that_is_a_dead_letter_twice_becomes_one_row(world: World) -> None:

@@ -92,7 +92,26 @@ def test_only_the_first_rows_and_reasons_are_shown() -> None:
     assert "and others, for 4 more reasons" in out.getvalue()
 
 
-@pytest.mark.parametrize("word", ["yes", "null", "1e3", "0x1", "2026", "a b", "a: b", "#x", "é", "-", "~"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "yes",
+        "null",
+        "1e3",
+        "0x1",
+        "2026",
+        "a b",
+        "a: b",
+        "#x",
+        "é",
+        "-",
+        "~",
+        "\U0001f600",
+        "\u2028",
+        'a"b\\',
+        "x" * 300,
+    ],
+)
 def test_words_with_a_meaning_in_yaml_are_texts(word: str) -> None:
     held = yaml.safe_load(drafted({word: 1}).text)["spec"]["schema"]["fields"][0]
     assert held.get("from", held["name"]) == word
@@ -119,6 +138,7 @@ def test_names_may_be_given() -> None:
         ((), "it has no messages yet"),
         ((b"junk", None, 1), "no message is a JSON object with a value"),
         (({"a": None},), "'a': left out, as every value is null or empty"),
+        (({"m": {"k-0": True}}, {"m": {"k-1": 1}}), "shop.orders: m.'k-0': left out"),
     ],
 )
 def test_a_topic_without_columns_is_refused_with_what_to_do(values: tuple[Any, ...], reason: str) -> None:

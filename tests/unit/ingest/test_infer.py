@@ -112,6 +112,9 @@ def test_what_cannot_be_a_column_is_named() -> None:
         "s.'N': left out, as another field differs by upper and lower case only",
         "'e': left out, as nothing in these objects can be read",
     ]
+    wide = {"w": {f"c{n}": n for n in range(1_001)}}
+    assert kinds(wide) == ({}, ["'w': left out, as its 1,001 fields are more than 1,000"])
+    assert kinds(b'{"a":' * 1_000 + b"1" + b"}" * 1_000)[0] == {}
     deep: Any = 1
     for _ in range(9):
         deep = [deep]
