@@ -268,6 +268,23 @@ def test_a_nested_value_that_the_table_requires_is_made_optional_or_named() -> N
     assert row["legs"] == [{"n": None, "carrier": "x"}]
 
 
+def test_a_struct_with_an_identifier_stays_required_and_is_named() -> None:
+    inner = NestedField(2, "key", LongType(), required=True)
+    schema = Schema(
+        NestedField(1, "who", StructType(inner), required=True),
+        NestedField(3, "id", LongType(), required=False),
+        identifier_field_ids=[2],
+    )
+    lake = Lake(Topic("orders", 1))
+    lake.local.create_namespace(("bronze",))
+    empty = {"partition-spec": None, "write-order": None, "properties": {}}
+    body = {"schema": schema.model_dump(mode="json", by_alias=True), **empty}
+    lake.local.create(TableName(("bronze",), "orders"), body)
+    with pytest.raises(InvalidSpecError, match="column who is required in the table and not in the spec"):
+        lake.work(lake.ingestor(spec("{name: id, type: long}", "{name: note, type: string}", trace=False)))
+    assert len(lake.table().metadata["schemas"]) == 1
+
+
 def test_a_nested_column_is_no_partition() -> None:
     with pytest.raises(InvalidSpecError, match=r"column place is struct<.*only a column of a primitive type"):
         spec(*ALL, partitioning="[place]")
