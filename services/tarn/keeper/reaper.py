@@ -80,7 +80,7 @@ class Graces:
     """
 
     metadata_ms: int = 2 * 60_000
-    files_ms: int = 30 * 60_000
+    files_ms: int = 15 * 60_000
 
 
 @dataclass(slots=True, kw_only=True)

@@ -39,7 +39,7 @@ log = structlog.get_logger()
 class Settings(StoreSettings):
     """Settings of the reaper; see docs/reference.md."""
 
-    reaper_grace_s: int = Field(default=1_800, ge=60, le=30 * 86_400)
+    reaper_grace_s: int = Field(default=900, ge=60, le=30 * 86_400)
     reaper_metadata_grace_s: int = Field(default=120, ge=30, le=30 * 86_400)
     reaper_every_s: int = Field(default=15, ge=1, le=3_600)
 
