@@ -97,6 +97,10 @@ class TableState:
             )
         return found
 
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether the table's metadata hold the snapshot, in its history or outside it."""
+        return snapshot_id in self._by_id
+
     def ancestors(self, snapshot_id: int | None = None) -> Iterator[Json]:
         """Yield the current (or the given) snapshot and its ancestors, newest first, up to an expired one."""
         at = self.head_id if snapshot_id is None else snapshot_id

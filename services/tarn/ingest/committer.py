@@ -239,6 +239,10 @@ class Committer:
                     return NeedsReplan(
                         state=state, reason="the table's columns or partitions changed meanwhile"
                     )
+                if attempts and state.has_snapshot(snapshot_id):
+                    # It was committed and rolled back since: its id is taken, and it is not in the table.
+                    snapshot_id, sent = self._ports.new_snapshot_id(), None
+                    files = writer.snapshot(change.files, snapshot_id=snapshot_id, removed=change.removed)
                 if sent is None or sent[2] != state.head_id:
                     request = self._request(verdict, state, files, snapshot_id)
                     sent = (request, self._ports.new_key(), state.head_id)

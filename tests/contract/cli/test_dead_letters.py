@@ -435,6 +435,28 @@ def test_a_lost_answer_adds_them_once(world: World, applied: bool) -> None:
     world.whole()
 
 
+def test_a_commit_whose_answer_is_lost_and_that_is_rolled_back_meanwhile_is_made_once_more(
+    world: World,
+) -> None:
+    world.ingest(WIDE)
+    before = world.lake.table().head_id
+    assert before is not None
+    turn = [0]
+
+    def hook(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        turn[0] += 1
+        done = commit()
+        if turn[0] > 1:
+            return done
+        world.rewind(before)
+        return Unknown(reason="504")
+
+    world.catalog.before = hook
+    done = world.replay()
+    assert (done.rows, turn[0]) == (6, 2)
+    world.whole()
+
+
 class KilledError(BaseException):
     pass
 
