@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tarn.adapters.kafka import KafkaSources
 from tarn.adapters.kafka_login import Login
 from tarn.cli.clients import kafka_topics
 from tarn.cli.clients.kafka_topics import KafkaTopics, Message
@@ -49,6 +50,18 @@ def test_a_topic_from_its_creation_to_its_end(topics: KafkaTopics) -> None:
     topics.delete("cli.whole")
     with pytest.raises(NoSuchTopicError, match=r"could not describe topic cli\.whole"):
         topics.details("cli.whole")
+
+
+def test_ingest_lists_the_topics_for_its_patterns_without_the_internal_ones(
+    broker: Broker, topics: KafkaTopics
+) -> None:
+    topics.create("listed.one", partitions=1, configs={})
+    topics.produce("listed.one", [(None, b"{}")])
+    login = Login(user="ingest", password=broker.secrets.passwords["ingest"])
+    found = KafkaSources(broker.address, lambda: login).list_topics()
+    assert "listed.one" in found
+    assert not [name for name in found if name.startswith("__")]
+    topics.delete("listed.one")
 
 
 def test_following_sees_what_comes_later(topics: KafkaTopics) -> None:
