@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tarn.cli.canary import TOPIC
+from tarn.core.spec import parse_spec
 from tests.support.stack import LONG_RUNNING, Answer, Stack, eventually, run
 
 STATUS_S_MAX = 6.0
@@ -211,10 +213,13 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
     assert stack.script("tarn", "trace", f"{TOPIC}/{partition}/999999999", timeout_s=120).code == 1
 
 
-def test_messages_go_into_a_topic_and_out_again_from_the_shell(stack: Stack) -> None:
-    def typed(line: str) -> Answer:
-        return run(["bash", "-c", f"set -o pipefail; {line}"], timeout_s=120, env=stack.env)
+def in_a_shell(stack: Stack, line: str) -> Answer:
+    """The result of a line that a user types at the root of the clone."""
+    return run(["bash", "-c", f"set -o pipefail; {line}"], timeout_s=180, env=stack.env)
 
+
+def test_messages_go_into_a_topic_and_out_again_from_the_shell(stack: Stack) -> None:
+    typed = partial(in_a_shell, stack)
     assert typed("scripts/tarn topic create shell.lines --partitions 2").code == 0
     sent = typed(r"printf 'a\t1\nb\t2\na\t3\n' | scripts/tarn produce shell.lines --keys")
     assert (sent.code, "3 messages sent" in sent.text) == (0, True), sent.text
@@ -227,3 +232,40 @@ def test_messages_go_into_a_topic_and_out_again_from_the_shell(stack: Stack) -> 
     gone = typed("scripts/tarn consume shell.lines")
     assert gone.code not in (0, 70), gone.text
     assert "does not exist" in gone.text
+
+
+def test_a_dead_letter_is_listed_shown_and_not_replayed_while_it_does_not_decode(stack: Stack) -> None:
+    typed = partial(in_a_shell, stack)
+    sent = typed("echo '{\"id\": 7}' | scripts/tarn produce tarn.canary")
+    assert sent.code == 0, sent.text
+
+    def listed() -> bool:
+        found = json.loads(typed("scripts/tarn dead-letters list --json 2>/dev/null").text)
+        return any(group["stream"] == "canary" for group in found)
+
+    eventually(listed, timeout_s=60, what="the dead letter is in its table")
+    shown = typed("scripts/tarn dead-letters show canary --last 1")
+    assert (shown.code, "id: expected text, found the number 7" in shown.text) == (0, True), shown.text
+    again = typed("scripts/tarn dead-letters replay services/specs/canary.yaml")
+    assert again.code == 1, again.text
+    assert "0 became rows" in again.text
+    assert "id: expected text, found the number 7" in again.text
+    checked = typed("scripts/tarn audit ops.canary")
+    assert checked.code == 0, checked.text
+
+
+def test_a_spec_is_drafted_from_the_messages_of_a_topic(stack: Stack) -> None:
+    drafted = in_a_shell(stack, "scripts/tarn init --from-topic tarn.canary 2>/dev/null")
+    assert drafted.code == 0, drafted.text
+    spec = parse_spec(drafted.text, file="the draft")
+    assert (spec.name, spec.topic, str(spec.spec.table)) == (
+        "tarn-canary",
+        "tarn.canary",
+        "bronze.tarn_canary",
+    )
+    assert spec.spec.columns is not None
+    assert {f.name: f.type for f in spec.spec.columns.fields} == {
+        "id": "string",
+        "sent_at": "timestamptz",
+        "note": "string",
+    }
