@@ -102,7 +102,7 @@ def show(
 def replay(
     file: Annotated[Path, typer.Argument(help="The ingestor's YAML file, as it is now; - reads stdin.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decode and count; add nothing.")] = False,
-    as_json_: Json = False,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object per stream.")] = False,
     shown_as: Annotated[
         str | None, typer.Option("--shown-as", hidden=True, help="The name that messages show.")
     ] = None,
@@ -112,13 +112,16 @@ def replay(
 
     spec = read_spec(file, shown_as)
     with wiring.replay_ports(Settings.read(), _tell) as ports:
-        done = [add(one, ports, dry_run=dry_run) for one in per_topic(spec, ports.lake)]
-    if as_json_:
-        print(json.dumps([one.data() for one in done]))  # noqa: T201
-    else:
-        for line in (line for one in done for line in result_lines(one, dry_run=dry_run)):
-            _out().print(Text(line))
-    raise typer.Exit(FAILED if any(one.bad for one in done) else OK)
+        bad = False
+        for one in per_topic(spec, ports.lake):
+            done = add(one, ports, dry_run=dry_run)
+            bad = bad or bool(done.bad)
+            if as_json_:
+                print(json.dumps(done.data()), flush=True)  # noqa: T201
+                continue
+            for line in result_lines(done, dry_run=dry_run):
+                _out().print(Text(line))
+    raise typer.Exit(FAILED if bad else OK)
 
 
 def per_topic(spec: IngestorSpec, ports: LakePorts) -> Sequence[IngestorSpec]:
@@ -135,7 +138,7 @@ def per_topic(spec: IngestorSpec, ports: LakePorts) -> Sequence[IngestorSpec]:
         return (spec,)
     table = str(spec.spec.table)
     streams, _ = streams_of(ports.tables.state(table), table=table)
-    topics = [offsets.source.topic for _, offsets in sorted(streams.items())]
+    topics = sorted({offsets.source.topic for offsets in streams.values()})
     found = [one for one in spec.per_topic(topics) if one.stream in streams]
     if not found:
         raise InvalidError(

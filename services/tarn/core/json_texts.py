@@ -8,7 +8,7 @@ import msgspec
 import orjson
 import pyarrow as pa
 
-from tarn.core.json_values import WrongTypeError, as_object
+from tarn.core.json_values import WrongTypeError
 from tarn.core.spec import REST, FieldSpec
 
 _NULL = b"null"
@@ -23,7 +23,7 @@ class JsonTexts:
 
     def __init__(self, fields: Sequence[FieldSpec]) -> None:
         self._fields = tuple(field for field in fields if field.encoding == "json")
-        self._read = frozenset(field.path[0] for field in fields)
+        self._read = frozenset(field.path[0] for field in fields if field.source != REST)
         self._parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
     def of(self, values: Sequence[bytes]) -> tuple[dict[str, pa.Array], dict[int, str]]:
@@ -68,8 +68,7 @@ class JsonTexts:
             try:
                 here = self._parts.decode(raw or b"")
             except msgspec.ValidationError:
-                as_object(orjson.loads(raw or b""), ".".join(path[: depth + 1]))
-                raise
+                raise WrongTypeError(f"{'.'.join(path[: depth + 1])}: expected an object") from None
         return None
 
 

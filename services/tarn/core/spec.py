@@ -67,7 +67,7 @@ class KafkaSource(_Model):
     def _expression(cls, value: str | None) -> str | None:
         try:
             re.compile(value or "")
-        except re.error as e:
+        except (re.error, OverflowError, RecursionError) as e:
             raise ValueError(f"{value!r} is not a regular expression: {e}") from e
         return value
 

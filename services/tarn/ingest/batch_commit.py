@@ -89,12 +89,25 @@ def require_only_stream(
         stands = f"offsets {dict(found.next)}" if isinstance(found, OffsetMap) else "offsets unknown"
         raise OtherStreamError(
             f"table {table} holds stream {other!r} of topic {source.topic} ({stands}), and stream {stream!r} "
-            "would put the same records in again. If this ingestor was renamed, say so in its spec: "
-            f"metadata.stream: {other}; else write to another table",
+            f"would put the same records in again. {_way_out(other, stream, source.topic)}; else write to "
+            "another table",
             table=table,
             stream=stream,
             other=other,
         )
+
+
+def _way_out(other: str, stream: str, topic: str) -> str:
+    """What to do about another stream of the topic, which may be one of several topics."""
+    first, dot, last = other.partition(f".{topic}")
+    if dot and not last:
+        return (
+            "If this ingestor was renamed, or read several topics, say so in its spec: metadata.stream: "
+            f"{first}, and the topic in topics"
+        )
+    if stream.endswith(f".{topic}"):
+        return f"An ingestor of one topic cannot become one of several: keep topic: {topic}"
+    return f"If this ingestor was renamed, say so in its spec: metadata.stream: {other}"
 
 
 def _others(state: TableState, stream: str) -> frozenset[str]:

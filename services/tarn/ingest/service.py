@@ -27,6 +27,7 @@ from tarn.core.errors import (
     NotFoundError,
     TarnError,
 )
+from tarn.core.source import NoSuchTopicError
 from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
 from tarn.core.table_catalog import TableName
 from tarn.ingest.batch_commit import offsets_in, streams_named
@@ -40,7 +41,7 @@ from tarn.ingest.health import (
 )
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import State, StatusRegistry
+from tarn.ingest.status import State, StatusRegistry, StatusReporter
 from tarn.ingest.wiring import LOOK_TIMEOUT_MS, check_kafka, make_catalog, make_store, make_world
 
 log = structlog.get_logger()
@@ -135,8 +136,11 @@ class Service:
             Ingestor(spec, self._context).run()
             return
         running: dict[str, threading.Thread] = {}
+        reporter = StatusReporter(
+            spec.name, self._registry, clock=self._context.clock, now_ms=self._context.ports.now_ms
+        )
         while True:
-            topics = kafka.names or self._matching(spec)
+            topics = kafka.names or self._matching(spec, reporter, begun=bool(running))
             for one in spec.per_topic(topics):
                 if one.topic not in running:
                     ingestor = Ingestor(one, self._context)
@@ -147,18 +151,21 @@ class Service:
         for thread in running.values():
             thread.join()
 
-    def _matching(self, spec: IngestorSpec) -> list[str]:
-        """Names of the topics that the pattern matches; if there are none, the status page says why."""
+    def _matching(self, spec: IngestorSpec, reporter: StatusReporter, *, begun: bool) -> list[str]:
+        """Names of the topics that the pattern matches; if there are none yet, the status page says why."""
         kafka = spec.spec.source.kafka
         try:
             found = [topic for topic in self._context.sources.list_topics() if kafka.matches(topic)]
-            reason = f"no topic matches {kafka.topic_pattern!r}; looking again every {TOPICS_LOOK_S:.0f} s"
+            if not found and not begun:
+                again = f"looking again every {TOPICS_LOOK_S:.0f} s"
+                raise NoSuchTopicError(f"no topic matches {kafka.topic_pattern!r}; {again}")
         except TarnError as e:
-            found, reason = [], e.message
-        if found:
-            self._registry.remove(spec.name)
-        else:
-            self._registry.update(spec.name, state=State.WAITING, reason="NoTopic", message=reason)
+            reporter.tell(State.WAITING, e)
+            return []
+        except Exception as e:  # noqa: BLE001 - a defect here must not end the search for topics
+            reporter.tell_defect(e)
+            return []
+        self._registry.remove(spec.name)
         return found
 
     def _sleep(self, seconds: float) -> bool:

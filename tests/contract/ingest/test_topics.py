@@ -12,10 +12,11 @@ import pytest
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.ingest import service as module
-from tarn.ingest.batch_commit import offsets_in, streams_named
+from tarn.ingest.batch_commit import _way_out, offsets_in, streams_named
+from tarn.ingest.health import faults
 from tarn.ingest.service import Loaded, Service, load_specs
 from tarn.ingest.status import State, StatusRegistry
-from tarn.testing.memory_topic import Topic
+from tarn.testing.memory_topic import MemoryTopicClient, Topic
 from tests.support.lake import SPEC, Lake, order
 
 WITHIN_S = 60.0
@@ -57,6 +58,17 @@ class Run:
         self.lake.stop = True
         assert service.drain()
         assert time.monotonic() <= late_s, f"not within {WITHIN_S} s: {taken(self.registry)}"
+
+
+def slowly(client: MemoryTopicClient) -> list[str]:
+    """The names of the topics; the pause of the service is no time here."""
+    time.sleep(0.01)
+    return sorted(client.topics)
+
+
+@pytest.fixture(autouse=True)
+def long_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DRAIN_S_MAX", WITHIN_S)
 
 
 @pytest.fixture
@@ -123,6 +135,7 @@ def test_a_pattern_takes_whole_names_and_follows_new_topics(
     tmp_path: Any, topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TOPICS_LOOK_S", 0.05)
+    monkeypatch.setattr(MemoryTopicClient, "list_topics", slowly)
     late = topics.pop("shop.us")
     lake = Lake(*topics.values())
     run = Run(lake, tmp_path, orders=text(r"{topicPattern: 'shop\.[a-z]+'}"))
@@ -137,26 +150,35 @@ def test_a_pattern_takes_whole_names_and_follows_new_topics(
     assert set(taken(run.registry)) == {"orders.shop.eu", "orders.shop.us"}
 
 
-def test_a_pattern_without_a_topic_says_so_and_waits(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_without_a_topic_says_so_and_waits(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, logged: list[Any]
+) -> None:
     lake = Lake(Topic("else", 1))
     looks: list[StatusRegistry] = []
     run = Run(lake, tmp_path, orders=text("{topicPattern: 'shop.*'}"))
 
     def listed() -> list[str]:
+        time.sleep(0.01)
         looks.append(run.registry)
+        status = run.registry.get("orders")
+        told.append((status.state, status.reason, status.message))
         if len(looks) == 2:
             raise UnavailableError("no broker answers")
-        if len(looks) == 4:
+        if len(looks) == 3:
+            raise RuntimeError("unforeseen")
+        if len(looks) == 5:
             lake.stop = True
-        told.append(run.registry.get("orders").message if len(looks) > 1 else "")
         return ["else"]
 
-    told: list[str] = []
+    told: list[tuple[State, str, str]] = []
     monkeypatch.setattr(lake.sources, "list_topics", listed)
     run.until(lambda _: False)
-    status = run.registry.get("orders")
-    assert (status.state, status.reason) == (State.WAITING, "NoTopic")
-    assert told[1:] == ["no broker answers", "no topic matches 'shop.*'; looking again every 30 s"]
+    none = (State.WAITING, "NoSuchTopic", "no topic matches 'shop.*'; looking again every 30 s")
+    assert told[1:3] == [none, (State.WAITING, "Unavailable", "no broker answers")]
+    assert told[3][:2] == (State.STOPPED, "Defect")
+    assert told[4] == none
+    assert faults(run.registry, now_s=lake.clock.now_s) == [], "a topic that is not there is nobody's outage"
+    logged.clear()
 
 
 def test_one_of_two_specs_for_a_table_goes_on_if_the_table_has_a_stream_of_it(
@@ -183,6 +205,7 @@ def test_one_of_two_specs_for_a_table_goes_on_if_the_table_has_a_stream_of_it(
         ("{topics: []}", "spec.source.kafka.topics"),
         ("{topics: [a, b, a]}", "topics names a twice"),
         ("{topics: ['a b']}", "spec.source.kafka.topics.0"),
+        ("{topicPattern: 'a{99999999999}'}", "is not a regular expression"),
         ("{topicPattern: 'a['}", "'a[' is not a regular expression: unterminated character set"),
         ("{topicPattern: 'a.*', create: true}", "create needs the names of the topics"),
     ],
@@ -200,3 +223,18 @@ def test_a_spec_of_one_topic_keeps_its_name_and_stream() -> None:
     assert (derived.name, derived.stream, derived.topic) == ("orders.shop.eu", "orders.shop.eu", "shop.eu")
     named = text("{topics: [a, b]}").replace("{name: orders}", "{name: orders, stream: first}", 1)
     assert [d.stream for d in parse_spec(named, file="x").per_topic(["a", "b"])] == ["first.a", "first.b"]
+
+
+@pytest.mark.parametrize(
+    ("other", "stream", "advice"),
+    [
+        ("orders", "sales", "metadata.stream: orders"),
+        ("orders.shop.eu", "sales.shop.eu", "metadata.stream: orders, and the topic in topics"),
+        ("orders.shop.eu", "orders", "metadata.stream: orders, and the topic in topics"),
+        ("orders", "orders.shop.eu", "cannot become one of several: keep topic: shop.eu"),
+    ],
+)
+def test_the_way_out_of_a_second_stream_is_one_that_a_spec_can_take(
+    other: str, stream: str, advice: str
+) -> None:
+    assert _way_out(other, stream, "shop.eu").endswith(advice)
