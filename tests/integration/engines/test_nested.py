@@ -54,6 +54,11 @@ ROWS = [
 ]
 
 
+def seen_by(reader: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The rows as an engine reads them; DuckDB reads through pyiceberg, to which a null list is empty."""
+    return [(*row[:3], row[3] or 0, *row[4:]) for row in rows] if reader == "duckdb" else rows
+
+
 @pytest.fixture(scope="module")
 def ingested(clients: Clients) -> Clients:
     clients.catalog.create_namespace("nested")
@@ -72,7 +77,7 @@ def read(clients: Clients, reader: str, parts: str, where: str = "true") -> list
 
 @pytest.mark.parametrize("reader", PARTS)
 def test_an_engine_reads_every_part(ingested: Clients, reader: str) -> None:
-    assert read(ingested, reader, PARTS[reader]) == ROWS
+    assert read(ingested, reader, PARTS[reader]) == seen_by(reader, ROWS)
     assert read(ingested, reader, "id", "place.lat > 50") == [(2,)]
 
 
@@ -86,7 +91,7 @@ def test_an_engine_writes_beside_ingest_which_then_widens_the_columns(ingested: 
     more = [(4, 2.0, "Bergen", 1, 1, 4), (5, 70.5, "Bodø", 2, BIG, BIG)]
     wide = [(None, None)] * 4 + [("NO", "1B")]
     for reader in PARTS:
-        assert read(ingested, reader, PARTS[reader]) == [*ROWS, *more], reader
+        assert read(ingested, reader, PARTS[reader]) == seen_by(reader, [*ROWS, *more]), reader
         assert read(ingested, reader, WIDE_PARTS[reader]) == wide, reader
     ingested.trino.rows(f"DELETE FROM {TABLE} WHERE place.country = 'NO'")
     ingested.trino.rows(f"ALTER TABLE {TABLE} EXECUTE optimize")

@@ -296,5 +296,6 @@ def judge_account(account: Account, *, table: str) -> Iterator[Finding]:
         yield found(
             Kind.LETTERS_AGAIN,
             f"{len(again)} offsets with a dead letter have another one or a row: {shown(again)}",
-            "normal if the table was rolled back or recreated and read them again; otherwise report it",
+            "normal after a replay of dead letters, or if the table was rolled back or recreated and read "
+            "them again; otherwise report it",
         )
