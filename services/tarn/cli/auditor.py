@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tarn.cli import wiring
-from tarn.cli.formats import TABLE_COLUMNS_MAX
-from tarn.cli.render import add_row, new_table
+from tarn.cli.render import add_row, new_table, tell_progress, unwrapped
 from tarn.cli.settings import Settings
 from tarn.cli.tables import table_name
 from tarn.core.errors import InvalidError, NotFoundError
@@ -36,7 +34,7 @@ def audit(
     from tarn.cli.audit import audit as account
 
     table_name(table)
-    with wiring.lake_ports(Settings.read(), _tell) as ports:
+    with wiring.lake_ports(Settings.read(), tell_progress) as ports:
         try:
             report = account(table, ports)
         except NotFoundError as error:
@@ -44,7 +42,7 @@ def audit(
     if as_json_:
         print(json.dumps(report.data()))  # noqa: T201
     else:
-        print_audit(report, _out())
+        print_audit(report, unwrapped())
     raise typer.Exit(OK if report.whole else FAILED)
 
 
@@ -63,7 +61,7 @@ def trace(
     wanted = parse_message(message)
     if table is not None:
         table_name(table)
-    with wiring.lake_ports(Settings.read(), _tell) as ports:
+    with wiring.lake_ports(Settings.read(), tell_progress) as ports:
         try:
             found = find(wanted, ports, table=table)
         except NotFoundError as error:
@@ -71,7 +69,7 @@ def trace(
     if as_json_:
         print(json.dumps(found.data()))  # noqa: T201
     else:
-        print_trace(found, _out())
+        print_trace(found, unwrapped())
     raise typer.Exit(OK if found.ok else FAILED)
 
 
@@ -147,12 +145,3 @@ def print_trace(found: Trace, out: Console) -> None:
 
 def _no_table(error: NotFoundError) -> InvalidError:
     return InvalidError(f"{error.message}; scripts/tarn status lists the tables there are")
-
-
-def _out() -> Console:
-    width = None if sys.stdout.isatty() else TABLE_COLUMNS_MAX
-    return Console(highlight=False, width=width, soft_wrap=True)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201

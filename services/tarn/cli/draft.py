@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -68,7 +68,7 @@ def init(
     """Print a spec for the JSON messages of a topic: columns and types from a sample; nothing is applied."""
     topics = wiring.topics(Settings.read())
     bounds = topics.details(topic_name(topic)).bounds
-    messages = sampled(topics.consume(topic, _last(bounds, sample), follow=False), sample)
+    messages = list(islice(topics.consume(topic, _last(bounds, sample), follow=False), sample))
     found = draft(topic, messages, name=name, table=table)
     show(found, len(messages), Console(stderr=True, highlight=False))
     print(found.text, end="")  # noqa: T201
@@ -81,11 +81,6 @@ def _last(bounds: Bounds, sample: int) -> Mapping[int, int]:
     if held(bounds) <= sample:
         return positions(bounds, "start", last=None, partition=None)
     return positions(bounds, "start", last=share, partition=None)
-
-
-def sampled(messages: Iterator[Message], sample: int) -> list[Message]:
-    """At most so many messages."""
-    return list(islice(messages, sample))
 
 
 def draft(topic: str, messages: Sequence[Message], *, name: str | None, table: str | None) -> Draft:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tarn.cli import wiring
-from tarn.cli.formats import TABLE_COLUMNS_MAX, plain
-from tarn.cli.render import add_row, new_table
+from tarn.cli.formats import plain
+from tarn.cli.render import add_row, new_table, tell_progress, unwrapped
 from tarn.cli.settings import Settings
 from tarn.core.dead_letter import MARKER_KEY
 from tarn.core.errors import InvalidError
@@ -67,7 +66,7 @@ class Group:
 @letters_app.command("list")
 def list_letters(as_json_: Json = False) -> None:
     """List how many there are of each stream, and the reason of the newest."""
-    with wiring.lake_ports(Settings.read(), _tell) as ports:
+    with wiring.lake_ports(Settings.read(), tell_progress) as ports:
         found = groups(ports)
     if as_json_:
         print(json.dumps([plain(_group_data(group)) for group in found]))  # noqa: T201
@@ -76,7 +75,7 @@ def list_letters(as_json_: Json = False) -> None:
     for group in found:
         times = (f"{at:%Y-%m-%d %H:%M:%S}Z" for at in (group.first, group.last))
         add_row(table, group.stream, group.topic, f"{group.letters:,}", *times, group.reason)
-    _out().print(table)
+    unwrapped().print(table)
 
 
 @letters_app.command()
@@ -88,9 +87,9 @@ def show(
     ] = False,
 ) -> None:
     """Show the newest dead letters of a stream, the newest last: where from, why, and the value."""
-    with wiring.lake_ports(Settings.read(), _tell) as ports:
+    with wiring.lake_ports(Settings.read(), tell_progress) as ports:
         found = newest(ports, stream, last)
-    out = _out()
+    out = unwrapped()
     for row in found:
         if as_json_:
             print(json.dumps(as_object(row), ensure_ascii=False))  # noqa: T201
@@ -111,7 +110,7 @@ def replay(
     from tarn.cli.replay import replay as add
 
     spec = read_spec(file, shown_as)
-    with wiring.replay_ports(Settings.read(), _tell) as ports:
+    with wiring.replay_ports(Settings.read(), tell_progress) as ports:
         bad = False
         for one in per_topic(spec, ports.lake):
             done = add(one, ports, dry_run=dry_run)
@@ -120,7 +119,7 @@ def replay(
                 print(json.dumps(done.data()), flush=True)  # noqa: T201
                 continue
             for line in result_lines(done, dry_run=dry_run):
-                _out().print(Text(line))
+                unwrapped().print(Text(line))
     raise typer.Exit(FAILED if bad else OK)
 
 
@@ -277,12 +276,3 @@ def _group_data(group: Group) -> dict[str, object]:
         "last": group.last,
         "reason": group.reason,
     }
-
-
-def _out() -> Console:
-    width = None if sys.stdout.isatty() else TABLE_COLUMNS_MAX
-    return Console(highlight=False, width=width, soft_wrap=True)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tarn.cli.canary import Report
+from tarn.cli.formats import TABLE_COLUMNS_MAX
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Sizes
 from tarn.cli.status import Status, age_s
@@ -185,3 +187,13 @@ def new_table(*columns: str) -> Table:
 def add_row(table: Table, *cells: str) -> None:
     """Add a row; markup in its cells is shown as it is."""
     table.add_row(*(Text(cell) for cell in cells))
+
+
+def unwrapped() -> Console:
+    """Return a console for stdout that breaks no line; outside a terminal tables are as wide as they need."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_COLUMNS_MAX, soft_wrap=True)
+
+
+def tell_progress(text: str) -> None:
+    """Print a progress message on stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

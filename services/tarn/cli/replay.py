@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from tarn.core.audit.accounts import Origins
 from tarn.core.audit.model import FileEntry
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
-from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
+from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableCatalog, TableName
@@ -37,6 +37,8 @@ RECORDS_MAX = 20_000
 BYTES_MAX = 64 * 1024 * 1024
 """Size of the values of one commit, in bytes; one value alone may exceed it."""
 ROUNDS_MAX = 20
+WAIT_S_MAX = 120.0
+"""Pauses between the attempts of one commit, in seconds in all; a service would wait without limit."""
 REASONS_MAX = 10
 PLACE = ("ingestor", "source", "partition", "offset", "decoded_at")
 COLUMNS = (*PLACE, "time", "key", "value")
@@ -124,6 +126,7 @@ def replay(spec: IngestorSpec, ports: ReplayPorts, *, dry_run: bool = False) -> 
             say which message they are.
         CorruptStateError: manifests, offsets or dead letters cannot be read.
         ConflictError: other replays came first each time.
+        OutcomeUnknownError: the catalog did not settle a commit in time; its rows may be there.
         UnavailableError: catalog or store do not respond.
     """
     work = _Replay(spec, ports)
@@ -219,9 +222,27 @@ class _Replay:
         self._spec = spec
         self._ports = ports
         self._tried: Offsets = {}
+        self._waited_s = 0.0
         self._committer = Committer(
-            ports.catalog, TableName(body.table.levels, body.table.name), ports=ports.commit
+            ports.catalog,
+            TableName(body.table.levels, body.table.name),
+            ports=replace(ports.commit, sleep=self._wait),
         )
+
+    def _wait(self, seconds: float) -> None:
+        """Pause between two attempts of a commit.
+
+        Raises:
+            OutcomeUnknownError: the pauses were too long together.
+        """
+        if self._waited_s >= WAIT_S_MAX:
+            raise OutcomeUnknownError(
+                f"the catalog did not settle the commit to {self.result.table} within {WAIT_S_MAX:.0f} s; "
+                "its rows may be there. Run the same command again: it adds nothing twice",
+                table=self.result.table,
+            )
+        self._waited_s += seconds
+        self._ports.commit.sleep(seconds)
 
     def look(self) -> _Found:
         """The dead letters that are not rows of the table as it is now."""
@@ -323,6 +344,7 @@ class _Replay:
                 ends=ends,
                 files=writer.put(made.files),
             )
+            self._waited_s = 0.0
             done = self._committer.commit(change, writer)
             if isinstance(done, NeedsReplan):
                 return False

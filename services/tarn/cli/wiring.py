@@ -24,6 +24,7 @@ from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
+    from tarn.adapters.catalog_client import RestCatalog
     from tarn.cli.clients.kafka_topics import KafkaTopics
     from tarn.cli.lake_files import LakePorts
     from tarn.cli.replay import ReplayPorts
@@ -201,21 +202,29 @@ def topics(settings: Settings) -> KafkaTopics:
     return KafkaTopics(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOG_S)
 
 
+def _catalog(settings: Settings) -> RestCatalog:
+    """Return the catalog, for the command line's own principal.
+
+    Raises:
+        InvalidSettingError: the secret cannot be read.
+    """
+    from tarn.adapters.catalog_client import RestCatalog
+
+    credential = settings.secret(CREDENTIAL_FILE)
+    return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+
+
 def rollback_ports(settings: Settings) -> RollbackPorts:
     """Return what a rollback works with, as the command line's own principal."""
-    from tarn.adapters.catalog_client import RestCatalog
     from tarn.adapters.files import FileIO
     from tarn.adapters.store import S3Store
     from tarn.cli.clients.kafka_offsets import KafkaOffsets
     from tarn.cli.rollback import RollbackPorts
     from tarn.ingest.wiring import new_snapshot_id, uuid7
 
-    credential = settings.secret(CREDENTIAL_FILE)
     log = KafkaOffsets(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOG_S)
     return RollbackPorts(
-        catalog=RestCatalog(
-            settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential
-        ),
+        catalog=_catalog(settings),
         objects=FileIO(S3Store(**settings.store_access()), bucket=settings.bucket),
         bounds=log.bounds,
         new_key=uuid7,
@@ -234,7 +243,6 @@ def replay_ports(settings: Settings, tell: Tell) -> Iterator[ReplayPorts]:
     Raises:
         InvalidSettingError: a secret cannot be read.
     """
-    from tarn.adapters.catalog_client import RestCatalog
     from tarn.adapters.files import FileIO
     from tarn.adapters.store import S3Store
     from tarn.adapters.table_files import IcebergFormat
@@ -242,14 +250,11 @@ def replay_ports(settings: Settings, tell: Tell) -> Iterator[ReplayPorts]:
     from tarn.ingest.committer import Ports
     from tarn.ingest.wiring import new_snapshot_id, uuid7
 
-    credential = settings.secret(CREDENTIAL_FILE)
     objects = FileIO(S3Store(**settings.store_access()), bucket=settings.bucket)
     with lake_ports(settings, tell) as lake:
         yield ReplayPorts(
             lake=lake,
-            catalog=RestCatalog(
-                settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential
-            ),
+            catalog=_catalog(settings),
             tables=IcebergFormat(objects, new_name=lambda: uuid.uuid4().hex),
             commit=Ports(new_key=uuid7, new_snapshot_id=new_snapshot_id),
             new_id=lambda: uuid.uuid4().hex,
@@ -269,7 +274,6 @@ def lake_ports(settings: Settings, tell: Tell) -> Iterator[LakePorts]:
     """
     from tarn.adapters import manifest_audit
     from tarn.adapters.bulk import S3Bulk
-    from tarn.adapters.catalog_client import RestCatalog
     from tarn.adapters.kafka import KafkaSources
     from tarn.adapters.logging import to_stderr
     from tarn.adapters.origins import ParquetOrigins
@@ -278,9 +282,8 @@ def lake_ports(settings: Settings, tell: Tell) -> Iterator[LakePorts]:
     from tarn.keeper.walk import READERS, Places
 
     to_stderr()
-    credential = settings.secret(CREDENTIAL_FILE)
     store = S3Bulk(**settings.store_access())
-    catalog = RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+    catalog = _catalog(settings)
     with ThreadPoolExecutor(max_workers=READERS) as pool:
         yield LakePorts(
             tables=CatalogFacts(catalog),

@@ -46,8 +46,8 @@ def columns_of(state: TableState, *, table: str) -> TableColumns:
                 raise ValueError("its name has other characters than letters, digits and _")
             kind = str(type_of(column["type"]))
         except ValueError as e:
-            told = f"column {name} ({type_text(column['type'])}): {e}"
-            (problems if column["required"] else left_out).append(told)
+            reason = f"column {name} ({type_text(column['type'])}): {e}"
+            (problems if column["required"] else left_out).append(reason)
             continue
         fields.append(FieldSpec(name=name, type=kind, required=bool(column["required"])))
     if not fields and not problems:

@@ -27,7 +27,13 @@ from tarn.cli.replay import Replayed, ReplayPorts, replay
 from tarn.cli.rollback import RollbackPorts, roll_back
 from tarn.core.audit.manifests import ManifestReader
 from tarn.core.audit.model import FileEntry
-from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, InvalidSpecError
+from tarn.core.errors import (
+    ConflictError,
+    CorruptStateError,
+    InvalidError,
+    InvalidSpecError,
+    OutcomeUnknownError,
+)
 from tarn.core.outcome import Conflict, Rejected, Unknown
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
@@ -541,6 +547,18 @@ def test_a_replay_that_never_comes_first_gives_up_and_says_how_far_it_came(
     with pytest.raises(ConflictError, match=r"others committed first 20 times; 0 dead letters became rows"):
         world.replay()
     assert len(asked) == module.ROUNDS_MAX
+
+
+def test_a_catalog_that_never_settles_a_commit_is_not_waited_for_without_limit(world: World) -> None:
+    world.ingest(WIDE)
+    began_s = world.lake.clock.now_s
+    world.catalog.before = lambda commit: Unknown(reason="504")
+    with pytest.raises(OutcomeUnknownError, match=r"within 120 s; its rows may be there\. Run the same"):
+        world.replay()
+    assert 100 < world.lake.clock.now_s - began_s < 200
+    world.catalog.before = lambda commit: commit()
+    assert world.replay().rows == 6
+    world.whole()
 
 
 def test_the_spec_must_be_that_of_a_stream_of_the_table(world: World) -> None:

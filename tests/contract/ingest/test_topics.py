@@ -161,7 +161,7 @@ def test_a_pattern_without_a_topic_says_so_and_waits(
         time.sleep(0.01)
         looks.append(run.registry)
         status = run.registry.get("orders")
-        told.append((status.state, status.reason, status.message))
+        shown.append((status.state, status.reason, status.message))
         if len(looks) == 2:
             raise UnavailableError("no broker answers")
         if len(looks) == 3:
@@ -170,13 +170,13 @@ def test_a_pattern_without_a_topic_says_so_and_waits(
             lake.stop = True
         return ["else"]
 
-    told: list[tuple[State, str, str]] = []
+    shown: list[tuple[State, str, str]] = []
     monkeypatch.setattr(lake.sources, "list_topics", listed)
     run.until(lambda _: False)
     none = (State.WAITING, "NoSuchTopic", "no topic matches 'shop.*'; looking again every 30 s")
-    assert told[1:3] == [none, (State.WAITING, "Unavailable", "no broker answers")]
-    assert told[3][:2] == (State.STOPPED, "Defect")
-    assert told[4] == none
+    assert shown[1:3] == [none, (State.WAITING, "Unavailable", "no broker answers")]
+    assert shown[3][:2] == (State.STOPPED, "Defect")
+    assert shown[4] == none
     unwell = [fault for fault in faults(run.registry, now_s=lake.clock.now_s) if "orders" in fault]
     assert unwell == [], "a topic that is not there is nobody's outage"
     logged.clear()

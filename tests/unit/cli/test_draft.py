@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tarn.cli import draft as module
 from tarn.cli import wiring
 from tarn.cli.clients.kafka_topics import Message, TopicDetails
 from tarn.cli.draft import Draft, draft, show
@@ -171,10 +170,9 @@ def test_the_command_prints_nothing_but_the_spec_on_stdout(
     monkeypatch.setattr(wiring, "topics", lambda _settings: held)
     assert run("init", "--from-topic", "shop.orders") == 0
     assert held.asked == {0: 200, 1: 100, 2: 5}, "the last half of the sample from each that has any"
-    told = capsys.readouterr()
-    assert parse_spec(told.out, file="x").name == "shop-orders"
-    assert "(10 of the 1,000 rows that 1,000 messages give)" in told.err
+    printed = capsys.readouterr()
+    assert parse_spec(printed.out, file="x").name == "shop-orders"
+    assert "(10 of the 1,000 rows that 1,000 messages give)" in printed.err
     assert run("init", "--from-topic", "shop.orders", "--sample", "2000") == 0
     assert held.asked == {0: 100, 1: 0, 2: 5}
     assert run("init", "--from-topic", "no topic") == 2
-    assert module.ROWS_SHOWN == 10

@@ -18,7 +18,7 @@ TIMEOUT_S = 300
 """Timeout in seconds for the rest of the canary once everything is healthy."""
 REMOVE_TIMEOUT_S = 30
 LOADED_BESIDE = frozenset({"minio", "catalog"})
-"""Services whose health starts the canary's container, which takes a second to load while others start."""
+"""Services whose health starts the canary's container, which then loads while others start."""
 WAITED_FOR = ("kafka", "ingest", "trino", "spark")
 """Services that the canary waits for: what the row passes through, then the engines that read it back."""
 FIX = "the lines above say which step; `docker compose logs ingest catalog` shows the services' side"
