@@ -173,9 +173,6 @@ class Ingestor:
                 plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
                 committed_s = self._context.clock()
                 uncommitted.update(result.after)
-                if self._table.stale:
-                    log.info("the table has other columns now; planning again", ingestor=self.name)
-                    return
                 continue
             if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
                 commit, merged = executor.submit(self._merge, plan), True

@@ -30,7 +30,6 @@ class StreamTable:
         name: identifier of the table.
         files: files of the table; without a schema in the spec, not before `open`.
         decoder: decoder of the messages, likewise.
-        stale: whether the columns are the table's own and have changed since `open`.
     """
 
     files: TableFiles
@@ -43,7 +42,6 @@ class StreamTable:
         self._context = context
         self._fields: Sequence[FieldSpec] = ()
         self._writer: TableWriter | None = None
-        self.stale = False
         self.name = TableName(self._body.table.levels, self._body.table.name)
         if self._body.columns is not None:
             self._take(self._body.columns.fields)
@@ -118,19 +116,17 @@ class StreamTable:
                     left_out=list(found.left_out),
                 )
         self._writer = self.files.writer(state)
-        self.stale = False
 
     def follow(self, state: TableState) -> None:
         """Take the writer of this version of the table, whose columns changed.
 
-        If the stream's columns are the table's own, `open` must follow instead.
+        If the stream's columns are the table's own, the former writer stays: the next commit then finds that
+        it is out of date, and the stream is planned again.
 
         Raises:
             InvalidSpecError: the table can no longer take the spec's columns.
         """
-        if self.own_columns:
-            self.stale = True
-        else:
+        if not self.own_columns:
             self._writer = self.files.writer(state)
 
     def _take(self, fields: Sequence[FieldSpec]) -> None:
