@@ -21,6 +21,7 @@ USER = "health"
 TOPIC = "_tarn_health"
 INSIDE = ("127.0.0.1", 9092)
 LOCAL = "127.0.0.1:9095"
+LIB = "/opt/tarn/lib"
 TOLD = Path("/tmp/tarn-kafka-users.json")  # noqa: S108 - the container's own tmpfs
 API_VERSIONS = 18
 METADATA = 3
@@ -48,7 +49,11 @@ def shallow() -> None:
     Raises:
         RuntimeError: no response, a rejection, or a partition without a leader.
     """
-    _require_users()
+    try:
+        _require_users()
+    except RuntimeError:
+        _client()  # the deep check comes next: what it needs is loaded while the broker starts
+        raise
     name = TOPIC.encode()
     try:
         with Broker(*INSIDE, timeout_s=TIMEOUT_S) as broker:
@@ -104,6 +109,13 @@ def _require_users() -> None:
         raise RuntimeError(f"users and rights are not in yet: {told['fault']}")
 
 
+def _client() -> None:
+    """Load Kafka's client."""
+    if LIB not in sys.path:
+        sys.path.insert(0, LIB)
+    import kafka.admin  # noqa: F401
+
+
 def _password() -> str:
     return str(json.loads(secret("kafka_users.json"))[USER])
 
@@ -114,7 +126,7 @@ def deep() -> None:
     Raises:
         RuntimeError: something else was read.
     """
-    sys.path.insert(0, "/opt/tarn/lib")
+    _client()
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.errors import TopicAlreadyExistsError
@@ -128,25 +140,26 @@ def deep() -> None:
         "sasl_plain_username": USER,
         "sasl_plain_password": _password(),
     }
-    admin = KafkaAdminClient(**login)
-    try:
-        configs = {"retention.ms": "3600000", "segment.bytes": "1048576"}
-        topic = NewTopic(TOPIC, num_partitions=1, replication_factor=1, topic_configs=configs)
-        admin.create_topics([topic])
-    except TopicAlreadyExistsError:
-        pass
-    finally:
-        admin.close()
-
-    sent = uuid.uuid4().bytes
-    producer = KafkaProducer(**login, acks="all")
-    try:
-        where = producer.send(TOPIC, sent, partition=0).get(timeout=10)
-    finally:
-        producer.close(timeout=5)
-
     consumer = KafkaConsumer(**login, enable_auto_commit=False)
     try:
+        if TOPIC not in consumer.topics():
+            admin = KafkaAdminClient(**login)
+            try:
+                configs = {"retention.ms": "3600000", "segment.bytes": "1048576"}
+                topic = NewTopic(TOPIC, num_partitions=1, replication_factor=1, topic_configs=configs)
+                admin.create_topics([topic])
+            except TopicAlreadyExistsError:
+                pass
+            finally:
+                admin.close()
+
+        sent = uuid.uuid4().bytes
+        producer = KafkaProducer(**login, acks="all")
+        try:
+            where = producer.send(TOPIC, sent, partition=0).get(timeout=10)
+        finally:
+            producer.close(timeout=5)
+
         place = TopicPartition(TOPIC, 0)
         consumer.assign([place])
         consumer.seek(place, where.offset)

@@ -40,6 +40,8 @@ def main() -> int:
     folder = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"))
     tell(False, "the broker has not started yet")
     logging.disable(logging.CRITICAL)  # what the client meets comes back as exceptions
+    import kafka.admin  # noqa: F401 - while the broker starts, not after
+
     fault = ""
     for _ in range(TRIES_MAX):
         await_port()
