@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import orjson
@@ -35,6 +35,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+from pyiceberg.view import View
+from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
 from tarn.adapters.store import FileStore, S3Store
 from tarn.core import errors as ours
@@ -42,12 +44,12 @@ from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
+from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.state.context import Metadata
+from tarn_catalog.state.pointer import TABLE, VIEW
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.view import View
-    from pyiceberg.view.metadata import ViewVersion
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +57,7 @@ R = TypeVar("R")
 # Ordered: the first matching type applies.
 _ERRORS: tuple[tuple[type[ours.TarnError], type[Exception]], ...] = (
     (ours.NoSuchTableError, theirs.NoSuchTableError),
+    (ours.NoSuchViewError, theirs.NoSuchViewError),
     (ours.NoSuchNamespaceError, theirs.NoSuchNamespaceError),
     (ours.NotEmptyError, theirs.NamespaceNotEmptyError),
     (ours.ConflictError, theirs.CommitFailedException),
@@ -86,6 +89,7 @@ def _translated(taken: type[Exception]) -> Callable[[Callable[P, R]], Callable[P
 
 
 _table_errors = _translated(theirs.TableAlreadyExistsError)
+_view_errors = _translated(theirs.ViewAlreadyExistsError)
 _namespace_errors = _translated(theirs.NamespaceAlreadyExistsError)
 
 
@@ -121,7 +125,9 @@ def open_store(properties: Properties) -> tuple[ObjectStore, WarehouseLayout]:
     )
 
 
-def _json(model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortOrder) -> Any:
+def _json(
+    model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortOrder | ViewVersion,
+) -> Any:
     return orjson.loads(model.model_dump_json())
 
 
@@ -143,11 +149,11 @@ class EmbeddedCatalog(PyIcebergCatalog):
 
     # -- tables
 
-    def _slot(self, identifier: str | Identifier) -> TableIdentifier:
+    def _slot(self, identifier: str | Identifier, kind: str = TABLE) -> TableIdentifier:
         levels = self.identifier_to_tuple(identifier)
         if len(levels) < 2:
             raise theirs.NoSuchTableError(f"Missing namespace or invalid identifier: {'.'.join(levels)}")
-        return TableIdentifier.of(levels[:-1], levels[-1])
+        return TableIdentifier.of(levels[:-1], levels[-1], kind)
 
     def _table(self, slot: TableIdentifier, stored: Metadata) -> Table:
         metadata = TableMetadataUtil.parse_raw(stored.raw.decode())
@@ -262,7 +268,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         """See `pyiceberg.catalog.Catalog.list_tables`."""
         levels = self.identifier_to_tuple(namespace)
-        return list(self.core.namespaces.list_tables(levels, kind="table").names)
+        return list(self.core.namespaces.list_tables(levels, kind=TABLE).names)
 
     # -- namespaces
 
@@ -316,26 +322,37 @@ class EmbeddedCatalog(PyIcebergCatalog):
         """Return False: clients plan scans."""
         return False
 
+    # -- views
+
+    @_view_errors
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
-        """Return an empty list: this version has no views."""
-        return []
+        """See `pyiceberg.catalog.Catalog.list_views`."""
+        levels = self.identifier_to_tuple(namespace)
+        return list(self.core.namespaces.list_tables(levels, kind=VIEW).names)
 
+    @_view_errors
     def view_exists(self, identifier: str | Identifier) -> bool:
-        """Return False: this version has no views."""
-        return False
+        """See `pyiceberg.catalog.Catalog.view_exists`."""
+        return self.core.tables.exists(self._slot(identifier, VIEW))
 
+    @_view_errors
     def load_view(self, identifier: str | Identifier) -> View:
-        """Raise NotImplementedError: this version has no views."""
-        _missing("views")
+        """See `pyiceberg.catalog.Catalog.load_view`."""
+        slot = self._slot(identifier, VIEW)
+        return _view(slot, self.core.tables.load(slot))
 
+    @_view_errors
     def drop_view(self, identifier: str | Identifier) -> None:
-        """Raise NotImplementedError: this version has no views."""
-        _missing("views")
+        """See `pyiceberg.catalog.Catalog.drop_view`. The files stay."""
+        self.core.tables.drop(self._slot(identifier, VIEW))
 
+    @_view_errors
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
-        """Raise NotImplementedError: this version has no views."""
-        _missing("views")
+        """See `pyiceberg.catalog.Catalog.register_view`."""
+        slot = self._slot(identifier, VIEW)
+        return _view(slot, self.core.names.register(slot, metadata_location))
 
+    @_view_errors
     def create_view(
         self,
         identifier: str | Identifier,
@@ -344,12 +361,19 @@ class EmbeddedCatalog(PyIcebergCatalog):
         location: str | None = None,
         properties: Properties = EMPTY_DICT,
     ) -> View:
-        """Raise NotImplementedError: this version has no views."""
-        _missing("views")
+        """See `pyiceberg.catalog.Catalog.create_view`."""
+        slot = self._slot(identifier, VIEW)
+        wanted = CreateViewRequest(
+            schema=_json(assign_fresh_schema_ids(self._convert_schema_if_needed(schema))),
+            version=_json(view_version),
+            properties={str(name): str(value) for name, value in properties.items()},
+            location=location,
+        )
+        return _view(slot, self.core.views.create(slot, wanted))
 
 
-def _missing(what: str) -> NoReturn:
-    raise NotImplementedError(f"{what} is not supported by this version of the catalog")
+def _view(slot: TableIdentifier, stored: Metadata) -> View:
+    return View((*slot.namespace, slot.name), ViewMetadata.model_validate_json(stored.raw))
 
 
 __all__: Sequence[str] = ("EmbeddedCatalog", "open_store")

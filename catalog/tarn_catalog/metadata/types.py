@@ -1,4 +1,4 @@
-"""The JSON shapes of table metadata, commit requirements and table updates, for readers and the type checker.
+"""The JSON shapes of metadata, commit requirements and updates, for readers and the type checker.
 
 Iceberg table specification: "Table Metadata Fields", "Snapshots", "Snapshot References"; REST specification:
 `TableRequirement` and `TableUpdate`. Nothing here is checked at run time: what a client sends may lack every
@@ -72,6 +72,33 @@ TableMetadata = TypedDict(
         # Format v1 only.
         "schema": NotRequired[Json],
         "partition-spec": NotRequired[list[Json]],
+    },
+)
+
+ViewVersion = TypedDict(
+    "ViewVersion",
+    {
+        "version-id": int,
+        "timestamp-ms": int,
+        "schema-id": int,
+        "summary": dict[str, str],
+        "representations": list[Json],
+        "default-namespace": list[str],
+        "default-catalog": NotRequired[str | None],
+    },
+)
+VersionLogEntry = TypedDict("VersionLogEntry", {"timestamp-ms": int, "version-id": int})
+ViewMetadata = TypedDict(
+    "ViewMetadata",
+    {
+        "view-uuid": str,
+        "format-version": int,
+        "location": str,
+        "schemas": list[Json],
+        "current-version-id": int,
+        "versions": list[ViewVersion],
+        "version-log": list[VersionLogEntry],
+        "properties": dict[str, str],
     },
 )
 

@@ -11,6 +11,7 @@ from tarn_catalog.operations.multi_table_commit import MultiTableCommit
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.rename_register_purge import Names
 from tarn_catalog.operations.tables import Tables
+from tarn_catalog.operations.views import Views
 from tarn_catalog.state.context import CatalogContext
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.state.transactions import INTENT_WAIT_MS, Transactions
@@ -44,6 +45,7 @@ class Catalog:
         self.transactions = Transactions(self.core, intent_wait_ms=intent_wait_ms)
         self.namespaces = Namespaces(self.core, self.transactions)
         self.tables = Tables(self.core, self.namespaces, self.transactions)
+        self.views = Views(self.tables)
         self.names = Names(self.tables)
         self.together = MultiTableCommit(self.tables)
         self.health = Health(self.core, self.tables)

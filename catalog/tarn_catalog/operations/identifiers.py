@@ -1,4 +1,4 @@
-"""Table identifiers, create requests and their validation."""
+"""Identifiers of tables and views, create requests and their validation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tarn.core.errors import (
     InvalidError,
     InvalidLocationError,
     NoSuchTableError,
+    NoSuchViewError,
 )
 from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
 from tarn_catalog.metadata import table_metadata
@@ -18,40 +19,46 @@ from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
 from tarn_catalog.operations.namespaces import Levels
 from tarn_catalog.state.context import Versioned
-from tarn_catalog.state.pointer import Pointer, PointerState
+from tarn_catalog.state.pointer import TABLE, VIEW, Pointer, PointerState
 from tarn_catalog.state.transactions import ParticipantChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableIdentifier:
-    """A table's identifier and the key of its pointer.
+    """The identifier of a table or view (REST specification: `TableIdentifier`) and the key of its pointer.
 
     Attributes:
         namespace: the levels of its namespace.
-        name: the table's name.
-        key: the pointer's key in the store.
+        name: its name.
+        key: the pointer's key in the store; tables and views share their names.
+        kind: `table` or `view`: what the request expects there.
     """
 
     namespace: Levels
     name: str
     key: str
+    kind: str = TABLE
 
     @staticmethod
-    def of(namespace: Levels, name: str) -> TableIdentifier:
-        """Return the identifier of a user's table.
+    def of(namespace: Levels, name: str, kind: str = TABLE) -> TableIdentifier:
+        """Return the identifier of a user's table or view.
 
         Raises:
             InvalidNameError: a name is not allowed.
         """
-        return TableIdentifier(namespace=namespace, name=name, key=pointer_key(namespace, name))
+        return TableIdentifier(
+            namespace=namespace, name=name, key=pointer_key(namespace, name), kind=kind
+        )
 
     @property
     def text(self) -> str:
         """The dotted name, for messages."""
         return ".".join((*self.namespace, self.name))
 
-    def missing(self) -> NoSuchTableError:
-        """Return the error for a table that does not exist."""
+    def missing(self) -> NoSuchTableError | NoSuchViewError:
+        """Return the error for a table or view that does not exist."""
+        if self.kind == VIEW:
+            return NoSuchViewError(f"View does not exist: {self.text}", view=self.text)
         return NoSuchTableError(f"Table does not exist: {self.text}", table=self.text)
 
 
@@ -74,9 +81,15 @@ class CreateTableRequest:
     location: str | None = None
 
 
-def taken(slot: TableIdentifier) -> AlreadyExistsError:
-    """Return the error for a name that is in use."""
-    return AlreadyExistsError(f"Table already exists: {slot.text}", table=slot.text)
+def taken(slot: TableIdentifier, by: str) -> AlreadyExistsError:
+    """Return the error for a name that is in use; clients match on its text.
+
+    Args:
+        slot: the identifier.
+        by: the kind of what has the name.
+    """
+    same = "" if by == slot.kind else "with same name "
+    return AlreadyExistsError(f"{by.title()} {same}already exists: {slot.text}", **{by: slot.text})
 
 
 def created_meanwhile(slot: TableIdentifier) -> AlreadyExistsError:
@@ -85,10 +98,10 @@ def created_meanwhile(slot: TableIdentifier) -> AlreadyExistsError:
 
 
 def pointer_change(slot: TableIdentifier, held: Versioned[Pointer] | None, then: Json) -> ParticipantChange:
-    """Return the table's part in a transaction.
+    """Return the part of a table or view in a transaction.
 
     Args:
-        slot: the table's identifier.
+        slot: its identifier.
         held: its pointer, without an intent; None if there is none.
         then: the fields of the pointer after the commit: `placed` or `gone`.
     """
@@ -96,9 +109,10 @@ def pointer_change(slot: TableIdentifier, held: Versioned[Pointer] | None, then:
     return ParticipantChange(key=slot.key, held=held, blank=blank, then=then)
 
 
-def placed(table_uuid: str, location: str) -> Json:
-    """Return the fields of a live pointer, as an intent's `then`."""
-    return {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": location}
+def placed(slot: TableIdentifier, table_uuid: str, location: str) -> Json:
+    """Return the fields of a live pointer, as an intent's `then`; a table's does not name its kind."""
+    fields = {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": location}
+    return fields if slot.kind == TABLE else {"kind": slot.kind, **fields}
 
 
 def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:

@@ -126,9 +126,9 @@ class MultiTableCommit:
                 fresh = staged(
                     change.requirements, change.updates, roots=self._core.roots, now_ms=self._core.now_ms()
                 )
-                first[slot.key] = self._tables.write_first(slot, fresh)
+                first[slot.key] = self._tables.write_first(slot, fresh["table-uuid"], fresh)
             stored = first[slot.key]
-            return pointer_change(slot, held, placed(stored.parsed["table-uuid"], stored.location))
+            return pointer_change(slot, held, placed(slot, stored.parsed["table-uuid"], stored.location))
         held = self._tables.there(slot, held)
         current = self._tables.current(held)
         try:
@@ -152,4 +152,4 @@ class MultiTableCommit:
             check_locations(meta, current.parsed)
             location = self._tables.next_location(current)
             self._core.write_metadata(location, meta)
-        return pointer_change(slot, held, placed(current.parsed["table-uuid"], location))
+        return pointer_change(slot, held, placed(slot, current.parsed["table-uuid"], location))

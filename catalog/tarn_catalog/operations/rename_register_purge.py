@@ -10,15 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationError
 from tarn.core.naming import POINTERS_PREFIX, claim_key
-from tarn_catalog.metadata import validate_file
+from tarn_catalog.metadata import validate_file, view_metadata
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.metadata.types import TableMetadata
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
 from tarn_catalog.operations.namespaces import LIST_READERS
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import MEMO_BYTES, IdempotencyKey, Metadata, Versioned, lost
-from tarn_catalog.state.pointer import Pointer
+from tarn_catalog.state.pointer import VIEW, Pointer
 from tarn_catalog.state.transactions import ParticipantChange
 
 ATTEMPTS_MAX = 16
@@ -38,19 +37,19 @@ class Names:
     def rename(
         self, source: TableIdentifier, target: TableIdentifier, *, repeat: IdempotencyKey | None = None
     ) -> None:
-        """Rename a table, optionally into another namespace. Its files stay where they are.
+        """Rename a table or view, optionally into another namespace. Its files stay where they are.
 
         Args:
             source: the current identifier.
-            target: the new identifier.
+            target: the new identifier, of the same kind.
             repeat: the request's idempotency key.
 
         Raises:
-            NoSuchTableError: the source table does not exist.
+            NotFoundError: the source does not exist (`NoSuchTableError` or `NoSuchViewError`).
             NoSuchNamespaceError: the target namespace does not exist.
             AlreadyExistsError: the target name is in use.
             ConflictError: concurrent changes won every attempt.
-            OutcomeUnknownError: the table may have been renamed.
+            OutcomeUnknownError: it may have been renamed.
         """
         for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             with self._core.turn(source.key):
@@ -61,7 +60,11 @@ class Names:
                 self._namespaces.load(target.namespace)
                 after = self._transactions.read_to_write(target.key, Pointer.load)
                 if source.key == target.key or (after is not None and after.value.live):
-                    raise taken(target)
+                    by = source.kind if after is None else after.value.kind
+                    raise AlreadyExistsError(
+                        f"Cannot rename {source.text} to {target.text}. {by.title()} already exists",
+                        **{by: target.text},
+                    )
                 table_uuid, metadata = before.value.uuid, before.value.metadata
                 assert metadata is not None, source
                 claim = self._claim(table_uuid)
@@ -69,7 +72,7 @@ class Names:
                     [
                         self._hold(claim, table_uuid, target),
                         pointer_change(source, before, gone(table_uuid, moved=target)),
-                        pointer_change(target, after, placed(table_uuid, metadata)),
+                        pointer_change(target, after, placed(target, table_uuid, metadata)),
                     ],
                     repeat=repeat,
                     confirm=lambda: self._namespaces.enter(target.namespace),
@@ -88,17 +91,18 @@ class Names:
         overwrite: bool = False,
         repeat: IdempotencyKey | None = None,
     ) -> Metadata:
-        """Give a name to a table from its metadata file, for example after a drop.
+        """Give a name to a table or view from its metadata file, for example after a drop.
 
         Args:
             slot: the identifier to register.
             location: the location of the metadata file.
-            overwrite: replace the table that has this name; its files stay, unreferenced.
+            overwrite: replace the table that has this name; its files stay, unreferenced. A name never
+                passes from a table to a view or back.
             repeat: the request's idempotency key.
 
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
-            AlreadyExistsError: the name is in use, or the table already has a name.
+            AlreadyExistsError: the name is in use, or what the file describes already has a name.
             InvalidError: the file does not exist or is not valid.
             ConflictError: the table's files are marked for deletion, or concurrent changes won every attempt.
             OutcomeUnknownError: the table may have been registered.
@@ -108,9 +112,9 @@ class Names:
             held = self._transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return self._tables.current(self._tables.there(slot, held))
-            if held is not None and held.value.live and not overwrite:
-                raise taken(slot)
-            table_uuid = self._checked(location)["table-uuid"]
+            if held is not None and held.value.live and (not overwrite or held.value.kind != slot.kind):
+                raise taken(slot, held.value.kind)
+            table_uuid = self._checked(slot, location)
             hold = self._hold(self._claim(table_uuid), table_uuid, slot)
 
             def confirm(table_uuid: str = table_uuid) -> None:
@@ -120,7 +124,7 @@ class Names:
             done = self._transactions.run(
                 [
                     hold,
-                    pointer_change(slot, held, placed(table_uuid, location)),
+                    pointer_change(slot, held, placed(slot, table_uuid, location)),
                 ],
                 repeat=repeat,
                 confirm=confirm,
@@ -129,8 +133,8 @@ class Names:
                 return self._core.metadata(location)
         raise lost(f"the registration of {slot.text}", ATTEMPTS_MAX)
 
-    def _checked(self, location: str) -> TableMetadata:
-        """Return the validated metadata of the file to register.
+    def _checked(self, slot: TableIdentifier, location: str) -> str:
+        """Return the UUID in the metadata file to register, after its validation.
 
         Raises:
             InvalidLocationError: the location is not allowed, or there is no file.
@@ -141,10 +145,12 @@ class Names:
         if stored is None:
             raise InvalidLocationError(
                 f"Invalid metadata-location {location}: there is no such file; give the one that a load of "
-                "the table answered, or the newest in its metadata folder",
+                f"the {slot.kind} answered, or the newest in its metadata folder",
                 location=location,
             )
-        return validate_file.check_metadata(stored.data, location, self._core.roots)
+        if slot.kind == VIEW:
+            return view_metadata.check_file(stored.data, location, self._core.roots)["view-uuid"]
+        return validate_file.check_metadata(stored.data, location, self._core.roots)["table-uuid"]
 
     def _check_nameless(self, table_uuid: str, slot: TableIdentifier) -> None:
         """Require that no other name references the table or is about to.
@@ -174,10 +180,11 @@ class Names:
         with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
             for name in readers.map(lambda found: holds(found.key, found.etag), others):
                 if name is not None:
+                    kind = slot.kind
                     raise AlreadyExistsError(
-                        f"Table already exists: {table_uuid} is {name}, and a table has one name; rename it, "
-                        "or drop it without purge and register it then",
-                        table=name,
+                        f"{kind.title()} already exists: {table_uuid} is {name}, and a {kind} has one name; "
+                        "rename it, or drop it without purge and register it then",
+                        **{kind: name},
                         uuid=table_uuid,
                     )
 

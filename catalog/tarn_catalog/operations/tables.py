@@ -8,13 +8,13 @@ from dataclasses import replace
 from tarn.core.errors import (
     AlreadyExistsError,
     ConflictError,
-    NoSuchTableError,
+    NotFoundError,
     OutcomeUnknownError,
     TarnError,
 )
 from tarn.core.naming import check_path_properties, claim_key, pointer_key
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
+from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate, ViewMetadata
 from tarn_catalog.operations.identifiers import (
     CreateTableRequest,
     TableIdentifier,
@@ -57,31 +57,41 @@ class Tables:
     # -- reading
 
     def pointer(self, slot: TableIdentifier) -> Versioned[Pointer]:
-        """Return the pointer of an existing table.
+        """Return the pointer of an existing table or view.
 
         Raises:
-            NoSuchTableError: the table does not exist.
+            NotFoundError: it does not exist (`NoSuchTableError` or `NoSuchViewError`).
         """
         return self.there(slot, self.transactions.read(slot.key, Pointer.load))
 
     @staticmethod
     def there(slot: TableIdentifier, held: Versioned[Pointer] | None) -> Versioned[Pointer]:
-        """Return the pointer itself, checked to be that of a live table.
+        """Return the pointer itself, checked to be that of a live table or view, as the identifier says.
 
         Raises:
-            NoSuchTableError: the pointer is absent, a tombstone, or of another kind.
+            NotFoundError: the pointer is absent, a tombstone, or of another kind.
         """
-        if held is None or not held.value.live or held.value.kind != "table":
+        if held is None or not held.value.live or held.value.kind != slot.kind:
             raise slot.missing()
         return held
 
     def exists(self, slot: TableIdentifier) -> bool:
-        """Return whether the table exists."""
+        """Return whether the table or view exists."""
         try:
             self.pointer(slot)
-        except NoSuchTableError:
+        except NotFoundError:
             return False
         return True
+
+    def check_free(self, slot: TableIdentifier) -> None:
+        """Require that neither a table nor a view has the name.
+
+        Raises:
+            AlreadyExistsError: the name is in use.
+        """
+        held = self.transactions.read(slot.key, Pointer.load)
+        if held is not None and held.value.live:
+            raise taken(slot, held.value.kind)
 
     def load(self, slot: TableIdentifier) -> Metadata:
         """Return the table's current metadata.
@@ -107,8 +117,7 @@ class Tables:
             InvalidError: the request is not valid.
         """
         self.namespaces.load(slot.namespace)
-        if self.exists(slot):
-            raise taken(slot)
+        self.check_free(slot)
         return self._new(slot, wanted)
 
     def create(
@@ -134,8 +143,9 @@ class Tables:
             if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
             if held.value.live:
-                raise taken(slot)
-        return self._create(slot, held, self._new(slot, wanted), repeat)
+                raise taken(slot, held.value.kind)
+        meta = self._new(slot, wanted)
+        return self.first(slot, held, meta["table-uuid"], meta, repeat)
 
     def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
         table_uuid = self.core.new_uuid()
@@ -158,19 +168,33 @@ class Tables:
             raise slot.missing()
         return self.current(held)
 
-    def _create(
+    def first(
         self,
         slot: TableIdentifier,
         held: Versioned[Pointer] | None,
-        meta: TableMetadata,
+        table_uuid: str,
+        meta: TableMetadata | ViewMetadata,
         repeat: IdempotencyKey | None,
     ) -> Metadata:
-        """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
-        stored = self.write_first(slot, meta)
-        table_uuid = meta["table-uuid"]
+        """Store the first metadata, then commit the pointer once the namespace is confirmed live.
+
+        Args:
+            slot: the identifier of the new table or view.
+            held: its pointer, without an intent; None if there is none.
+            table_uuid: its UUID.
+            meta: its first metadata.
+            repeat: the request's idempotency key.
+
+        Raises:
+            NoSuchNamespaceError: the namespace was dropped.
+            AlreadyExistsError: the name is in use.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: it may have been created.
+        """
+        stored = self.write_first(slot, table_uuid, meta)
         for _ in self.core.patience.attempts(CREATE_ATTEMPTS_MAX):
             done = self.transactions.run(
-                [pointer_change(slot, held, placed(table_uuid, stored.location))],
+                [pointer_change(slot, held, placed(slot, table_uuid, stored.location))],
                 repeat=repeat,
                 confirm=lambda: self.confirm_new(slot, table_uuid),
             )
@@ -181,17 +205,19 @@ class Tables:
             if held is not None and held.value.live:
                 if self.core.repeated(held.value.memory, repeat):
                     return self.current(held)
-                raise taken(slot)
-        raise lost(f"the create of table {slot.text}", CREATE_ATTEMPTS_MAX)
+                raise taken(slot, held.value.kind)
+        raise lost(f"the create of {slot.kind} {slot.text}", CREATE_ATTEMPTS_MAX)
 
-    def write_first(self, slot: TableIdentifier, meta: TableMetadata) -> Metadata:
-        """Store the first metadata of a table.
+    def write_first(
+        self, slot: TableIdentifier, table_uuid: str, meta: TableMetadata | ViewMetadata
+    ) -> Metadata:
+        """Store the first metadata of a table or view.
 
         Raises:
             ConflictError: the location was used before.
         """
         # The first file's name is fixed by the location, so only one writer can create it (I7).
-        location = f"{meta['location']}/metadata/00000-{meta['table-uuid']}.metadata.json"
+        location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
         try:
             return self.core.write_metadata(location, meta)
         except ConflictError as e:
@@ -371,6 +397,8 @@ class Tables:
             if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
             if held.value.live:
+                if held.value.kind != slot.kind:
+                    raise taken(slot, held.value.kind)
                 current = self.current(held)
                 adds = any(update.get("action") == "add-snapshot" for update in updates)
                 if held.value.uuid == table_uuid and (
@@ -380,26 +408,26 @@ class Tables:
                 raise created_meanwhile(slot)
         meta = staged(requirements, updates, roots=self.core.roots, now_ms=self.core.now_ms())
         try:
-            return self._create(slot, held, meta, repeat)
+            return self.first(slot, held, table_uuid, meta, repeat)
         except AlreadyExistsError as e:
             raise created_meanwhile(slot) from e
 
     # -- dropping
 
     def drop(self, slot: TableIdentifier, *, repeat: IdempotencyKey | None = None) -> None:
-        """Replace the pointer with a tombstone. The files stay until the reaper deletes them (invariant I7).
+        """Replace the pointer of a table or view with a tombstone. Its files stay (invariant I7).
 
         Raises:
-            NoSuchTableError: the table does not exist.
+            NotFoundError: it does not exist (`NoSuchTableError` or `NoSuchViewError`).
             ConflictError: concurrent commits won every attempt.
-            OutcomeUnknownError: the table may have been dropped.
+            OutcomeUnknownError: it may have been dropped.
         """
         try:
             self.core.update(
                 slot.key,
                 lambda: self.transactions.read_to_write(slot.key, Pointer.load),
                 lambda held: replace(self.there(slot, held).value, state=PointerState.DROPPED, metadata=None),
-                what=f"the drop of table {slot.text}",
+                what=f"the drop of {slot.kind} {slot.text}",
                 attempts_max=COMMIT_ATTEMPTS_MAX,
                 repeat=repeat,
             )

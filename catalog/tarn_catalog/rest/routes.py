@@ -15,6 +15,7 @@ from tarn_catalog.metadata.table_metadata import refs_only
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.request import RestRequest, get, levels_of, objects, strings
 from tarn_catalog.rest.response import (
@@ -30,6 +31,7 @@ from tarn_catalog.rest.response import (
     error_body,
 )
 from tarn_catalog.state.context import Metadata
+from tarn_catalog.state.pointer import TABLE, VIEW
 from tarn_catalog.state.request_history import LIFETIME_MS
 
 IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
@@ -168,9 +170,12 @@ class Routes:
     # -- tables
 
     def _list_tables(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        return self._list(call, arguments, TABLE)
+
+    def _list(self, call: RestRequest, arguments: list[str], kind: str) -> RestResponse:
         token, size = call.page()
         page = self._catalog.namespaces.list_tables(
-            levels_of(arguments[0]), kind="table", token=token, page_size=size
+            levels_of(arguments[0]), kind=kind, token=token, page_size=size
         )
         identifiers = [{"namespace": found[:-1], "name": found[-1]} for found in page.names]
         return answer_json({"identifiers": identifiers, "next-page-token": page.next_token})
@@ -199,7 +204,7 @@ class Routes:
         return self._table(call, stored, mode=mode)
 
     def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
-        """Return a `LoadTableResult`; its entity tag covers everything that can differ between clients."""
+        """Return a `LoadTableResult` or `LoadViewResult`; its entity tag covers everything that can differ between clients."""
         told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
         etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
         wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
@@ -216,13 +221,7 @@ class Routes:
 
     def _commit_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
-        slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
-        named = get(body, "identifier", dict, None)
-        if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
-            slot.namespace,
-            slot.name,
-        ):
-            raise InvalidError(f"Cannot commit: the body names {named}, the path {slot.text}")
+        slot = _named_by(body, TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
         stored = self._catalog.tables.commit(
             slot, objects(body, "requirements"), objects(body, "updates"), repeat=call.repeat("commit")
         )
@@ -258,12 +257,15 @@ class Routes:
         return NO_CONTENT
 
     def _register_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        return self._register(call, arguments, TABLE)
+
+    def _register(self, call: RestRequest, arguments: list[str], kind: str) -> RestResponse:
         body = call.json()
         stored = self._catalog.names.register(
-            TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str)),
+            TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), kind),
             get(body, "metadata-location", str),
-            overwrite=get(body, "overwrite", bool, False),
-            repeat=call.repeat("register-table"),
+            overwrite=kind == TABLE and get(body, "overwrite", bool, False),
+            repeat=call.repeat(f"register-{kind}"),
         )
         return self._table(call, stored)
 
@@ -272,6 +274,53 @@ class Routes:
         call.json()
         return NO_CONTENT
 
+    # -- views
+
+    def _list_views(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        return self._list(call, arguments, VIEW)
+
+    def _create_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        body = call.json()
+        wanted = CreateViewRequest(
+            schema=get(body, "schema", dict),
+            version=get(body, "view-version", dict),
+            properties=strings(body, "properties"),
+            location=get(body, "location", str, None),
+        )
+        slot = TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), VIEW)
+        return self._table(call, self._catalog.views.create(slot, wanted, repeat=call.repeat("create-view")))
+
+    def _load_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        return self._table(call, self._catalog.tables.load(_view(arguments)))
+
+    def _view_exists(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
+        self._catalog.tables.pointer(_view(arguments))
+        return NO_CONTENT
+
+    def _replace_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        body = call.json()
+        stored = self._catalog.views.commit(
+            _named_by(body, _view(arguments)),
+            objects(body, "requirements") if "requirements" in body else (),
+            objects(body, "updates"),
+            repeat=call.repeat("replace-view"),
+        )
+        return self._table(call, stored)
+
+    def _drop_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        self._catalog.tables.drop(_view(arguments), repeat=call.repeat("drop-view"))
+        return NO_CONTENT
+
+    def _rename_view(self, call: RestRequest, _: list[str]) -> RestResponse:
+        body = call.json()
+        self._catalog.names.rename(
+            _named(body, "source", VIEW), _named(body, "destination", VIEW), repeat=call.repeat("rename-view")
+        )
+        return NO_CONTENT
+
+    def _register_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        return self._register(call, arguments, VIEW)
+
     def _not_supported(self, call: RestRequest, _: list[str]) -> RestResponse:
         raise NotSupportedError(
             f"{call.method} {unquote(call.path)[:200]!r} is not supported by this version of the "
@@ -279,8 +328,28 @@ class Routes:
         )
 
 
-def _named(body: dict[str, Any], field: str) -> TableIdentifier:
-    """Return the table identifier in a field of a body.
+def _view(arguments: list[str]) -> TableIdentifier:
+    """Return the view identifier in a path."""
+    return TableIdentifier.of(levels_of(arguments[0]), arguments[1], VIEW)
+
+
+def _named_by(body: dict[str, Any], slot: TableIdentifier) -> TableIdentifier:
+    """Return the identifier of the path, which the body of a commit may repeat.
+
+    Raises:
+        InvalidError: the body names another.
+    """
+    named = get(body, "identifier", dict, None)
+    if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
+        slot.namespace,
+        slot.name,
+    ):
+        raise InvalidError(f"Cannot commit: the body names {named}, the path {slot.text}")
+    return slot
+
+
+def _named(body: dict[str, Any], field: str, kind: str = TABLE) -> TableIdentifier:
+    """Return the identifier in a field of a body.
 
     Raises:
         InvalidError: the field is missing or malformed.
@@ -290,7 +359,7 @@ def _named(body: dict[str, Any], field: str) -> TableIdentifier:
     levels = get(named, "namespace", list)
     if not levels or not all(isinstance(level, str) and level for level in levels):
         raise InvalidError(f"Cannot parse the request body: {field}.namespace is no list of names")
-    return TableIdentifier.of(tuple(levels), get(named, "name", str))
+    return TableIdentifier.of(tuple(levels), get(named, "name", str), kind)
 
 
 Function = Callable[[Routes, RestRequest, list[str]], RestResponse]
@@ -326,6 +395,7 @@ class _Route:
 
 _NS = "v1/namespaces/{namespace}"
 _TABLE = f"{_NS}/tables/{{table}}"
+_VIEW = f"{_NS}/views/{{view}}"
 
 # Order matters only where a fixed segment and a placeholder of one method and length both match.
 _ROUTES = tuple(
@@ -351,18 +421,18 @@ _ROUTES = tuple(
         ("POST", f"{_NS}/register", Routes._register_table, {}),
         ("POST", "v1/tables/rename", Routes._rename_table, {}),
         ("POST", "v1/transactions/commit", Routes._commit_tables, {}),
+        ("GET", f"{_NS}/views", Routes._list_views, {}),
+        ("POST", f"{_NS}/views", Routes._create_view, {}),
+        ("GET", _VIEW, Routes._load_view, {}),
+        ("HEAD", _VIEW, Routes._view_exists, {}),
+        ("POST", _VIEW, Routes._replace_view, {}),
+        ("DELETE", _VIEW, Routes._drop_view, {}),
+        ("POST", f"{_NS}/register-view", Routes._register_view, {}),
+        ("POST", "v1/views/rename", Routes._rename_view, {}),
         # In the specification, not in this version.
-        ("POST", "v1/views/rename", Routes._not_supported, {"told": False}),
         ("GET", f"{_TABLE}/credentials", Routes._not_supported, {"told": False}),
         ("POST", f"{_TABLE}/plan", Routes._not_supported, {"told": False}),
         ("POST", f"{_TABLE}/tasks", Routes._not_supported, {"told": False}),
-        ("GET", f"{_NS}/views", Routes._not_supported, {"told": False}),
-        ("POST", f"{_NS}/views", Routes._not_supported, {"told": False}),
-        ("GET", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
-        ("HEAD", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
-        ("POST", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
-        ("DELETE", f"{_NS}/views/{{view}}", Routes._not_supported, {"told": False}),
-        ("POST", f"{_NS}/register-view", Routes._not_supported, {"told": False}),
     )
 )
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import orjson
 
@@ -17,7 +17,7 @@ from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, Out
 from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
 from tarn.core.object_store import ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
-from tarn_catalog.metadata.types import TableMetadata
+from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
 from tarn_catalog.state.request_history import REMEMBERED_MS, CompletedRequest, RequestHistory, compact
 from tarn_catalog.state.value import RegisterValue, VersionedValue, WriteStamp
@@ -75,12 +75,12 @@ class Versioned(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """Table metadata as stored and as parsed.
+    """The metadata of a table or view as stored and as parsed.
 
     Attributes:
         location: the location of its file.
         raw: the content of the file.
-        parsed: the parsed JSON; never changed in place.
+        parsed: the parsed JSON; never changed in place. Of a view: `operations.views.parsed`.
     """
 
     location: str
@@ -339,7 +339,7 @@ class CatalogContext:
         return False
 
     def metadata(self, location: str) -> Metadata:
-        """Return the table metadata at a location, from the cache or the store.
+        """Return the metadata at a location, from the cache or the store.
 
         Raises:
             CorruptStateError: the file is missing or not valid JSON.
@@ -361,8 +361,8 @@ class CatalogContext:
             ) from e
         return self._cached(Metadata(location=location, raw=stored.data, parsed=parsed))
 
-    def write_metadata(self, location: str, parsed: TableMetadata) -> Metadata:
-        """Store table metadata at a location that no other file uses.
+    def write_metadata(self, location: str, parsed: TableMetadata | ViewMetadata) -> Metadata:
+        """Store metadata at a location that no other file uses.
 
         Raises:
             ConflictError: the location holds other content.
@@ -370,7 +370,7 @@ class CatalogContext:
         """
         raw = orjson.dumps(parsed)
         write_once(self.store, self.roots.key(location), raw, patience=self.patience)
-        return self._cached(Metadata(location=location, raw=raw, parsed=parsed))
+        return self._cached(Metadata(location=location, raw=raw, parsed=cast("TableMetadata", parsed)))
 
     def _versions(self, location: str) -> tuple[Metadata, ...]:
         """Return the cached metadata versions of a table, newest first."""

@@ -11,6 +11,10 @@ from tarn_catalog.state.request_history import RequestHistory
 from tarn_catalog.state.value import Intent, Participant, Rule
 
 
+TABLE = "table"
+VIEW = "view"
+
+
 class PointerState(StrEnum):
     """Whether a name is in use."""
 
@@ -24,36 +28,40 @@ class Pointer(Participant):
 
     Stored as a JSON object with `format`, `kind`, `state`, `namespace`, `name`, `table-uuid`, `version`,
     `metadata-location`, the fields of `RequestHistory`, `nonce`, `intent` and, after a rename, `moved`.
-    Its uuid is that of the table, its version counts drops and creates too.
+    Its uuid is that of the table or view, its version counts drops and creates too.
 
     Attributes:
-        kind: the kind of object that the name refers to; `table`.
+        kind: the kind of object that the name refers to, `table` or `view`; in a tombstone, of the last one.
         state: live, or dropped for a tombstone.
         namespace: the levels of the name's namespace.
         name: the name.
-        metadata: the location of the table's metadata; None in a tombstone.
-        moved: in the tombstone of a rename, the table's new namespace and name.
+        metadata: the location of its metadata; None in a tombstone.
+        moved: in the tombstone of a rename, the new namespace and name.
     """
 
     NOUN: ClassVar[str] = "pointer"
     RULES: ClassVar[tuple[Rule, ...]] = (
         *Participant.RULES,
         (
-            "kind, namespace and name never change",
+            "namespace and name never change",
+            lambda before, after: (before.namespace, before.name) == (after.namespace, after.name),
+        ),
+        (
+            "a live name changes its kind with its uuid only",
             lambda before, after: (
-                (before.kind, before.namespace, before.name) == (after.kind, after.namespace, after.name)
+                before.kind == after.kind or not before.live or not after.live or before.uuid != after.uuid
             ),
         ),
         ("metadata is set exactly while live", lambda _, after: after.live == (after.metadata is not None)),
-        ("a live pointer has a table's uuid", lambda _, after: bool(after.uuid) or not after.live),
+        ("a live pointer has a uuid", lambda _, after: bool(after.uuid) or not after.live),
         ("only a tombstone leads to a new name", lambda _, after: after.moved is None or not after.live),
         (
-            "a live name gets another table by an intent only",
+            "a live name gets another table or view by an intent only",
             lambda before, after: not before.live or before.intent is not None or before.uuid == after.uuid,
         ),
     )
 
-    kind: str = "table"
+    kind: str = TABLE
     state: PointerState = PointerState.LIVE
     namespace: tuple[str, ...]
     name: str
@@ -79,8 +87,11 @@ class Pointer(Participant):
     def applied(self, then: Mapping[str, Any]) -> Pointer:
         """See `Participant`."""
         moved = then.get("moved")
+        # A table's intent does not name its kind, as before there were views; a tombstone keeps it.
+        kind = then.get("kind") or (TABLE if then["state"] == PointerState.LIVE else self.kind)
         return replace(
             self,
+            kind=kind,
             state=PointerState(then["state"]),
             uuid=then["table-uuid"],
             metadata=then["metadata-location"],

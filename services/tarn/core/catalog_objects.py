@@ -17,6 +17,7 @@ from tarn.core.errors import CorruptStateError
 CATALOG_PREFIX = "catalog/v1/"
 RESTORE_MARKER = "catalog/v1/restore.json"
 FORMATS = (1,)
+VIEW = "view"
 LIVE = "live"
 DROPPED = "dropped"
 

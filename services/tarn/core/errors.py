@@ -8,7 +8,8 @@ TarnError
 │   └── InvalidSettingError a setting that cannot be used
 ├── NotFoundError           name something that exists
 │   ├── NoSuchNamespaceError
-│   └── NoSuchTableError
+│   ├── NoSuchTableError
+│   └── NoSuchViewError
 ├── AlreadyExistsError      choose another name
 ├── NotEmptyError           empty it first
 ├── AccessError
@@ -71,6 +72,10 @@ class NoSuchNamespaceError(NotFoundError):
 
 class NoSuchTableError(NotFoundError):
     """The table does not exist."""
+
+
+class NoSuchViewError(NotFoundError):
+    """There is no view with this name."""
 
 
 class AlreadyExistsError(TarnError):

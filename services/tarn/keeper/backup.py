@@ -18,7 +18,7 @@ from tarn.core.audit.manifests import ManifestReader
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import stands
-from tarn.core.catalog_objects import PointerValue
+from tarn.core.catalog_objects import VIEW, PointerValue
 from tarn.core.errors import TarnError
 from tarn.core.object_store import PART_BYTES, BulkStore, ObjectBody
 from tarn.keeper.archive import Begin, End, Writer
@@ -95,6 +95,10 @@ def backup(
         tables = 0
         for number, pointer in enumerate(register.live, start=1):
             copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
+            if pointer.kind == VIEW:
+                tables += 1
+                copy.objects((pointer.metadata or "",), places)
+                continue
             found = _read(walker, pointer)
             if isinstance(found, Finding):
                 findings.append(found)

@@ -22,7 +22,7 @@ from tarn.core.audit.offsets import (
     stands,
 )
 from tarn.core.audit.tables import judge_table, version_of
-from tarn.core.catalog_objects import PointerValue
+from tarn.core.catalog_objects import VIEW, PointerValue
 from tarn.core.errors import TarnError
 from tarn.core.object_store import BulkStore
 from tarn.keeper.hold import held
@@ -244,11 +244,18 @@ def _one(
     report: Report,
     letters: list[LetterFacts],
 ) -> Iterator[Finding]:
-    """Yield all findings about one table."""
+    """Yield all findings about one table or view."""
     report.tables += 1
-    if pointer.kind != "table":
-        return
     try:
+        if pointer.kind == VIEW:
+            problem = walker.check_view(pointer)
+            if problem is not None:
+                yield problem
+            size = index.reach(pointer.metadata or "")
+            if size is not None:
+                report.files += 1
+                report.bytes += size
+            return
         found = walker.read(pointer, _still(store, pointer, strays, places))
         if isinstance(found, Finding):
             yield found

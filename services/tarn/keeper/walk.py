@@ -89,13 +89,7 @@ class Walker:
         where = pointer.metadata or ""
         stored = self._get(where)
         if stored is None:
-            return Finding(
-                kind=Kind.METADATA_MISSING,
-                where=pointer.text,
-                what=f"the pointer names {where}, which is not in the store",
-                fix=f"drop the name without purge and register the newest metadata in the same folder, or "
-                f"{FROM_BACKUP}",
-            )
+            return _metadata_missing(pointer)
         metadata = _json(stored.data)
         if metadata is None or not isinstance(metadata.get("table-uuid"), str):
             return Finding(
@@ -115,6 +109,34 @@ class Walker:
             manifests=manifests,
             unreadable=unreadable,
         )
+
+    def check_view(self, pointer: PointerValue) -> Finding | None:
+        """Read the metadata file of a live view, which is all that it consists of; return what is wrong.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+        where = pointer.metadata or ""
+        stored = self._get(where)
+        if stored is None:
+            return _metadata_missing(pointer)
+        metadata = _json(stored.data)
+        versions = (metadata or {}).get("versions")
+        if metadata is None or not isinstance(versions, list) or not versions:
+            return Finding(
+                kind=Kind.METADATA_UNREADABLE,
+                where=pointer.text,
+                what=f"{where} ({len(stored.data)} bytes) is no view metadata",
+                fix=FROM_BACKUP,
+            )
+        if metadata.get("view-uuid") != pointer.uuid:
+            return Finding(
+                kind=Kind.METADATA_OTHER,
+                where=pointer.text,
+                what=f"the pointer is that of {pointer.uuid}, {where} that of {metadata.get('view-uuid')}",
+                fix=FROM_BACKUP,
+            )
+        return None
 
     def listed(self, metadata: Json, wanted: Iterable[str]) -> Listed:
         """Read these manifest lists of a table and their manifests; see `Table` for the three results."""
@@ -212,6 +234,16 @@ def in_order(
             yield first, future.result()
     for item, future in waiting:
         yield item, future.result()
+
+
+def _metadata_missing(pointer: PointerValue) -> Finding:
+    return Finding(
+        kind=Kind.METADATA_MISSING,
+        where=pointer.text,
+        what=f"the pointer names {pointer.metadata or ''}, which is not in the store",
+        fix=f"drop the name without purge and register the newest metadata in the same folder, or "
+        f"{FROM_BACKUP}",
+    )
 
 
 def _json(data: bytes) -> Json | None:

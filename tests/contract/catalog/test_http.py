@@ -52,6 +52,19 @@ class World:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def view(self, name: str = "v") -> httpx.Response:
+        self.post("/v1/namespaces", {"namespace": ["ns"]})
+        version = {
+            "version-id": 1,
+            "timestamp-ms": 1_000,
+            "schema-id": 0,
+            "summary": {},
+            "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
+            "default-namespace": ["ns"],
+        }
+        body = {"name": name, "schema": SCHEMA, "view-version": version, "properties": {}}
+        return self.post("/v1/namespaces/ns/views", body)
+
     def append(self, number: int) -> dict[str, Any]:
         meta = self.published.get("/v1/namespaces/ns/tables/t").json()["metadata"]
         head = meta["current-snapshot-id"]
@@ -116,26 +129,64 @@ def test_each_listener_tells_the_endpoint_of_its_side_whatever_the_headers_say(w
 
 def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
     world.table()
+    world.view()
     told = world.published.get("/v1/config").json()["endpoints"]
     assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in told
-    assert not [line for line in told if re.search("view|plan|credentials", line)]
+    assert not [line for line in told if re.search("plan|credentials", line)]
+    names = {"{prefix}/": "", "{namespace}": "ns", "{table}": "t", "{view}": "v"}
     for line in told:
-        method, path = (
-            line.replace("{prefix}/", "").replace("{namespace}", "ns").replace("{table}", "t").split()
-        )
+        for placeholder, name in names.items():
+            line = line.replace(placeholder, name)
+        method, path = line.split()
         answer = world.published.request(method, path, content=b"{}")
         assert answer.status_code not in (404, 405, 501), line
         if method == "DELETE" and answer.status_code == 204:
-            world.table()
+            world.table() if "/tables/" in path else world.view()
     new = ("tables/rename", "namespaces/{namespace}/register", "transactions/commit")
     assert {f"POST /v1/{{prefix}}/{path}" for path in new} < set(told)
     for method, path in (
-        ("POST", "/v1/views/rename"),
+        ("POST", "/v1/namespaces/ns/tables/t/plan"),
         ("GET", "/v1/namespaces/ns/tables/t/credentials"),
-        ("GET", "/v1/namespaces/ns/views"),
     ):
         message = error(world.published.request(method, path), 501, "UnsupportedOperationException")
         assert "not supported by this version" in message
+
+
+def test_a_view_over_http_from_its_create_to_its_drop(world: World) -> None:
+    base = "/v1/namespaces/ns/views"
+    made = world.view()
+    assert made.status_code == 200, made.text
+    found = world.published.get(f"{base}/v")
+    assert found.json() == made.json()
+    assert found.json()["metadata"]["versions"][0]["representations"][0]["sql"] == "select 1"
+    assert world.published.get(f"{base}/v", headers={"if-none-match": found.headers["etag"]}).status_code == 304
+    assert world.published.get(base).json()["identifiers"] == [{"namespace": ["ns"], "name": "v"}]
+    assert world.published.get("/v1/namespaces/ns/tables").json()["identifiers"] == []
+    assert error(world.view(), 409, "AlreadyExistsException") == "View already exists: ns.v"
+    change = {"updates": [{"action": "set-properties", "updates": {"a": "1"}}]}
+    assert world.post(f"{base}/v", change).json()["metadata"]["properties"] == {"a": "1"}
+    stale = {**change, "requirements": [{"type": "assert-view-uuid", "uuid": str(uuid.uuid4())}]}
+    assert "view UUID does not match" in error(world.post(f"{base}/v", stale), 409, "CommitFailedException")
+    other = {**change, "identifier": {"namespace": ["ns"], "name": "w"}}
+    assert "the body names" in error(world.post(f"{base}/v", other), 400, "BadRequestException")
+    rename = {
+        "source": {"namespace": ["ns"], "name": "v"},
+        "destination": {"namespace": ["ns"], "name": "w"},
+    }
+    assert world.post("/v1/views/rename", rename).status_code == 204
+    assert world.published.head(f"{base}/v").status_code == 404
+    assert world.published.head(f"{base}/w").status_code == 204
+    location = made.json()["metadata-location"]
+    assert world.published.delete(f"{base}/w").status_code == 204
+    message = error(world.published.get(f"{base}/w"), 404, "NoSuchViewException")
+    assert message == "View does not exist: ns.w"
+    back = world.post("/v1/namespaces/ns/register-view", {"name": "u", "metadata-location": location})
+    assert back.json()["metadata"] == made.json()["metadata"]
+    bare = {"name": "x", "schema": SCHEMA, "properties": {}}
+    assert "view-version" in error(world.post(base, bare), 400, "BadRequestException")
+    message = error(world.post(f"{base}/u", {"updates": "x"}), 400, "BadRequestException")
+    assert "updates" in message
+    assert world.post("/v1/namespaces/no/views", {**bare, "view-version": {}}).status_code == 404
 
 
 def test_another_warehouse_is_refused_by_name(world: World) -> None:
@@ -157,7 +208,7 @@ def test_every_route_wants_a_token(world: World) -> None:
     routes += [["GET", "/v1/config"], ["POST", "/v1/views/rename"], ["POST", "/health/deep"]]
     tried = 0
     for method, template in routes:
-        path = template.replace("{namespace}", "ns").replace("{table}", "t")
+        path = template.replace("{namespace}", "ns").replace("{table}", "t").replace("{view}", "v")
         for authorization in (
             None,
             "Basic eDp5",

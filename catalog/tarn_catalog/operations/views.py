@@ -1,0 +1,136 @@
+"""Create, load and replace views. A view shares its namespace's names, pointer protocol and drop with tables.
+
+Its state is a pointer of the kind `view` and an immutable metadata file per change, as a table's (I2); a
+commit is one conditional write of the pointer. Rename, register and drop are those of `Names` and `Tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from tarn_catalog.metadata import view_metadata
+from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.types import ViewMetadata
+from tarn_catalog.operations.identifiers import TableIdentifier, taken
+from tarn_catalog.operations.tables import COMMIT_ATTEMPTS_MAX, Tables
+from tarn_catalog.state.context import IdempotencyKey, Metadata, lost
+from tarn_catalog.state.pointer import Pointer
+from tarn_catalog.state.register import happened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateViewRequest:
+    """The content of a create-view request (REST specification: `CreateViewRequest`).
+
+    Attributes:
+        schema: JSON of the schema of its result.
+        version: JSON of its first version.
+        properties: its properties.
+        location: the requested parent folder; the catalog appends a name that ends in the view's uuid.
+    """
+
+    schema: Json
+    version: Json
+    properties: Mapping[str, str]
+    location: str | None = None
+
+
+class Views:
+    """Operations on views that tables do not have."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._core = tables.core
+
+    def create(
+        self, slot: TableIdentifier, wanted: CreateViewRequest, *, repeat: IdempotencyKey | None = None
+    ) -> Metadata:
+        """Create a view and return its metadata.
+
+        Args:
+            slot: the view's identifier.
+            wanted: the create request.
+            repeat: the request's idempotency key.
+
+        Raises:
+            NoSuchNamespaceError: the namespace does not exist.
+            AlreadyExistsError: a table or view has the name.
+            InvalidError: the request is not valid.
+            ConflictError: concurrent changes won every attempt.
+            OutcomeUnknownError: the view may have been created.
+        """
+        self._tables.namespaces.enter(slot.namespace)
+        held = self._tables.transactions.read_to_write(slot.key, Pointer.load)
+        if held is not None:
+            if self._core.repeated(held.value.memory, repeat):
+                return self._tables.current(self._tables.there(slot, held))
+            if held.value.live:
+                raise taken(slot, held.value.kind)
+        view_uuid = self._core.new_uuid()
+        meta = view_metadata.new_view(
+            schema=wanted.schema,
+            version=wanted.version,
+            properties=wanted.properties,
+            location=self._core.roots.new_table(
+                slot.namespace, slot.name, view_uuid, requested=wanted.location
+            ),
+            view_uuid=view_uuid,
+            now_ms=self._core.now_ms(),
+        )
+        return self._tables.first(slot, held, view_uuid, meta, repeat)
+
+    def commit(
+        self,
+        slot: TableIdentifier,
+        requirements: Sequence[Json],
+        updates: Sequence[Json],
+        *,
+        repeat: IdempotencyKey | None = None,
+    ) -> Metadata:
+        """Apply updates if the requirements hold, and return the view's metadata afterwards.
+
+        A conflicting write is retried here as long as the requirements hold on the new base too.
+
+        Args:
+            slot: the view's identifier.
+            requirements: `ViewRequirement` objects of the REST specification.
+            updates: `ViewUpdate` objects of the REST specification, in order.
+            repeat: the request's idempotency key.
+
+        Raises:
+            NoSuchViewError: the view does not exist.
+            ConflictError: a requirement does not hold, or concurrent commits won every attempt.
+            InvalidError: an update cannot be applied.
+            OutcomeUnknownError: the commit may have happened.
+            UnavailableError: the commit did not happen.
+        """
+        for _ in self._core.patience.attempts(COMMIT_ATTEMPTS_MAX):
+            with self._core.turn(slot.key):
+                held = self._tables.there(
+                    slot, self._tables.transactions.read_to_write(slot.key, Pointer.load)
+                )
+                base = self._tables.current(held)
+                if self._core.repeated(held.value.memory, repeat):
+                    return base
+                before = parsed(base)
+                view_metadata.check_requirements(requirements, before)
+                meta = view_metadata.commit(before, updates, now_ms=self._core.now_ms())
+                if meta is None:
+                    return base
+                stored = self._core.write_metadata(self._tables.next_location(base), meta)
+                wanted = replace(held.value, metadata=stored.location).next(self._core.stamp(repeat))
+                written, outcome = self._core.write(slot.key, wanted, over=held)
+                if written is None:
+                    self._core.cache.drop(slot.key)
+                else:
+                    self._tables.remember({slot.key: written})
+                if happened(outcome, f"the change of view {slot.text}", look="load the view and look"):
+                    return stored
+        raise lost(f"the change of view {slot.text}", COMMIT_ATTEMPTS_MAX)
+
+
+def parsed(found: Metadata) -> ViewMetadata:
+    """Return the metadata of a view as parsed; the context does not tell the kinds apart."""
+    return cast("ViewMetadata", found.parsed)

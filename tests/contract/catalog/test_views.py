@@ -1,0 +1,433 @@
+"""Views: the state of a name as tables have it, one version after the other, atomic whatever fails."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from typing import Any
+
+import orjson
+import pytest
+from pyiceberg.exceptions import (
+    NamespaceNotEmptyError,
+    NoSuchTableError,
+    NoSuchViewError,
+    TableAlreadyExistsError,
+    ViewAlreadyExistsError,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewVersion
+
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.store import MemoryStore
+from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidError, InvalidLocationError
+from tarn.core.errors import NoSuchViewError as NoView
+from tarn.keeper.fsck import Report, fsck
+from tarn_catalog.metadata import view_metadata
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.views import CreateViewRequest, parsed
+from tarn_catalog.testing.faulty_store import Crash, Fault, no_faults
+from tests.contract.catalog.conftest import Lake
+from tests.contract.catalog.test_commits import NEW, World, repeat
+
+COLUMNS = Schema(NestedField(1, "x", LongType(), required=False))
+SCHEMA = {"type": "struct", "fields": [{"id": 3, "name": "x", "type": "long", "required": False}]}
+V, W = (TableIdentifier.of(("ns",), name, "view") for name in ("v", "w"))
+T = TableIdentifier.of(("ns",), "v")
+
+
+def version(sql: str = "select 1", *dialects: str, number: int = 1, at_ms: int = 1_000) -> dict[str, Any]:
+    return {
+        "version-id": number,
+        "timestamp-ms": at_ms,
+        "schema-id": 0,
+        "summary": {"engine-name": "test"},
+        "representations": [
+            {"type": "sql", "sql": sql, "dialect": dialect} for dialect in dialects or ("spark",)
+        ],
+        "default-namespace": ["ns"],
+    }
+
+
+def wanted(sql: str = "select 1", *dialects: str, **properties: str) -> CreateViewRequest:
+    return CreateViewRequest(schema=SCHEMA, version=version(sql, *dialects), properties=properties)
+
+
+def replaced(sql: str, *dialects: str, at_ms: int = 2_000) -> list[dict[str, Any]]:
+    """The updates of CREATE OR REPLACE VIEW."""
+    return [
+        {"action": "add-schema", "schema": SCHEMA},
+        {"action": "add-view-version", "view-version": {**version(sql, *dialects, at_ms=at_ms), "schema-id": -1}},
+        {"action": "set-current-view-version", "view-version-id": -1},
+    ]
+
+
+def sql_of(catalog: Catalog, slot: TableIdentifier = V) -> str:
+    meta = parsed(catalog.tables.load(slot))
+    current = next(v for v in meta["versions"] if v["version-id"] == meta["current-version-id"])
+    return str(current["representations"][0]["sql"])
+
+
+def check(store: MemoryStore) -> Report:
+    return fsck(PlainBulk(store), manifest_audit, bucket="tarn", tell=lambda _: None, sleep=lambda _: None)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# -- as clients see them
+
+
+def test_a_view_has_its_name_alone_and_comes_back_as_it_was_made(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    client.create_table("ns.t", schema=COLUMNS)
+    query = SQLViewRepresentation(type="sql", sql="select x from ns.t", dialect="spark")
+    first = ViewVersion(
+        **{"version-id": 1, "schema-id": 0, "timestamp-ms": 1_000, "default-namespace": ["ns"]},
+        summary={"engine-name": "test"},
+        representations=[query],
+    )
+    made = client.create_view("ns.v", COLUMNS, first, properties={"comment": "all of it"})
+    found = lake.open().load_view("ns.v")
+    assert found == made
+    assert (found.name(), found.properties) == (("ns", "v"), {"comment": "all of it"})
+    assert found.sql_for("SPARK") == query
+    assert [column.name for column in found.schema().fields] == ["x"]
+    assert (client.list_views("ns"), client.list_tables("ns")) == ([("ns", "v")], [("ns", "t")])
+    assert (client.view_exists("ns.v"), client.view_exists("ns.t"), client.table_exists("ns.v")) == (
+        True,
+        False,
+        False,
+    )
+    with pytest.raises(NoSuchTableError):
+        client.load_table("ns.v")
+    with pytest.raises(NoSuchViewError):
+        client.load_view("ns.t")
+    with pytest.raises(NoSuchViewError):
+        client.drop_view("ns.t")
+    with pytest.raises(ViewAlreadyExistsError):
+        client.create_view("ns.v", COLUMNS, first)
+    with pytest.raises(ViewAlreadyExistsError, match="Table with same name already exists: ns.t"):
+        client.create_view("ns.t", COLUMNS, first)
+    with pytest.raises(TableAlreadyExistsError, match="View with same name already exists: ns.v"):
+        client.create_table("ns.v", schema=COLUMNS)
+    client.drop_table("ns.t")
+    with pytest.raises(NamespaceNotEmptyError):
+        client.drop_namespace("ns")
+    client.drop_view("ns.v")
+    assert not client.view_exists("ns.v")
+    client.drop_namespace("ns")
+
+
+def test_a_dropped_name_may_be_a_view_and_a_table_again(world: World) -> None:
+    catalog = world.catalog
+    for _ in range(2):
+        catalog.tables.create(T, NEW)
+        catalog.tables.drop(T)
+        catalog.views.create(V, wanted())
+        assert world.pointer(V).kind == "view"
+        catalog.tables.drop(V)
+    assert world.pointer(V).kind == "view"
+    assert check(world.memory).findings == []
+
+
+# -- versions
+
+
+def test_a_replaced_view_keeps_its_versions_and_their_times(world: World) -> None:
+    catalog = world.catalog
+    catalog.views.create(V, wanted())
+    for number in (2, 3):
+        catalog.views.commit(V, [], replaced(f"select {number}", at_ms=number * 1_000))
+    before = parsed(catalog.tables.load(V))
+    assert [v["version-id"] for v in before["versions"]] == [1, 2, 3]
+    assert len(before["schemas"]) == 1
+    catalog.views.commit(V, [], [{"action": "set-current-view-version", "view-version-id": 1}])
+    catalog.views.commit(V, [], replaced("select 3"))  # as version 3: nothing is added
+    meta = parsed(catalog.tables.load(V))
+    assert [v["version-id"] for v in meta["versions"]] == [1, 2, 3]
+    assert [(e["version-id"], e["timestamp-ms"]) for e in meta["version-log"][:3]] == [
+        (1, 1_000),
+        (2, 2_000),
+        (3, 3_000),
+    ]
+    assert [e["version-id"] for e in meta["version-log"][3:]] == [1, 3]
+    assert sql_of(catalog) == "select 3"
+    swaps = world.pointer(V).version
+    catalog.views.commit(V, [], replaced("select 3"))
+    assert world.pointer(V).version == swaps, "what changes nothing writes nothing"
+
+
+def test_old_versions_expire_and_the_log_ends_where_they_did(world: World) -> None:
+    catalog = world.catalog
+    catalog.views.create(V, wanted(**{"version.history.num-entries": "3"}))
+    for number in range(2, 7):
+        catalog.views.commit(V, [], replaced(f"select {number}"))
+    meta = parsed(catalog.tables.load(V))
+    assert [v["version-id"] for v in meta["versions"]] == [4, 5, 6]
+    assert [e["version-id"] for e in meta["version-log"]] == [4, 5, 6]
+    catalog.views.commit(V, [], [{"action": "set-current-view-version", "view-version-id": 4}])
+    for number in (7, 8):
+        current = [{"action": "set-current-view-version", "view-version-id": 4}]
+        catalog.views.commit(V, [], [*replaced(f"select {number}"), *current])
+    meta = parsed(catalog.tables.load(V))
+    assert [v["version-id"] for v in meta["versions"]] == [4, 7, 8], "the current one stays, however old"
+    assert meta["current-version-id"] == 4
+    assert {e["version-id"] for e in meta["version-log"]} <= {4, 7, 8}
+
+
+def test_a_dialect_is_not_lost_unless_the_view_allows_it(world: World) -> None:
+    catalog = world.catalog
+    catalog.views.create(V, wanted("select 1", "spark", "trino"))
+    with pytest.raises(InvalidError, match="loss of view dialects"):
+        catalog.views.commit(V, [], replaced("select 2", "TRINO"))
+    allowed = {"action": "set-properties", "updates": {"replace.drop-dialect.allowed": "true"}}
+    catalog.views.commit(V, [], [allowed, *replaced("select 2", "TRINO")])
+    assert sql_of(catalog) == "select 2"
+
+
+@pytest.mark.parametrize(
+    ("updates", "message"),
+    [
+        ([{"action": "add-snapshot"}], "Unknown update of a view: add-snapshot"),
+        ([{"action": "assign-uuid", "uuid": "x"}], "Cannot reassign uuid"),
+        ([{"action": "upgrade-format-version", "format-version": 2}], "Unsupported format version: v2"),
+        ([{"action": "set-current-view-version", "view-version-id": 7}], "unknown version: 7"),
+        ([{"action": "set-current-view-version", "view-version-id": -1}], "no current version id has been set"),
+        ([{"action": "add-view-version", "view-version": {**version(), "schema-id": 4}}], "unknown schema: 4"),
+        ([{"action": "add-view-version", "view-version": {**version(), "schema-id": -1}}], "no schema has been"),
+        (replaced("select 2", "spark", "Spark"), "Cannot add multiple queries for dialect Spark"),
+        ([{"action": "add-view-version", "view-version": {}}], "version-id is missing or no number"),
+        ([{"action": "set-properties", "updates": {"version.history.num-entries": "0"}}], "must be positive"),
+        ([{"action": "set-properties", "updates": {"a": 1}}], "must map names to strings"),
+        ([{"action": "remove-properties", "removals": "a"}], "must be a list of names"),
+    ],
+)
+def test_a_bad_update_is_refused_and_changes_nothing(
+    world: World, updates: list[dict[str, Any]], message: str
+) -> None:
+    world.catalog.views.create(V, wanted())
+    before = world.pointer(V)
+    with pytest.raises(InvalidError, match=message):
+        world.catalog.views.commit(V, [], updates)
+    assert world.pointer(V) == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("timestamp-ms", "now", "timestamp-ms is missing or no number"),
+        ("summary", {"a": 1}, "summary must map names to strings"),
+        ("default-namespace", "ns", "default-namespace must be a list"),
+        ("default-catalog", 1, "default-catalog is no text"),
+        ("representations", [], "it has no representations"),
+        ("representations", [{"type": "sql", "sql": "x"}], "no dialect or no sql"),
+        ("representations", [{"type": "plan", "sql": "x", "dialect": "a"}], "representation of type 'plan'"),
+    ],
+)
+def test_a_bad_version_is_refused(world: World, field: str, value: object, message: str) -> None:
+    bad = CreateViewRequest(schema=SCHEMA, version={**version(), field: value}, properties={})
+    with pytest.raises(InvalidError, match=message):
+        world.catalog.views.create(V, bad)
+    assert not world.catalog.tables.exists(V)
+
+
+def test_a_view_stays_where_it_is_and_is_the_one_that_was_meant(world: World) -> None:
+    location = parsed(world.catalog.views.create(V, wanted()))["location"]
+    world.catalog.views.commit(V, [], [{"action": "set-location", "location": location}])
+    with pytest.raises(InvalidLocationError, match="the view lies at"):
+        world.catalog.views.commit(V, [], [{"action": "set-location", "location": f"{location}x"}])
+    with pytest.raises(InvalidLocationError, match=r"write\.metadata\.path"):
+        world.catalog.views.create(W, wanted(**{"write.metadata.path": "s3://other/x"}))
+    with pytest.raises(ConflictError, match="view UUID does not match"):
+        world.catalog.views.commit(V, [{"type": "assert-view-uuid", "uuid": "x"}], replaced("select 2"))
+    with pytest.raises(InvalidError, match="Unknown requirement type: assert-table-uuid"):
+        world.catalog.views.commit(V, [{"type": "assert-table-uuid", "uuid": "x"}], replaced("select 2"))
+    assert sql_of(world.catalog) == "select 1"
+
+
+# -- names
+
+
+def test_a_rename_takes_the_view_along_and_never_another_name(world: World) -> None:
+    catalog = world.catalog
+    catalog.views.create(V, wanted())
+    catalog.tables.create(TableIdentifier.of(("ns",), "t"), NEW)
+    catalog.views.create(TableIdentifier.of(("ns",), "x", "view"), wanted())
+    for name, kind in (("t", "Table"), ("x", "View")):
+        taken = TableIdentifier.of(("ns",), name, "view")
+        with pytest.raises(AlreadyExistsError, match=f"Cannot rename ns.v to ns.{name}. {kind} already exists"):
+            catalog.names.rename(V, taken)
+    with pytest.raises(NoView, match=r"View does not exist: ns\.t"):
+        catalog.names.rename(TableIdentifier.of(("ns",), "t", "view"), W)
+    catalog.names.rename(V, W)
+    assert sql_of(catalog, W) == "select 1"
+    assert world.pointer(W).kind == "view"
+    assert check(world.memory).findings == []
+
+
+def test_a_dropped_view_is_registered_once_and_goes_on(world: World) -> None:
+    catalog = world.catalog
+    stored = catalog.views.create(V, wanted())
+    with pytest.raises(AlreadyExistsError, match="a view has one name"):
+        catalog.names.register(W, stored.location)
+    with pytest.raises(InvalidError, match="Cannot register"):
+        catalog.names.register(TableIdentifier.of(("ns",), "t"), stored.location)
+    catalog.tables.drop(V)
+    catalog.names.register(W, stored.location)
+    catalog.views.commit(W, [], replaced("select 2"))
+    assert [v["version-id"] for v in parsed(catalog.tables.load(W))["versions"]] == [1, 2]
+    table = catalog.tables.create(TableIdentifier.of(("ns",), "t"), NEW)
+    catalog.tables.drop(TableIdentifier.of(("ns",), "t"))
+    with pytest.raises(InvalidError, match="Cannot register"):
+        catalog.names.register(TableIdentifier.of(("ns",), "t", "view"), table.location)
+    with pytest.raises(AlreadyExistsError, match=r"View with same name already exists: ns\.w"):
+        catalog.names.register(TableIdentifier.of(("ns",), "w"), table.location, overwrite=True)
+    assert check(world.memory).findings == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format-version", 2),
+        ("view-uuid", "x"),
+        ("current-version-id", 9),
+        ("versions", [{**version(), "schema-id": 5}]),
+        ("versions", None),
+        ("version-log", [{"version-id": 1}]),
+        ("location", "s3://tarn/warehouse/ns/other"),
+    ],
+)
+def test_a_file_that_is_no_whole_view_is_not_registered(world: World, field: str, value: object) -> None:
+    stored = world.catalog.views.create(V, wanted())
+    world.catalog.tables.drop(V)
+    key = stored.location.removeprefix("s3://tarn/")
+    world.memory.put(key, orjson.dumps({**orjson.loads(stored.raw), field: value}))
+    with pytest.raises(InvalidError):
+        world.healthy().names.register(V, stored.location)
+    assert not world.catalog.tables.exists(V)
+
+
+# -- together, and when something breaks
+
+
+def test_all_of_many_replacements_at_once_are_kept(world: World) -> None:
+    world.catalog.views.create(V, wanted(**{"version.history.num-entries": "100"}))
+
+    def replace(writer: int) -> None:
+        own = world.another()
+        for number in range(5):
+            own.views.commit(V, [], replaced(f"select {writer * 10 + number}"))
+
+    writers = [threading.Thread(target=replace, args=(number,)) for number in range(1, 5)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    meta = parsed(world.healthy().tables.load(V))
+    assert sorted(v["version-id"] for v in meta["versions"]) == list(range(1, 22))
+    assert len({v["representations"][0]["sql"] for v in meta["versions"]}) == 21
+
+
+def test_a_repeated_request_is_carried_out_once(world: World) -> None:
+    catalog = world.catalog
+    first = catalog.views.create(V, wanted(), repeat=repeat(1, "create"))
+    assert catalog.views.create(V, wanted(), repeat=repeat(1, "create")).location == first.location
+    key = repeat(2, "replace")
+    catalog.views.commit(V, [], replaced("select 2"), repeat=key)
+    catalog.views.commit(V, [], replaced("select 3"))
+    catalog.views.commit(V, [], replaced("select 2"), repeat=key)
+    assert sql_of(catalog) == "select 3", "the repeat is not applied on top of a later one"
+
+
+OPERATIONS = {
+    "create": lambda catalog: catalog.views.create(W, wanted("select 2")),
+    "replace": lambda catalog: catalog.views.commit(V, [], replaced("select 2")),
+    "rename": lambda catalog: catalog.names.rename(V, W),
+    "drop": lambda catalog: catalog.tables.drop(V),
+}
+AFTER = {
+    "create": {"ns.v": "select 1", "ns.w": "select 2"},
+    "replace": {"ns.v": "select 2"},
+    "rename": {"ns.w": "select 1"},
+    "drop": {},
+}
+
+
+def views(catalog: Catalog) -> dict[str, str]:
+    names = catalog.namespaces.list_tables(("ns",), kind="view").names
+    return {".".join(n): sql_of(catalog, TableIdentifier.of(n[:-1], n[-1], "view")) for n in names}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("how", [Fault.CRASH, Fault.CRASH_DONE, Fault.LOST_REPLY])
+def test_broken_at_any_step_it_is_done_or_not_and_hinders_nobody(operation: str, how: Fault) -> None:
+    outcomes: Counter[str] = Counter()
+    for at in itertools.count(1):
+        world = World()
+        world.catalog.views.create(V, wanted())
+        steps = itertools.count(1)
+        world.store.plan = lambda _, steps=steps, at=at: how if next(steps) == at else None
+        broken = False
+        try:
+            OPERATIONS[operation](world.another())
+        except Crash:
+            broken = True
+        world.store.plan = no_faults
+        healthy = world.healthy()
+        found = views(healthy)
+        assert found in (AFTER[operation], {"ns.v": "select 1"}), f"{operation} broken at {at}"
+        assert broken or found == AFTER[operation]
+        outcomes["done" if found == AFTER[operation] else "not done"] += 1
+        for name in found:
+            slot = TableIdentifier.of(("ns",), name.removeprefix("ns."), "view")
+            healthy.views.commit(slot, [], replaced("select 9"))
+            assert world.pointer(slot).intent is None
+        for slot in (V, W):
+            if slot.text not in found:
+                healthy.views.create(slot, wanted())
+        assert check(world.memory).damage == []
+        if next(steps) <= at:
+            break
+    assert outcomes["done"] >= 1, outcomes
+    assert outcomes["not done"] >= (1 if how is not Fault.LOST_REPLY else 0), outcomes
+
+
+# -- fsck
+
+
+@pytest.mark.parametrize("what", ["gone", "broken", "another"])
+def test_fsck_reads_the_one_file_of_a_view(world: World, what: str) -> None:
+    stored = world.catalog.views.create(V, wanted())
+    other = world.catalog.views.create(W, wanted("select 2"))
+    clean = check(world.memory)
+    assert (clean.findings, clean.orphans, clean.files) == ([], 0, 2)
+    key = stored.location.removeprefix("s3://tarn/")
+    if what == "gone":
+        world.memory.delete(key)
+    else:
+        world.memory.put(key, b"{}" if what == "broken" else other.raw)
+    found = check(world.memory).damage
+    kinds = {"gone": "METADATA_MISSING", "broken": "METADATA_UNREADABLE", "another": "METADATA_OTHER"}
+    assert [(finding.kind.name, finding.where) for finding in found] == [(kinds[what], "ns.v")]
+
+
+def test_the_first_metadata_is_that_of_the_specification(world: World) -> None:
+    meta = parsed(world.catalog.views.create(V, wanted(comment="c")))
+    assert meta == {
+        "view-uuid": meta["view-uuid"],
+        "format-version": view_metadata.FORMAT_VERSION,
+        "location": f"s3://tarn/warehouse/ns/v-{meta['view-uuid']}",
+        "schemas": [{**SCHEMA, "schema-id": 0}],
+        "current-version-id": 1,
+        "versions": [version()],
+        "version-log": [{"version-id": 1, "timestamp-ms": 1_000}],
+        "properties": {"comment": "c"},
+    }
