@@ -144,8 +144,8 @@ def _set_location(draft: _Draft, update: Json) -> _Draft:
     wanted = get(update, "location", str).rstrip("/")
     if wanted != draft.meta["location"]:
         raise InvalidLocationError(
-            f"Invalid location {wanted}: the view lies at {draft.meta['location']} and stays there; leave the "
-            "location out",
+            f"Invalid location {wanted}: the view lies at {draft.meta['location']} and stays there; leave "
+            "the location out",
             location=wanted,
         )
     return draft
@@ -278,10 +278,10 @@ def _finish(draft: _Draft, base: ViewMetadata | None) -> ViewMetadata:
     if len(meta["versions"]) <= count:
         return meta
     current = meta["current-version-id"]
-    newest = sorted((one["version-id"] for one in meta["versions"] if one["version-id"] != current))
+    newest = sorted(one["version-id"] for one in meta["versions"] if one["version-id"] != current)
     ids = {current, *newest[len(newest) - (count - 1) :]}
     log = meta["version-log"]
-    # An entry of an expired version ends what the log can tell: it and everything before it goes.
+    # An entry of an expired version would be unreadable: it and everything before it goes.
     first = next((n + 1 for n in reversed(range(len(log))) if log[n]["version-id"] not in ids), 0)
     versions = [one for one in meta["versions"] if one["version-id"] in ids]
     return draft.with_meta(versions=versions, version_log=log[first:]).meta
@@ -329,7 +329,9 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
             check_schema(schema, FORMAT_VERSION_MAX)
         versions = {_checked_version(one)["version-id"] for one in meta["versions"]}
         if meta["current-version-id"] not in versions:
-            raise _bad(location, f"its current version {meta['current-version-id']} is not among its versions")
+            raise _bad(
+                location, f"its current version {meta['current-version-id']} is not among its versions"
+            )
         if any(one["schema-id"] not in schemas for one in meta["versions"]):
             raise _bad(location, "a version's schema is not among its schemas")
         if any(type(entry["timestamp-ms"]) is not int for entry in meta["version-log"]):
@@ -341,8 +343,8 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
         raise _bad(location, f"a part of it is missing or cannot be read ({e!r})") from e
     if not location.startswith(f"{meta['location']}/metadata/"):
         raise InvalidLocationError(
-            f"Invalid metadata-location {location}: the view in it lies at {meta['location']}; a view's files "
-            "stay in its own location",
+            f"Invalid metadata-location {location}: the view in it lies at {meta['location']}; a view's "
+            "files stay in its own location",
             location=location,
         )
     return cast("ViewMetadata", meta)

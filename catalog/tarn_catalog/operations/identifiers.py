@@ -46,9 +46,7 @@ class TableIdentifier:
         Raises:
             InvalidNameError: a name is not allowed.
         """
-        return TableIdentifier(
-            namespace=namespace, name=name, key=pointer_key(namespace, name), kind=kind
-        )
+        return TableIdentifier(namespace=namespace, name=name, key=pointer_key(namespace, name), kind=kind)
 
     @property
     def text(self) -> str:

@@ -17,7 +17,7 @@ from tarn_catalog.operations.namespaces import LIST_READERS
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import MEMO_BYTES, IdempotencyKey, Metadata, Versioned, lost
-from tarn_catalog.state.pointer import VIEW, Pointer
+from tarn_catalog.state.pointer import TABLE, VIEW, Pointer
 from tarn_catalog.state.transactions import ParticipantChange
 
 ATTEMPTS_MAX = 16
@@ -61,6 +61,8 @@ class Names:
                 after = self._transactions.read_to_write(target.key, Pointer.load)
                 if source.key == target.key or (after is not None and after.value.live):
                     by = source.kind if after is None else after.value.kind
+                    if source.kind == by == TABLE:
+                        raise taken(target, by)
                     raise AlreadyExistsError(
                         f"Cannot rename {source.text} to {target.text}. {by.title()} already exists",
                         **{by: target.text},

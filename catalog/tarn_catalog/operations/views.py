@@ -132,5 +132,5 @@ class Views:
 
 
 def parsed(found: Metadata) -> ViewMetadata:
-    """Return the metadata of a view as parsed; the context does not tell the kinds apart."""
+    """Return the metadata of a view as parsed; the context has one type for both kinds."""
     return cast("ViewMetadata", found.parsed)

@@ -204,7 +204,7 @@ class Routes:
         return self._table(call, stored, mode=mode)
 
     def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
-        """Return a `LoadTableResult` or `LoadViewResult`; its entity tag covers everything that can differ between clients."""
+        """Return a `LoadTableResult` or `LoadViewResult`; its entity tag covers what can differ by client."""
         told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
         etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
         wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]

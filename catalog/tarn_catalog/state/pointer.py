@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from tarn_catalog.state.request_history import RequestHistory
 from tarn_catalog.state.value import Intent, Participant, Rule
 
-
 TABLE = "table"
 VIEW = "view"
 

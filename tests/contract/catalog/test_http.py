@@ -159,7 +159,9 @@ def test_a_view_over_http_from_its_create_to_its_drop(world: World) -> None:
     found = world.published.get(f"{base}/v")
     assert found.json() == made.json()
     assert found.json()["metadata"]["versions"][0]["representations"][0]["sql"] == "select 1"
-    assert world.published.get(f"{base}/v", headers={"if-none-match": found.headers["etag"]}).status_code == 304
+    assert (
+        world.published.get(f"{base}/v", headers={"if-none-match": found.headers["etag"]}).status_code == 304
+    )
     assert world.published.get(base).json()["identifiers"] == [{"namespace": ["ns"], "name": "v"}]
     assert world.published.get("/v1/namespaces/ns/tables").json()["identifiers"] == []
     assert error(world.view(), 409, "AlreadyExistsException") == "View already exists: ns.v"

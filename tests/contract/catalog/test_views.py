@@ -23,7 +23,13 @@ from pyiceberg.view.metadata import SQLViewRepresentation, ViewVersion
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
-from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidError, InvalidLocationError
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    InvalidLocationError,
+    TarnError,
+)
 from tarn.core.errors import NoSuchViewError as NoView
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.metadata import view_metadata
@@ -61,7 +67,10 @@ def replaced(sql: str, *dialects: str, at_ms: int = 2_000) -> list[dict[str, Any
     """The updates of CREATE OR REPLACE VIEW."""
     return [
         {"action": "add-schema", "schema": SCHEMA},
-        {"action": "add-view-version", "view-version": {**version(sql, *dialects, at_ms=at_ms), "schema-id": -1}},
+        {
+            "action": "add-view-version",
+            "view-version": {**version(sql, *dialects, at_ms=at_ms), "schema-id": -1},
+        },
         {"action": "set-current-view-version", "view-version-id": -1},
     ]
 
@@ -114,9 +123,9 @@ def test_a_view_has_its_name_alone_and_comes_back_as_it_was_made(lake: Lake) -> 
         client.drop_view("ns.t")
     with pytest.raises(ViewAlreadyExistsError):
         client.create_view("ns.v", COLUMNS, first)
-    with pytest.raises(ViewAlreadyExistsError, match="Table with same name already exists: ns.t"):
+    with pytest.raises(ViewAlreadyExistsError, match=r"Table with same name already exists: ns\.t"):
         client.create_view("ns.t", COLUMNS, first)
-    with pytest.raises(TableAlreadyExistsError, match="View with same name already exists: ns.v"):
+    with pytest.raises(TableAlreadyExistsError, match=r"View with same name already exists: ns\.v"):
         client.create_table("ns.v", schema=COLUMNS)
     client.drop_table("ns.t")
     with pytest.raises(NamespaceNotEmptyError):
@@ -200,9 +209,18 @@ def test_a_dialect_is_not_lost_unless_the_view_allows_it(world: World) -> None:
         ([{"action": "assign-uuid", "uuid": "x"}], "Cannot reassign uuid"),
         ([{"action": "upgrade-format-version", "format-version": 2}], "Unsupported format version: v2"),
         ([{"action": "set-current-view-version", "view-version-id": 7}], "unknown version: 7"),
-        ([{"action": "set-current-view-version", "view-version-id": -1}], "no current version id has been set"),
-        ([{"action": "add-view-version", "view-version": {**version(), "schema-id": 4}}], "unknown schema: 4"),
-        ([{"action": "add-view-version", "view-version": {**version(), "schema-id": -1}}], "no schema has been"),
+        (
+            [{"action": "set-current-view-version", "view-version-id": -1}],
+            "no current version id has been set",
+        ),
+        (
+            [{"action": "add-view-version", "view-version": {**version(), "schema-id": 4}}],
+            "unknown schema: 4",
+        ),
+        (
+            [{"action": "add-view-version", "view-version": {**version(), "schema-id": -1}}],
+            "no schema has been",
+        ),
         (replaced("select 2", "spark", "Spark"), "Cannot add multiple queries for dialect Spark"),
         ([{"action": "add-view-version", "view-version": {}}], "version-id is missing or no number"),
         ([{"action": "set-properties", "updates": {"version.history.num-entries": "0"}}], "must be positive"),
@@ -263,7 +281,9 @@ def test_a_rename_takes_the_view_along_and_never_another_name(world: World) -> N
     catalog.views.create(TableIdentifier.of(("ns",), "x", "view"), wanted())
     for name, kind in (("t", "Table"), ("x", "View")):
         taken = TableIdentifier.of(("ns",), name, "view")
-        with pytest.raises(AlreadyExistsError, match=f"Cannot rename ns.v to ns.{name}. {kind} already exists"):
+        with pytest.raises(
+            AlreadyExistsError, match=f"Cannot rename ns.v to ns.{name}. {kind} already exists"
+        ):
             catalog.names.rename(V, taken)
     with pytest.raises(NoView, match=r"View does not exist: ns\.t"):
         catalog.names.rename(TableIdentifier.of(("ns",), "t", "view"), W)
@@ -378,7 +398,7 @@ def test_broken_at_any_step_it_is_done_or_not_and_hinders_nobody(operation: str,
         broken = False
         try:
             OPERATIONS[operation](world.another())
-        except Crash:
+        except (Crash, TarnError):
             broken = True
         world.store.plan = no_faults
         healthy = world.healthy()
@@ -397,7 +417,7 @@ def test_broken_at_any_step_it_is_done_or_not_and_hinders_nobody(operation: str,
         if next(steps) <= at:
             break
     assert outcomes["done"] >= 1, outcomes
-    assert outcomes["not done"] >= (1 if how is not Fault.LOST_REPLY else 0), outcomes
+    assert outcomes["not done"] >= 1, outcomes
 
 
 # -- fsck

@@ -27,6 +27,7 @@ BLANK = Pointer.blank(("ns",), "t")
 LIVE = replace(BLANK, state=PointerState.LIVE, uuid="u", metadata="s3://m1").next(FIRST)
 TOMBSTONE = replace(LIVE, state=PointerState.DROPPED, metadata=None).next(SECOND)
 MOVE = Intent(record="r", nonce="tx", at_ms=2, then=gone("u", moved=TableIdentifier.of(("ns",), "other")))
+SLOT, VIEW_SLOT = (TableIdentifier.of(("ns",), "t", kind) for kind in ("table", "view"))
 MOVING = replace(LIVE, intent=MOVE).next(SECOND)
 
 THERE = replace(Namespace.blank(("ns",)), state=NamespaceState.LIVE, uuid="u").next(FIRST)
@@ -67,18 +68,18 @@ BROKEN: tuple[tuple[str, RegisterValue | None, RegisterValue], ...] = (
         replace(MOVING.settled(committed=False), metadata="s3://m2").next(THIRD),
     ),
     ("an intent is applied or discarded, with no other change", MOVING, MOVING.next(THIRD)),
-    ("kind, namespace and name never change", LIVE, replace(LIVE, kind="view").next(SECOND)),
-    ("kind, namespace and name never change", LIVE, replace(LIVE, namespace=("other",)).next(SECOND)),
-    ("kind, namespace and name never change", LIVE, replace(LIVE, name="other").next(SECOND)),
+    ("a live name changes its kind with its uuid only", LIVE, replace(LIVE, kind="view").next(SECOND)),
+    ("namespace and name never change", LIVE, replace(LIVE, namespace=("other",)).next(SECOND)),
+    ("namespace and name never change", LIVE, replace(LIVE, name="other").next(SECOND)),
     ("metadata is set exactly while live", LIVE, replace(LIVE, metadata=None).next(SECOND)),
     ("metadata is set exactly while live", LIVE, replace(LIVE, state=PointerState.DROPPED).next(SECOND)),
     (
-        "a live pointer has a table's uuid",
+        "a live pointer has a uuid",
         None,
         replace(BLANK, state=PointerState.LIVE, metadata="s3://m1").next(FIRST),
     ),
     ("only a tombstone leads to a new name", LIVE, replace(LIVE, moved=("ns", "other")).next(SECOND)),
-    ("a live name gets another table by an intent only", LIVE, replace(LIVE, uuid="v").next(SECOND)),
+    ("a live name gets another table or view by an intent only", LIVE, replace(LIVE, uuid="v").next(SECOND)),
     ("its name never changes", THERE, replace(THERE, levels=("other",)).next(SECOND)),
     (
         "a drop goes from live by dropping to dropped",
@@ -119,8 +120,12 @@ KEPT: tuple[tuple[RegisterValue | None, RegisterValue], ...] = (
     (LIVE, MOVING),
     (MOVING, MOVING.settled(committed=True).next(THIRD)),
     (MOVING, MOVING.settled(committed=False).next(THIRD)),
-    (None, replace(BLANK, intent=replace(MOVE, then=placed("v", "s3://v"))).next(FIRST)),
+    (None, replace(BLANK, intent=replace(MOVE, then=placed(SLOT, "v", "s3://v"))).next(FIRST)),
     (TOMBSTONE, replace(TOMBSTONE, state=PointerState.LIVE, uuid="v", metadata="s3://v").next(THIRD)),
+    (
+        TOMBSTONE,
+        replace(TOMBSTONE, state=PointerState.LIVE, kind="view", uuid="v", metadata="s3://v").next(THIRD),
+    ),
     (None, THERE),
     (THERE, replace(THERE, properties={"owner": "ops"}).next(SECOND)),
     (THERE, DROPPING),
@@ -184,3 +189,14 @@ def test_the_one_write_stores_nothing_that_breaks_a_rule(
     with pytest.raises(AssertionError, match="the-key must not change"):
         context.write("the-key", after, over=held)
     assert context.read("the-key", type(after).load) == held
+
+
+def test_the_intent_of_a_view_names_its_kind_and_a_tables_does_not() -> None:
+    """An intent of a version before there were views has no kind: it is a table's."""
+    view = replace(TOMBSTONE, intent=replace(MOVE, then=placed(VIEW_SLOT, "v", "s3://v")))
+    assert view.settled(committed=True).kind == "view"
+    assert view.settled(committed=False).kind == "table"
+    assert "kind" not in placed(SLOT, "v", "s3://v")
+    free = replace(TOMBSTONE, kind="view", intent=replace(MOVE, then=placed(SLOT, "v", "s3://v")))
+    assert free.settled(committed=True).kind == "table"
+    assert replace(view.settled(committed=True), intent=MOVE).settled(committed=True).kind == "view"

@@ -75,7 +75,9 @@ def test_the_history_has_the_version_of_each_value(value: Pointer | Claim) -> No
 
 
 def test_a_name_that_was_free_gets_a_table() -> None:
-    intent = Intent(record=None, nonce="tx", then=placed("u", "s3://m"), at_ms=7)
+    intent = Intent(
+        record=None, nonce="tx", then=placed(TableIdentifier.of(("ns",), "t"), "u", "s3://m"), at_ms=7
+    )
     carrying = replace(Pointer.blank(("ns",), "a"), intent=intent).next(STAMP)
     assert not carrying.live
     assert carrying.settled(committed=True).metadata == "s3://m"
