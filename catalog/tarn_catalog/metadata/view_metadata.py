@@ -28,6 +28,10 @@ DIALECTS_MAY_GO = "replace.drop-dialect.allowed"
 REPRESENTATION = "sql"
 
 
+class InvalidVersionError(InvalidError):
+    """A view version that cannot be used; Iceberg's Java client expects its own exception type for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
     """A view between two updates of a commit.
@@ -35,6 +39,7 @@ class _Draft:
     Attributes:
         meta: its metadata so far.
         now_ms: the time of the commit, milliseconds since the epoch.
+        placed: returns the view's location in a requested folder.
         schema: id of the schema that the commit added last.
         version: id of the version that the commit added last.
         added: ids of all versions that the commit added.
@@ -42,6 +47,7 @@ class _Draft:
 
     meta: ViewMetadata
     now_ms: int
+    placed: Callable[[str], str]
     schema: int | None = None
     version: int | None = None
     added: frozenset[int] = frozenset()
@@ -84,7 +90,8 @@ def new_view(
         "version-log": [],
         "properties": dict(properties),
     }
-    draft = _add_schema(_Draft(meta=empty, now_ms=now_ms), {"schema": schema})
+    draft = _Draft(meta=empty, now_ms=now_ms, placed=lambda _: location)
+    draft = _add_schema(draft, {"schema": schema})
     draft = _add_version(draft, {"view-version": {**version, "schema-id": LAST_ADDED}})
     return _finish(_set_current(draft, {"view-version-id": LAST_ADDED}), None)
 
@@ -106,18 +113,21 @@ def check_requirements(requirements: Sequence[Json], meta: ViewMetadata) -> None
             )
 
 
-def commit(base: ViewMetadata, updates: Sequence[Json], *, now_ms: int) -> ViewMetadata | None:
+def commit(
+    base: ViewMetadata, updates: Sequence[Json], *, now_ms: int, placed: Callable[[str], str]
+) -> ViewMetadata | None:
     """Return the metadata after the updates; None if they change nothing.
 
     Args:
         base: the current metadata.
         updates: `ViewUpdate` objects of the REST specification, in order.
         now_ms: milliseconds since the epoch.
+        placed: returns the view's location in a requested folder, as at its create.
 
     Raises:
         InvalidError: an update is unknown or cannot be applied.
     """
-    draft = _Draft(meta=base, now_ms=now_ms)
+    draft = _Draft(meta=base, now_ms=now_ms, placed=placed)
     for update in updates:
         apply = _UPDATES.get(str(update.get("action")))
         if apply is None:
@@ -141,14 +151,12 @@ def _upgrade_format_version(draft: _Draft, update: Json) -> _Draft:
 
 
 def _set_location(draft: _Draft, update: Json) -> _Draft:
+    """Apply `SetLocationUpdate`: the requested folder gets the view's own below it, as at its create.
+
+    Unlike a table a view may move: its later metadata files are all that goes there.
+    """
     wanted = get(update, "location", str).rstrip("/")
-    if wanted != draft.meta["location"]:
-        raise InvalidLocationError(
-            f"Invalid location {wanted}: the view lies at {draft.meta['location']} and stays there; leave "
-            "the location out",
-            location=wanted,
-        )
-    return draft
+    return draft if wanted == draft.meta["location"] else draft.with_meta(location=draft.placed(wanted))
 
 
 def _set_properties(draft: _Draft, update: Json) -> _Draft:
@@ -231,28 +239,32 @@ def _checked_version(version: Json) -> ViewVersion:
     """Return a version of a request if it is complete (view specification: "Versions")."""
     for name in ("version-id", "timestamp-ms", "schema-id"):
         if type(version.get(name)) is not int:
-            raise InvalidError(f"Invalid view version: field {name} is missing or no number")
+            raise InvalidVersionError(f"Invalid view version: field {name} is missing or no number")
     summary, space = version.get("summary"), version.get("default-namespace")
     if not isinstance(summary, dict) or not all(isinstance(value, str) for value in summary.values()):
-        raise InvalidError("Invalid view version: summary must map names to strings")
+        raise InvalidVersionError("Invalid view version: summary must map names to strings")
     if not isinstance(space, list) or not all(isinstance(level, str) for level in space):
-        raise InvalidError("Invalid view version: default-namespace must be a list of names")
+        raise InvalidVersionError("Invalid view version: default-namespace must be a list of names")
     if not isinstance(version.get("default-catalog", ""), str | None):
-        raise InvalidError("Invalid view version: default-catalog is no text")
+        raise InvalidVersionError("Invalid view version: default-catalog is no text")
     found = version.get("representations")
     if not isinstance(found, list) or not found:
-        raise InvalidError("Invalid view version: it has no representations; give the query of one dialect")
+        raise InvalidVersionError(
+            "Invalid view version: it has no representations; give the query of one dialect"
+        )
     dialects: set[str] = set()
     for one in found:
         dialect = one.get("dialect") if isinstance(one, dict) else None
         if not isinstance(dialect, str) or not dialect or not isinstance(one.get("sql"), str):
-            raise InvalidError("Invalid view version: a representation has no dialect or no sql")
+            raise InvalidVersionError("Invalid view version: a representation has no dialect or no sql")
         if one.get("type") != REPRESENTATION:
-            raise InvalidError(
+            raise InvalidVersionError(
                 f"Invalid view version: a representation of type {one.get('type')!r}; give {REPRESENTATION}"
             )
         if dialect.lower() in dialects:
-            raise InvalidError(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
+            raise InvalidVersionError(
+                f"Invalid view version: Cannot add multiple queries for dialect {dialect}"
+            )
         dialects.add(dialect.lower())
     return cast("ViewVersion", version)
 

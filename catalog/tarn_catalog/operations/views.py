@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from tarn_catalog.metadata import view_metadata
@@ -73,13 +74,15 @@ class Views:
             schema=wanted.schema,
             version=wanted.version,
             properties=wanted.properties,
-            location=self._core.roots.new_table(
-                slot.namespace, slot.name, view_uuid, requested=wanted.location
-            ),
+            location=self._placed(slot, view_uuid, wanted.location),
             view_uuid=view_uuid,
             now_ms=self._core.now_ms(),
         )
         return self._tables.first(slot, held, view_uuid, meta, repeat)
+
+    def _placed(self, slot: TableIdentifier, view_uuid: str, requested: str | None) -> str:
+        """Return the location of a view in a requested folder, or in its namespace's."""
+        return self._core.roots.new_table(slot.namespace, slot.name, view_uuid, requested=requested)
 
     def commit(
         self,
@@ -116,10 +119,16 @@ class Views:
                     return base
                 before = parsed(base)
                 view_metadata.check_requirements(requirements, before)
-                meta = view_metadata.commit(before, updates, now_ms=self._core.now_ms())
+                meta = view_metadata.commit(
+                    before,
+                    updates,
+                    now_ms=self._core.now_ms(),
+                    placed=partial(self._placed, slot, before["view-uuid"]),
+                )
                 if meta is None:
                     return base
-                stored = self._core.write_metadata(self._tables.next_location(base), meta)
+                name = self._tables.next_location(base).rpartition("/")[2]
+                stored = self._core.write_metadata(f"{meta['location']}/metadata/{name}", meta)
                 wanted = replace(held.value, metadata=stored.location).next(self._core.stamp(repeat))
                 written, outcome = self._core.write(slot.key, wanted, over=held)
                 if written is None:

@@ -24,6 +24,7 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from tarn_catalog.metadata.view_metadata import InvalidVersionError
 from tarn_catalog.operations.namespaces import UnprocessableError
 from tarn_catalog.rest.auth import OAuthError
 from tarn_catalog.rest.bodies import TooLargeError
@@ -97,6 +98,7 @@ _STATUS: tuple[tuple[type[TarnError], int, str], ...] = (
     (MethodError, 405, "MethodNotAllowedException"),
     (NotSupportedError, 501, "UnsupportedOperationException"),
     (TooLargeError, 413, "RequestTooLargeException"),
+    (InvalidVersionError, 400, "IllegalArgumentException"),
     (InvalidLocationError, 400, "BadRequestException"),
     (InvalidError, 400, "BadRequestException"),
 )

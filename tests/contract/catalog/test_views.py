@@ -257,11 +257,27 @@ def test_a_bad_version_is_refused(world: World, field: str, value: object, messa
     assert not world.catalog.tables.exists(V)
 
 
-def test_a_view_stays_where_it_is_and_is_the_one_that_was_meant(world: World) -> None:
-    location = parsed(world.catalog.views.create(V, wanted()))["location"]
+def test_a_view_may_move_within_the_warehouse_and_keeps_a_folder_of_its_own(world: World) -> None:
+    meta = parsed(world.catalog.views.create(V, wanted()))
+    location = meta["location"]
+    swaps = world.pointer(V).version
     world.catalog.views.commit(V, [], [{"action": "set-location", "location": location}])
-    with pytest.raises(InvalidLocationError, match="the view lies at"):
-        world.catalog.views.commit(V, [], [{"action": "set-location", "location": f"{location}x"}])
+    assert world.pointer(V).version == swaps
+    move = [{"action": "set-location", "location": "s3://tarn/warehouse/elsewhere/"}]
+    stored = world.catalog.views.commit(V, [], move)
+    moved = f"s3://tarn/warehouse/elsewhere/v-{meta['view-uuid']}"
+    assert parsed(stored)["location"] == moved
+    assert stored.location.startswith(f"{moved}/metadata/00001-")
+    world.catalog.tables.drop(V)
+    world.catalog.names.register(W, stored.location)
+    assert sql_of(world.catalog, W) == "select 1"
+    for bad in (f"{location}/below", "s3://other/x"):
+        with pytest.raises(InvalidLocationError):
+            world.catalog.views.commit(W, [], [{"action": "set-location", "location": bad}])
+
+
+def test_a_change_is_for_the_view_that_was_meant(world: World) -> None:
+    world.catalog.views.create(V, wanted())
     with pytest.raises(InvalidLocationError, match=r"write\.metadata\.path"):
         world.catalog.views.create(W, wanted(**{"write.metadata.path": "s3://other/x"}))
     with pytest.raises(ConflictError, match="view UUID does not match"):
