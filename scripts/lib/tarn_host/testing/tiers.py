@@ -238,7 +238,11 @@ def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, k
     here: Project | None = None
     if any(tier in CONTAINER_TIERS for tier in wanted):
         here = up.prepare(phases, assume_yes=assume_yes, offline=False, ports=False)
-        env = {"TARN_IMAGE_TAG": here.name, "TARN_TEST_PROJECT": test_project(here)}
+        env = {
+            "TARN_IMAGE_TAG": here.name,
+            "TARN_TEST_PROJECT": test_project(here),
+            "TARN_BASE": here.base,
+        }
     outcomes = []
     with _clean_after(here, keep):
         if "lint" in wanted:
