@@ -273,7 +273,8 @@ class Tables:
             return self._commit_create(slot, requirements, updates, repeat)
         with self.core.turn(slot.key):
             held = self.core.known(slot.key)
-            if held is not None and held.value.live and held.value.intent is None:
+            usable = held is not None and held.value.live and held.value.kind == slot.kind
+            if held is not None and usable and held.value.intent is None:
                 # A cached base may be stale. A successful swap proves that it was current; any other result,
                 # an error or "nothing to do", is decided on the stored pointer instead.
                 try:
@@ -288,7 +289,7 @@ class Tables:
             # The pause between two attempts is outside: another writer of this process may win meanwhile.
             with self.core.turn(slot.key):
                 held = self.transactions.read_to_write(slot.key, Pointer.load)
-                moved = self._moved(held, updates, repeat)
+                moved = self._moved(slot, held, updates, repeat)
                 if moved is not None:
                     return moved
                 held = self.there(slot, held)
@@ -298,7 +299,11 @@ class Tables:
         raise lost(f"the commit to {slot.text}", COMMIT_ATTEMPTS_MAX)
 
     def _moved(
-        self, held: Versioned[Pointer] | None, updates: Sequence[TableUpdate], repeat: IdempotencyKey | None
+        self,
+        slot: TableIdentifier,
+        held: Versioned[Pointer] | None,
+        updates: Sequence[TableUpdate],
+        repeat: IdempotencyKey | None,
     ) -> Metadata | None:
         """Return the table's metadata if this commit was carried out before the table was renamed; else None.
 
@@ -307,7 +312,7 @@ class Tables:
         """
         remembered = False
         for _ in range(MOVES_FOLLOWED_MAX):
-            if held is None or held.value.live or held.value.moved is None:
+            if held is None or held.value.live or held.value.moved is None or held.value.kind != slot.kind:
                 return None
             *levels, name = held.value.moved
             remembered = remembered or self.core.repeated(held.value.memory, repeat)

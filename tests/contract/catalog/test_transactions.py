@@ -32,6 +32,7 @@ from tarn.core.naming import (
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.views import CreateViewRequest, parsed
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
 from tests.contract.catalog.schedule import Schedule
@@ -111,6 +112,11 @@ OPERATIONS: dict[str, Callable[[Catalog, str], object]] = {
 def place(name: str) -> TableIdentifier:
     *levels, last = name.split(".")
     return TableIdentifier.of(tuple(levels), last)
+
+
+def view(name: str) -> TableIdentifier:
+    *levels, last = name.split(".")
+    return TableIdentifier.of(tuple(levels), last, "view")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -465,7 +471,8 @@ class Alone:
 
 
 NAMES = ("ns.a", "ns.c", "two.b", "two.d")
-# Kinds of play: all actions; a namespace created and dropped; one table with many contenders for its name.
+# Kinds of play: all actions; a namespace created and dropped; one table with many contenders for its name;
+# tables and views in turn under the same names.
 KINDS = (
     {
         **{"rename": 6, "commit": 4, "both": 4, "read": 4, "create": 3},
@@ -473,6 +480,19 @@ KINDS = (
     },
     {"rename": 3, "create": 4, "drop": 3, "register": 1, "ns": 6},
     {"rename": 5, "register": 6, "drop": 2, "purge": 1, "commit": 1},
+    {
+        **{"create_view": 5, "rename_view": 3, "drop_view": 3, "commit_view": 4},
+        **{"create": 4, "rename": 2, "drop": 2, "commit": 2, "read": 2, "ns": 1},
+    },
+)
+VIEWS = 3
+VIEW = CreateViewRequest(
+    schema=SCHEMA,
+    version={
+        **{"version-id": 1, "timestamp-ms": 1, "schema-id": 0, "summary": {}, "default-namespace": ["ns"]},
+        "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
+    },
+    properties={},
 )
 
 
@@ -536,7 +556,11 @@ class Play:
         def act() -> None:
             for action, one, other in steps:
                 there = sorted(self.history[-1])
-                if action not in ("create", "register") and there and self.chance.random() < 0.8:
+                if (
+                    action not in ("create", "create_view", "register")
+                    and there
+                    and self.chance.random() < 0.8
+                ):
                     one = self.chance.choice(there)
                 try:
                     getattr(self, f"_{action}")(catalog, one, other)
@@ -547,6 +571,15 @@ class Play:
 
     def _rename(self, catalog: Catalog, one: str, other: str) -> None:
         self.told.run(f"rename {one} {other}", lambda: catalog.names.rename(place(one), place(other)))
+
+    def _rename_view(self, catalog: Catalog, one: str, other: str) -> None:
+        self.told.run(f"rename {one} {other}", lambda: catalog.names.rename(view(one), view(other)))
+
+    def _create_view(self, catalog: Catalog, one: str, _: str) -> None:
+        self.told.run(f"create {one}", lambda: catalog.views.create(view(one), VIEW))
+
+    def _drop_view(self, catalog: Catalog, one: str, _: str) -> None:
+        self.told.run(f"drop {one}", lambda: catalog.tables.drop(view(one)))
 
     def _create(self, catalog: Catalog, one: str, _: str) -> None:
         self.told.run(f"create {one}", lambda: catalog.tables.create(place(one), NEW))
@@ -575,10 +608,22 @@ class Play:
         name = f"k{next(self.numbers)}"
         maybe.add(name)
         require = {"type": "assert-table-uuid", "uuid": base["table-uuid"]}
+        self._change(lambda updates: catalog.tables.commit(place(one), [require], updates), name, sure, maybe)
+
+    def _commit_view(self, catalog: Catalog, one: str, _: str) -> None:
+        base = parsed(catalog.tables.load(view(one)))
+        sure, maybe = self.properties.setdefault(base["view-uuid"], (set(), set()))
+        name = f"k{next(self.numbers)}"
+        maybe.add(name)
+        require = {"type": "assert-view-uuid", "uuid": base["view-uuid"]}
+        self._change(lambda updates: catalog.views.commit(view(one), [require], updates), name, sure, maybe)
+
+    @staticmethod
+    def _change(
+        commit: Callable[[list[dict[str, Any]]], object], name: str, sure: set[str], maybe: set[str]
+    ) -> None:
         try:
-            catalog.tables.commit(
-                place(one), [require], [{"action": "set-properties", "updates": {name: "1"}}]
-            )
+            commit([{"action": "set-properties", "updates": {name: "1"}}])
         except OutcomeUnknownError:
             raise
         except TarnError:
@@ -610,6 +655,8 @@ class Play:
         try:
             found = catalog.tables.load(place(one)).parsed["table-uuid"]
         except NoSuchTableError:
+            if self.kind == VIEWS:
+                return  # a view may have the name, which is another request to find out
             found = None
         held = {names.get(one) for names in self.history[began:]}
         assert found in held, f"a reader of {one} saw {found}, it held {held}"
@@ -631,11 +678,16 @@ class Play:
         healthy = self.healthy()
         found_of: dict[str, set[str]] = {}
         for name, uuid in self.history[-1].items():
-            meta = healthy.tables.commit(
-                place(name),
-                [{"type": "assert-table-uuid", "uuid": uuid}],
-                [{"action": "set-properties", "updates": {"last": "1"}}],
-            ).parsed
+            last = [{"action": "set-properties", "updates": {"last": "1"}}]
+            if healthy.tables.exists(view(name)):
+                assert self.kind == VIEWS
+                meta = healthy.views.commit(
+                    view(name), [{"type": "assert-view-uuid", "uuid": uuid}], last
+                ).parsed
+            else:
+                meta = healthy.tables.commit(
+                    place(name), [{"type": "assert-table-uuid", "uuid": uuid}], last
+                ).parsed
             found = found_of[uuid] = set(meta["properties"])
             sure, maybe = self.properties.get(uuid, (set(), set()))
             if uuid not in self.rolled:

@@ -30,11 +30,13 @@ from tarn.core.errors import (
     InvalidLocationError,
     TarnError,
 )
+from tarn.core.errors import NoSuchTableError as NoSuchTable
 from tarn.core.errors import NoSuchViewError as NoView
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.metadata import view_metadata
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.views import CreateViewRequest, parsed
 from tarn_catalog.testing.faulty_store import Crash, Fault, no_faults
 from tests.contract.catalog.conftest import Lake
@@ -145,6 +147,27 @@ def test_a_dropped_name_may_be_a_view_and_a_table_again(world: World) -> None:
         catalog.tables.drop(V)
     assert world.pointer(V).kind == "view"
     assert check(world.memory).findings == []
+
+
+def test_a_commit_to_a_table_never_meets_a_view(world: World) -> None:
+    """Not by the cached pointer of the name, nor by the way that a renamed view left."""
+    own = world.another()
+    own.tables.create(T, NEW)
+    change = [{"action": "set-properties", "updates": {"a": "1"}}]
+    own.tables.commit(T, [], change)
+    own.tables.drop(T)
+    own.views.create(V, wanted())
+    own.views.commit(V, [], change)
+    for _ in range(2):
+        with pytest.raises(NoSuchTable, match=r"Table does not exist: ns\.v"):
+            own.tables.commit(T, [], change)
+        own.names.rename(V, W)
+        with pytest.raises(NoSuchTable, match=r"Table does not exist: ns\.v"):
+            own.tables.commit(T, [], change)
+        own.names.rename(W, V)
+    with pytest.raises(NoSuchTable):
+        own.together.commit([Change(slot=T, requirements=[], updates=change)])
+    assert sql_of(own) == "select 1"
 
 
 # -- versions

@@ -17,6 +17,7 @@ from tarn.keeper.fsck import Report, fsck
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
+from tarn_catalog.operations.views import CreateViewRequest
 from tests.support.lake import BUCKET, Lake, order, spec
 
 BATCHES = 9
@@ -81,6 +82,17 @@ def plain(name: str) -> CreateTableRequest:
             "type": "struct",
             "schema-id": 0,
             "fields": [{"id": 1, "name": name, "type": "long", "required": False}],
+        },
+        properties={},
+    )
+
+
+def a_view() -> CreateViewRequest:
+    return CreateViewRequest(
+        schema=plain("x").schema,
+        version={
+            **{"version-id": 1, "timestamp-ms": 1, "schema-id": 0, "summary": {}, "default-namespace": []},
+            "representations": [{"type": "sql", "sql": "select 1 as x", "dialect": "spark"}],
         },
         properties={},
     )

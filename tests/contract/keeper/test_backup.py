@@ -25,7 +25,7 @@ from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.tables import TableIdentifier
-from tests.contract.keeper.conftest import World, plain
+from tests.contract.keeper.conftest import World, a_view, plain
 from tests.support.lake import BUCKET
 
 BEGIN = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-21T12:00:00+00:00", version="0")
@@ -57,6 +57,29 @@ def check(store: MemoryStore):
 
 def contents(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
     return {key: data for key, (data, _) in store._objects.items() if key.startswith(prefix)}
+
+
+def test_a_view_comes_back_with_its_one_file(world: World):
+    before = world.fsck().orphans
+    view = TableIdentifier.of(("bronze",), "seen", "view")
+    stored = world.catalog.views.create(view, a_view())
+    replaced = world.catalog.views.commit(
+        view, [], [{"action": "set-properties", "updates": {"comment": "all"}}]
+    )
+    data, done = take(world.bulk)
+    assert done.whole
+    assert world.fsck().orphans == before + 1, "the file before the replacement"
+    fresh = MemoryStore()
+    put(data, fresh)
+    after = check(fresh)
+    assert (after.findings, after.orphans) == ([], 0)
+    catalog = Catalog(fresh, WarehouseLayout(base=f"s3://{BUCKET}"))
+    assert catalog.tables.load(view).raw == replaced.raw
+    assert fresh.get(stored.location.removeprefix(f"s3://{BUCKET}/")) is None
+    world.store.delete(replaced.location.removeprefix(f"s3://{BUCKET}/"))
+    _, broken = take(world.bulk)
+    assert broken.end.missing == [replaced.location]
+    assert not broken.whole
 
 
 def test_what_comes_back_is_the_same_and_clean(world: World):
