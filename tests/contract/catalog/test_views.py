@@ -40,7 +40,7 @@ from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.views import CreateViewRequest, parsed
 from tarn_catalog.testing.faulty_store import Crash, Fault, no_faults
 from tests.contract.catalog.conftest import Lake
-from tests.contract.catalog.test_commits import NEW, World, repeat
+from tests.contract.catalog.test_commits import NEW, SLOT, World, append, repeat, staged
 
 COLUMNS = Schema(NestedField(1, "x", LongType(), required=False))
 SCHEMA = {"type": "struct", "fields": [{"id": 3, "name": "x", "type": "long", "required": False}]}
@@ -157,14 +157,20 @@ def test_a_commit_to_a_table_never_meets_a_view(world: World) -> None:
     own.tables.commit(T, [], change)
     own.tables.drop(T)
     own.views.create(V, wanted())
-    own.views.commit(V, [], change)
-    for _ in range(2):
+    for number in range(2):
+        own.views.commit(V, [], [{"action": "set-properties", "updates": {"b": str(number)}}])
         with pytest.raises(NoSuchTable, match=r"Table does not exist: ns\.v"):
             own.tables.commit(T, [], change)
         own.names.rename(V, W)
         with pytest.raises(NoSuchTable, match=r"Table does not exist: ns\.v"):
-            own.tables.commit(T, [], change)
+            own.tables.commit(T, *append(1, None, 1))
         own.names.rename(W, V)
+    with pytest.raises(AlreadyExistsError, match=r"View with same name already exists: ns\.v"):
+        own.tables.stage(T, NEW)
+    begun = staged(world)
+    own.views.create(TableIdentifier.of(("ns",), SLOT.name, "view"), wanted())
+    with pytest.raises(AlreadyExistsError, match=r"View with same name already exists: ns\."):
+        own.tables.commit(SLOT, *begun)
     with pytest.raises(NoSuchTable):
         own.together.commit([Change(slot=T, requirements=[], updates=change)])
     assert sql_of(own) == "select 1"
@@ -191,6 +197,7 @@ def test_a_replaced_view_keeps_its_versions_and_their_times(world: World) -> Non
         (3, 3_000),
     ]
     assert [e["version-id"] for e in meta["version-log"][3:]] == [1, 3]
+    assert all(e["timestamp-ms"] > 3_000 for e in meta["version-log"][3:]), "the time of the change"
     assert sql_of(catalog) == "select 3"
     swaps = world.pointer(V).version
     catalog.views.commit(V, [], replaced("select 3"))
