@@ -40,12 +40,12 @@ def main() -> int:
     folder = Path(os.environ.get("TARN_SECRETS_DIR", "/run/tarn/secrets"))
     tell(False, "the broker has not started yet")
     logging.disable(logging.CRITICAL)  # what the client meets comes back as exceptions
-    import kafka.admin  # noqa: F401 - while the broker starts, not after
-
     fault = ""
     for _ in range(TRIES_MAX):
-        await_port()
         try:
+            import kafka.admin  # noqa: F401 - while the broker starts, not after
+
+            await_port()
             done = give(folder)
         except Exception as error:  # noqa: BLE001 - whatever it is: logged, and tried again
             if (now := f"{type(error).__name__}: {error}"[:300]) != fault:

@@ -22,6 +22,8 @@ from tarn_catalog.metadata.types import ViewMetadata, ViewVersion
 
 FORMAT_VERSION = 1
 LAST_ADDED = -1
+ID_MAX = 2**31 - 1  # Java's int
+TIME_MAX = 2**63 - 1
 VERSIONS_KEPT = "version.history.num-entries"
 VERSIONS_KEPT_DEFAULT = 10
 DIALECTS_MAY_GO = "replace.drop-dialect.allowed"
@@ -201,6 +203,8 @@ def _add_version(draft: _Draft, update: Json) -> _Draft:
         if _same_version(known, version):
             return replace(draft, version=known["version-id"])
     number = max([version["version-id"], *(known["version-id"] + 1 for known in versions)])
+    if number > ID_MAX:
+        raise InvalidVersionError(f"Cannot add a version after {ID_MAX}: drop the view and make it again")
     added = cast("ViewVersion", {**version, "version-id": number})
     draft = replace(draft, version=number, added=draft.added | {number})
     return draft.with_meta(versions=[*versions, added])
@@ -237,9 +241,16 @@ _UPDATES: Mapping[str, Callable[[_Draft, Json], _Draft]] = {
 
 def _checked_version(version: Json) -> ViewVersion:
     """Return a version of a request if it is complete (view specification: "Versions")."""
-    for name in ("version-id", "timestamp-ms", "schema-id"):
-        if type(version.get(name)) is not int:
-            raise InvalidVersionError(f"Invalid view version: field {name} is missing or no number")
+    for name, least, most in (
+        ("version-id", 0, ID_MAX),
+        ("timestamp-ms", 0, TIME_MAX),
+        ("schema-id", LAST_ADDED, ID_MAX),
+    ):
+        value = version.get(name)
+        if type(value) is not int or not least <= value <= most:
+            raise InvalidVersionError(
+                f"Invalid view version: field {name} is missing or no number from {least} to {most}"
+            )
     summary, space = version.get("summary"), version.get("default-namespace")
     if not isinstance(summary, dict) or not all(isinstance(value, str) for value in summary.values()):
         raise InvalidVersionError("Invalid view version: summary must map names to strings")
@@ -282,14 +293,14 @@ def _finish(draft: _Draft, base: ViewMetadata | None) -> ViewMetadata:
     meta = draft.meta
     check_path_properties(meta["properties"], meta["location"])
     kept = meta["properties"].get(VERSIONS_KEPT, str(VERSIONS_KEPT_DEFAULT))
-    if not (kept.isascii() and kept.isdigit() and int(kept) > 0):
+    if not (kept.isascii() and kept.isdigit() and len(kept) < 10 and int(kept) > 0):
         raise InvalidError(f"{VERSIONS_KEPT} must be positive but was {kept}")
     if base is not None:
         _check_dialects(base, meta)
-    count = max(int(kept), len(draft.added))
+    current = meta["current-version-id"]
+    count = max(int(kept), len(draft.added | {current}))
     if len(meta["versions"]) <= count:
         return meta
-    current = meta["current-version-id"]
     newest = sorted(one["version-id"] for one in meta["versions"] if one["version-id"] != current)
     ids = {current, *newest[len(newest) - (count - 1) :]}
     log = meta["version-log"]
@@ -331,7 +342,11 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
     """
     try:
         meta = orjson.loads(raw)
-        if not isinstance(meta, dict) or meta.get("format-version") != FORMAT_VERSION:
+        if (
+            not isinstance(meta, dict)
+            or meta.get("format-version") is True
+            or (meta.get("format-version") != FORMAT_VERSION)
+        ):
             raise _bad(location, f"it is no object with format-version {FORMAT_VERSION}")
         view_uuid = meta["view-uuid"]
         if str(UUID(view_uuid)) != view_uuid:
@@ -346,11 +361,18 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
             )
         if any(one["schema-id"] not in schemas for one in meta["versions"]):
             raise _bad(location, "a version's schema is not among its schemas")
-        if any(type(entry["timestamp-ms"]) is not int for entry in meta["version-log"]):
-            raise _bad(location, "its version log has an entry without a time")
-        meta = {**meta, "properties": meta.get("properties") or {}}
+        fields = ("version-id", "timestamp-ms")
+        if any(type(entry[name]) is not int for entry in meta["version-log"] for name in fields):
+            raise _bad(location, "its version log has an entry without a version or a time")
+        if not all(isinstance(meta[name], list) for name in ("schemas", "versions", "version-log")):
+            raise _bad(location, "its schemas, versions or version log are no list")
+        if any(type(number) is not int for number in (*schemas, meta["current-version-id"])):
+            raise _bad(location, "the id of a schema or of its current version is no number")
+        properties = meta.get("properties") or {}
+        if not all(isinstance(value, str) for value in properties.values()):
+            raise _bad(location, "its properties do not map names to strings")
         roots.check_table(meta["location"], view_uuid)
-        check_path_properties(meta["properties"], meta["location"])
+        check_path_properties(properties, meta["location"])
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise _bad(location, f"a part of it is missing or cannot be read ({e!r})") from e
     if not location.startswith(f"{meta['location']}/metadata/"):

@@ -100,7 +100,7 @@ class MultiTableCommit:
             return True
         for change in changes:
             one = held[change.slot.key]
-            if one is None or not one.value.live:
+            if one is None or not one.value.live or one.value.kind != change.slot.kind:
                 return False
             if not table_metadata.already_applied(change.updates, self._tables.current(one).parsed):
                 return False

@@ -30,7 +30,7 @@ from tarn_catalog.operations.identifiers import (
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned, lost
-from tarn_catalog.state.pointer import Pointer, PointerState
+from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import happened
 from tarn_catalog.state.transactions import Transactions
 
@@ -163,10 +163,12 @@ class Tables:
         return meta
 
     def _again(self, slot: TableIdentifier, held: Versioned[Pointer]) -> Metadata:
-        """Return the response of a request that was already carried out."""
-        if not held.value.live:
-            raise slot.missing()
-        return self.current(held)
+        """Return the response of a request that was already carried out.
+
+        Raises:
+            NotFoundError: what it made is gone since; something of another kind may have the name.
+        """
+        return self.current(self.there(slot, held))
 
     def first(
         self,
@@ -204,7 +206,7 @@ class Tables:
             held = self.transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and held.value.live:
                 if self.core.repeated(held.value.memory, repeat):
-                    return self.current(held)
+                    return self._again(slot, held)
                 raise taken(slot, held.value.kind)
         raise lost(f"the create of {slot.kind} {slot.text}", CREATE_ATTEMPTS_MAX)
 
@@ -312,12 +314,12 @@ class Tables:
         """
         remembered = False
         for _ in range(MOVES_FOLLOWED_MAX):
-            if held is None or held.value.live or held.value.moved is None or held.value.kind != slot.kind:
+            if held is None or held.value.live or held.value.moved is None:
                 return None
             *levels, name = held.value.moved
             remembered = remembered or self.core.repeated(held.value.memory, repeat)
             after = self.transactions.read(pointer_key(levels, name), Pointer.load)
-            if after is None or after.value.uuid != held.value.uuid:
+            if after is None or after.value.uuid != held.value.uuid or after.value.kind != slot.kind:
                 return None
             if after.value.live:
                 found = self.current(after)
@@ -431,7 +433,7 @@ class Tables:
             self.core.update(
                 slot.key,
                 lambda: self.transactions.read_to_write(slot.key, Pointer.load),
-                lambda held: replace(self.there(slot, held).value, state=PointerState.DROPPED, metadata=None),
+                lambda held: self.there(slot, held).value.dropped(),
                 what=f"the drop of {slot.kind} {slot.text}",
                 attempts_max=COMMIT_ATTEMPTS_MAX,
                 repeat=repeat,

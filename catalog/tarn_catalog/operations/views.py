@@ -125,8 +125,10 @@ class Views:
                     now_ms=self._core.now_ms(),
                     placed=partial(self._placed, slot, before["view-uuid"]),
                 )
-                if meta is None:
+                if meta is None and repeat is None:
                     return base
+                # A request with a key is remembered even if it changes nothing.
+                meta = meta or before
                 name = self._tables.next_location(base).rpartition("/")[2]
                 stored = self._core.write_metadata(f"{meta['location']}/metadata/{name}", meta)
                 wanted = replace(held.value, metadata=stored.location).next(self._core.stamp(repeat))
@@ -141,5 +143,9 @@ class Views:
 
 
 def parsed(found: Metadata) -> ViewMetadata:
-    """Return the metadata of a view as parsed; the context has one type for both kinds."""
-    return cast("ViewMetadata", found.parsed)
+    """Return the metadata of a view as parsed; the context has one type for both kinds.
+
+    The specification makes `properties` optional: a registered file may lack them.
+    """
+    meta = cast("ViewMetadata", found.parsed)
+    return meta if meta.get("properties") else {**meta, "properties": {}}

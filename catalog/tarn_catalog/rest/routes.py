@@ -299,9 +299,10 @@ class Routes:
 
     def _replace_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
+        get(body, "updates", list)  # must be there, unlike a table's
         stored = self._catalog.views.commit(
             _named_by(body, _view(arguments)),
-            objects(body, "requirements") if "requirements" in body else (),
+            objects(body, "requirements"),
             objects(body, "updates"),
             repeat=call.repeat("replace-view"),
         )
@@ -340,10 +341,7 @@ def _named_by(body: dict[str, Any], slot: TableIdentifier) -> TableIdentifier:
         InvalidError: the body names another.
     """
     named = get(body, "identifier", dict, None)
-    if named is not None and (tuple(named.get("namespace") or ()), named.get("name")) != (
-        slot.namespace,
-        slot.name,
-    ):
+    if named is not None and (named.get("namespace"), named.get("name")) != ([*slot.namespace], slot.name):
         raise InvalidError(f"Cannot commit: the body names {named}, the path {slot.text}")
     return slot
 

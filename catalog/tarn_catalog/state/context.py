@@ -365,10 +365,14 @@ class CatalogContext:
         """Store metadata at a location that no other file uses.
 
         Raises:
+            InvalidError: it holds a number beyond 64 bits, or is nested too deeply to be JSON.
             ConflictError: the location holds other content.
             UnavailableError: the store did not take it; nothing was changed.
         """
-        raw = orjson.dumps(parsed)
+        try:
+            raw = orjson.dumps(parsed)
+        except orjson.JSONEncodeError as e:
+            raise InvalidError(f"Cannot store the metadata: {e}; make numbers smaller, or nest less") from e
         write_once(self.store, self.roots.key(location), raw, patience=self.patience)
         return self._cached(Metadata(location=location, raw=raw, parsed=cast("TableMetadata", parsed)))
 

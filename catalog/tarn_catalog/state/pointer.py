@@ -30,7 +30,8 @@ class Pointer(Participant):
     Its uuid is that of the table or view, its version counts drops and creates too.
 
     Attributes:
-        kind: the kind of object that the name refers to, `table` or `view`; in a tombstone, of the last one.
+        kind: the kind of object that the name refers to, `table` or `view`; `table` in every tombstone, so
+            that a release that knows no views can use the name again.
         state: live, or dropped for a tombstone.
         namespace: the levels of the name's namespace.
         name: the name.
@@ -51,6 +52,7 @@ class Pointer(Participant):
                 before.kind == after.kind or not before.live or not after.live or before.uuid != after.uuid
             ),
         ),
+        ("a tombstone is that of a table", lambda _, after: after.live or after.kind == TABLE),
         ("metadata is set exactly while live", lambda _, after: after.live == (after.metadata is not None)),
         ("a live pointer has a uuid", lambda _, after: bool(after.uuid) or not after.live),
         ("only a tombstone leads to a new name", lambda _, after: after.moved is None or not after.live),
@@ -72,6 +74,10 @@ class Pointer(Participant):
         """Whether the name is in use."""
         return self.state is PointerState.LIVE
 
+    def dropped(self) -> Pointer:
+        """Return the fields of its tombstone."""
+        return replace(self, kind=TABLE, state=PointerState.DROPPED, metadata=None)
+
     @staticmethod
     def blank(namespace: tuple[str, ...], name: str) -> Pointer:
         """Return the blank pointer that the first value of a name derives from."""
@@ -86,11 +92,10 @@ class Pointer(Participant):
     def applied(self, then: Mapping[str, Any]) -> Pointer:
         """See `Participant`."""
         moved = then.get("moved")
-        # A table's intent does not name its kind, as before there were views; a tombstone keeps it.
-        kind = then.get("kind") or (TABLE if then["state"] == PointerState.LIVE else self.kind)
+        # An intent that names no kind is a table's or leaves a tombstone, as did all before there were views.
         return replace(
             self,
-            kind=kind,
+            kind=then.get("kind") or TABLE,
             state=PointerState(then["state"]),
             uuid=then["table-uuid"],
             metadata=then["metadata-location"],

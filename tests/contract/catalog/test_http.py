@@ -139,7 +139,8 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
             line = line.replace(placeholder, name)
         method, path = line.split()
         answer = world.published.request(method, path, content=b"{}")
-        assert answer.status_code not in (404, 405, 501), line
+        assert answer.status_code < 500, line
+        assert answer.status_code not in (404, 405), line
         if method == "DELETE" and answer.status_code == 204:
             world.table() if "/tables/" in path else world.view()
     new = ("tables/rename", "namespaces/{namespace}/register", "transactions/commit")
@@ -186,8 +187,8 @@ def test_a_view_over_http_from_its_create_to_its_drop(world: World) -> None:
     assert back.json()["metadata"] == made.json()["metadata"]
     bare = {"name": "x", "schema": SCHEMA, "properties": {}}
     assert "view-version" in error(world.post(base, bare), 400, "BadRequestException")
-    message = error(world.post(f"{base}/u", {"updates": "x"}), 400, "BadRequestException")
-    assert "updates" in message
+    for bad in ({"updates": "x"}, {}, {"updates": [], "identifier": {"namespace": 5, "name": "u"}}):
+        error(world.post(f"{base}/u", bad), 400, "BadRequestException")
     assert world.post("/v1/namespaces/no/views", {**bare, "view-version": {}}).status_code == 404
 
 

@@ -145,7 +145,10 @@ def test_a_dropped_name_may_be_a_view_and_a_table_again(world: World) -> None:
         catalog.views.create(V, wanted())
         assert world.pointer(V).kind == "view"
         catalog.tables.drop(V)
-    assert world.pointer(V).kind == "view"
+        assert world.pointer(V).kind == "table", "a release without views can use the name again"
+    catalog.views.create(V, wanted())
+    catalog.names.rename(V, W)
+    assert (world.pointer(V).kind, world.pointer(W).kind) == ("table", "view")
     assert check(world.memory).findings == []
 
 
@@ -171,8 +174,9 @@ def test_a_commit_to_a_table_never_meets_a_view(world: World) -> None:
     own.views.create(TableIdentifier.of(("ns",), SLOT.name, "view"), wanted())
     with pytest.raises(AlreadyExistsError, match=r"View with same name already exists: ns\."):
         own.tables.commit(SLOT, *begun)
-    with pytest.raises(NoSuchTable):
-        own.together.commit([Change(slot=T, requirements=[], updates=change)])
+    for updates in (change, append(1, None, 1)[1]):
+        with pytest.raises(NoSuchTable):
+            own.together.commit([Change(slot=T, requirements=[], updates=updates)])
     assert sql_of(own) == "select 1"
 
 
@@ -254,6 +258,8 @@ def test_a_dialect_is_not_lost_unless_the_view_allows_it(world: World) -> None:
         (replaced("select 2", "spark", "Spark"), "Cannot add multiple queries for dialect Spark"),
         ([{"action": "add-view-version", "view-version": {}}], "version-id is missing or no number"),
         ([{"action": "set-properties", "updates": {"version.history.num-entries": "0"}}], "must be positive"),
+        ([{"action": "set-properties", "updates": {"version.history.num-entries": "9" * 5_000}}], "positive"),
+        ([{"action": "set-properties", "updates": {"version.history.num-entries": "many"}}], "positive"),
         ([{"action": "set-properties", "updates": {"a": 1}}], "must map names to strings"),
         ([{"action": "remove-properties", "removals": "a"}], "must be a list of names"),
     ],
@@ -272,6 +278,10 @@ def test_a_bad_update_is_refused_and_changes_nothing(
     ("field", "value", "message"),
     [
         ("timestamp-ms", "now", "timestamp-ms is missing or no number"),
+        ("timestamp-ms", 2**63, "timestamp-ms is missing or no number from 0"),
+        ("version-id", 2**31, "version-id is missing or no number from 0 to 2147483647"),
+        ("version-id", -1, "version-id is missing or no number from 0"),
+        ("summary", {"a": {"b": 1}}, "summary must map"),
         ("summary", {"a": 1}, "summary must map names to strings"),
         ("default-namespace", "ns", "default-namespace must be a list"),
         ("default-catalog", 1, "default-catalog is no text"),
@@ -363,11 +373,18 @@ def test_a_dropped_view_is_registered_once_and_goes_on(world: World) -> None:
     ("field", "value"),
     [
         ("format-version", 2),
+        ("format-version", True),
         ("view-uuid", "x"),
         ("current-version-id", 9),
+        ("current-version-id", 1.0),
         ("versions", [{**version(), "schema-id": 5}]),
         ("versions", None),
         ("version-log", [{"version-id": 1}]),
+        ("version-log", [{"timestamp-ms": 1}]),
+        ("version-log", {}),
+        ("schemas", [{**SCHEMA, "schema-id": "0"}]),
+        ("properties", {"version.history.num-entries": 5}),
+        ("properties", 7),
         ("location", "s3://tarn/warehouse/ns/other"),
     ],
 )
@@ -376,7 +393,8 @@ def test_a_file_that_is_no_whole_view_is_not_registered(world: World, field: str
     world.catalog.tables.drop(V)
     key = stored.location.removeprefix("s3://tarn/")
     world.memory.put(key, orjson.dumps({**orjson.loads(stored.raw), field: value}))
-    with pytest.raises(InvalidError):
+    refused = "it was not handed out" if field == "location" else f"Cannot register {stored.location}: "
+    with pytest.raises(InvalidError, match=refused):
         world.healthy().names.register(V, stored.location)
     assert not world.catalog.tables.exists(V)
 
@@ -411,6 +429,57 @@ def test_a_repeated_request_is_carried_out_once(world: World) -> None:
     catalog.views.commit(V, [], replaced("select 3"))
     catalog.views.commit(V, [], replaced("select 2"), repeat=key)
     assert sql_of(catalog) == "select 3", "the repeat is not applied on top of a later one"
+    nothing, changed = repeat(3, "replace"), [{"action": "set-current-view-version", "view-version-id": 3}]
+    catalog.views.commit(V, [], changed, repeat=nothing)
+    catalog.views.commit(V, [], replaced("select 4"))
+    catalog.views.commit(V, [], changed, repeat=nothing)
+    assert sql_of(catalog) == "select 4", "nor the repeat of one that changed nothing"
+
+
+def test_a_repeated_create_of_a_table_is_never_answered_with_a_view(world: World) -> None:
+    catalog, key = world.catalog, repeat(1, "create")
+    catalog.tables.create(T, NEW, repeat=key)
+    catalog.tables.drop(T)
+    catalog.views.create(V, wanted())
+    with pytest.raises(NoSuchTable):
+        catalog.tables.create(T, NEW, repeat=key)
+    assert sql_of(catalog) == "select 1"
+
+
+def test_many_versions_at_once_stay_with_the_current_one(world: World) -> None:
+    catalog = world.catalog
+    catalog.views.create(V, wanted(**{"version.history.num-entries": "1"}))
+    adds = [{"action": "add-view-version", "view-version": version(f"select {n}", number=n)} for n in (2, 3)]
+    catalog.views.commit(V, [], adds)
+    meta = parsed(catalog.tables.load(V))
+    assert [v["version-id"] for v in meta["versions"]] == [1, 2, 3]
+    assert meta["current-version-id"] == 1
+    last = version("select 9", number=2**31 - 1)
+    catalog.views.commit(V, [], [{"action": "add-view-version", "view-version": last}])
+    with pytest.raises(InvalidError, match="Cannot add a version after 2147483647"):
+        catalog.views.commit(V, [], replaced("select 10"))
+
+
+def test_a_registered_view_may_lack_properties_and_is_changed_all_the_same(world: World) -> None:
+    stored = world.catalog.views.create(V, wanted())
+    world.catalog.tables.drop(V)
+    meta = orjson.loads(stored.raw)
+    del meta["properties"]
+    world.memory.put(stored.location.removeprefix("s3://tarn/"), orjson.dumps(meta))
+    catalog = world.healthy()
+    catalog.names.register(V, stored.location)
+    catalog.views.commit(V, [], replaced("select 2"))
+    assert sql_of(catalog) == "select 2"
+
+
+def test_what_cannot_be_json_is_refused(world: World) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"x": deep}
+    bad = CreateViewRequest(schema={**SCHEMA, "deep": deep}, version=version(), properties={})
+    with pytest.raises(InvalidError, match="Cannot store the metadata"):
+        world.catalog.views.create(V, bad)
+    assert not world.catalog.tables.exists(V)
 
 
 OPERATIONS = {
