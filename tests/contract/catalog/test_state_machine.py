@@ -39,12 +39,12 @@ from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_
 from tests.contract.catalog.test_transactions import NEW, ROOTS, VIEW
 from tests.support.plays import TIMES
 
-EXAMPLES, STEPS = 200 * TIMES, 75
-LEVELS = (("a",), ("b",), ("a", "inner"))
-NAMES = ("t", "u")
+EXAMPLES, STEPS = 100 * TIMES, 75
+LEVELS = (("a",), ("a", "inner"))
+NAMES = ("t", "u", "v")
 KINDS = ("table", "view")
 BROKEN = (None, None, None, None, Fault.CRASH, Fault.CRASH_DONE, Fault.LOST_REPLY, Fault.BUSY_DONE)
-FIRST_OPS = 14  # of an operation: later ones are hardly ever reached
+FIRST_OPS = 10  # of an operation: later ones are hardly ever reached
 
 Name = tuple[str, ...]
 
@@ -180,6 +180,11 @@ class Machine(RuleBasedStateMachine):
             COUNTS["broken off and done" if found != self.model else "broken off and not done"] += 1
         self.model = found
 
+    def there(self, data: st.DataObject, name: Name, kind: str) -> Name:
+        """A name of the kind, three times of four; else the given one, which hardly ever is there."""
+        known = sorted(one for one, (its, _, _) in self.model.names.items() if its == kind)
+        return data.draw(st.sampled_from(known)) if known and data.draw(st.integers(0, 3)) else name
+
     @initialize()
     def begin(self) -> None:
         self.healthy.namespaces.create(("a",), {})
@@ -241,6 +246,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=names, kind=kinds, purge=st.booleans())
     def drop(self, data: st.DataObject, name: Name, kind: str, purge: bool) -> None:
+        name = self.there(data, name, kind)
+
         def wanted(lake: Lake) -> type[TarnError] | None:
             if lake.names.get(name, ("",))[0] != kind:
                 return MISSING[kind]
@@ -255,6 +262,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=names, kind=kinds, value=st.sampled_from("xyz"))
     def commit(self, data: st.DataObject, name: Name, kind: str, value: str) -> None:
+        name = self.there(data, name, kind)
         updates: list[Any] = [{"action": "set-properties", "updates": {"p": value}}]
 
         def wanted(lake: Lake) -> type[TarnError] | None:
@@ -271,6 +279,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), one=names, other=names, kind=kinds)
     def rename(self, data: st.DataObject, one: Name, other: Name, kind: str) -> None:
+        one = self.there(data, one, kind)
+
         def wanted(lake: Lake) -> type[TarnError] | None:
             if lake.names.get(one, ("",))[0] != kind:
                 return MISSING[kind]
@@ -285,6 +295,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), one=names, other=names, value=st.sampled_from("xyz"))
     def commit_both(self, data: st.DataObject, one: Name, other: Name, value: str) -> None:
+        one, other = self.there(data, one, "table"), self.there(data, other, "table")
         if one == other:
             return
         updates: list[Any] = [{"action": "set-properties", "updates": {"p": value}}]
@@ -326,6 +337,6 @@ def test_any_sequence_of_requests_does_what_the_model_does(record_property) -> N
         Machine, settings=settings(max_examples=EXAMPLES, stateful_step_count=steps, deadline=None)
     )
     record_property("counts", dict(COUNTS))
-    least = EXAMPLES * steps // 100
-    assert min(COUNTS["done"], COUNTS["refused"], COUNTS["broken off"]) > 5 * least, COUNTS
-    assert min(COUNTS["broken off and done"], COUNTS["broken off and not done"]) > least, COUNTS
+    # Of some 5,700 requests at one time: a machine whose requests never do anything would pass all else.
+    assert min(COUNTS["done"], COUNTS["refused"], COUNTS["broken off"]) > 100 * TIMES, COUNTS
+    assert min(COUNTS["broken off and done"], COUNTS["broken off and not done"]) > 5 * TIMES, COUNTS
