@@ -132,8 +132,12 @@ def test_a_view_has_its_name_alone_and_comes_back_as_it_was_made(lake: Lake) -> 
     client.drop_table("ns.t")
     with pytest.raises(NamespaceNotEmptyError):
         client.drop_namespace("ns")
+    location = lake.core.tables.load(V).location
     client.drop_view("ns.v")
     assert not client.view_exists("ns.v")
+    back = client.register_view("ns.w", location)
+    assert (back.name(), back.metadata) == (("ns", "w"), made.metadata)
+    client.drop_view("ns.w")
     client.drop_namespace("ns")
 
 
@@ -487,12 +491,15 @@ OPERATIONS = {
     "replace": lambda catalog: catalog.views.commit(V, [], replaced("select 2")),
     "rename": lambda catalog: catalog.names.rename(V, W),
     "drop": lambda catalog: catalog.tables.drop(V),
+    "register": lambda catalog: catalog.names.register(W, DROPPED[0]),
 }
+DROPPED: list[str] = []  # the metadata file of a dropped view
 AFTER = {
     "create": {"ns.v": "select 1", "ns.w": "select 2"},
     "replace": {"ns.v": "select 2"},
     "rename": {"ns.w": "select 1"},
     "drop": {},
+    "register": {"ns.v": "select 1", "ns.w": "select 5"},
 }
 
 
@@ -508,6 +515,8 @@ def test_broken_at_any_step_it_is_done_or_not_and_hinders_nobody(operation: str,
     for at in itertools.count(1):
         world = World()
         world.catalog.views.create(V, wanted())
+        DROPPED[:] = [world.catalog.views.create(W, wanted("select 5")).location]
+        world.catalog.tables.drop(W)
         steps = itertools.count(1)
         world.store.plan = lambda _, steps=steps, at=at: how if next(steps) == at else None
         broken = False
