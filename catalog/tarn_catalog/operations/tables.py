@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tarn.core.errors import (
@@ -137,6 +137,29 @@ class Tables:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the table may have been created.
         """
+
+        def new() -> tuple[str, TableMetadata]:
+            meta = self._new(slot, wanted)
+            return meta["table-uuid"], meta
+
+        return self.create_as(slot, new, repeat)
+
+    def create_as(
+        self,
+        slot: TableIdentifier,
+        new: Callable[[], tuple[str, TableMetadata | ViewMetadata]],
+        repeat: IdempotencyKey | None,
+    ) -> Metadata:
+        """Create a table or view and return its metadata.
+
+        Args:
+            slot: its identifier.
+            new: returns its UUID and its first metadata; called once the name is known to be free.
+            repeat: the request's idempotency key.
+
+        Raises:
+            TarnError: as `create`; or what `new` raises.
+        """
         self.namespaces.enter(slot.namespace)
         held = self.transactions.read_to_write(slot.key, Pointer.load)
         if held is not None:
@@ -144,8 +167,8 @@ class Tables:
                 return self._again(slot, held)
             if held.value.live:
                 raise taken(slot, held.value.kind)
-        meta = self._new(slot, wanted)
-        return self.first(slot, held, meta["table-uuid"], meta, repeat)
+        table_uuid, meta = new()
+        return self._first(slot, held, table_uuid, meta, repeat)
 
     def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
         table_uuid = self.core.new_uuid()
@@ -170,7 +193,7 @@ class Tables:
         """
         return self.current(self.there(slot, held))
 
-    def first(
+    def _first(
         self,
         slot: TableIdentifier,
         held: Versioned[Pointer] | None,
@@ -178,21 +201,7 @@ class Tables:
         meta: TableMetadata | ViewMetadata,
         repeat: IdempotencyKey | None,
     ) -> Metadata:
-        """Store the first metadata, then commit the pointer once the namespace is confirmed live.
-
-        Args:
-            slot: the identifier of the new table or view.
-            held: its pointer, without an intent; None if there is none.
-            table_uuid: its UUID.
-            meta: its first metadata.
-            repeat: the request's idempotency key.
-
-        Raises:
-            NoSuchNamespaceError: the namespace was dropped.
-            AlreadyExistsError: the name is in use.
-            ConflictError: concurrent changes won every attempt.
-            OutcomeUnknownError: it may have been created.
-        """
+        """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
         stored = self.write_first(slot, table_uuid, meta)
         for _ in self.core.patience.attempts(CREATE_ATTEMPTS_MAX):
             done = self.transactions.run(
@@ -415,7 +424,7 @@ class Tables:
                 raise created_meanwhile(slot)
         meta = staged(requirements, updates, roots=self.core.roots, now_ms=self.core.now_ms())
         try:
-            return self.first(slot, held, table_uuid, meta, repeat)
+            return self._first(slot, held, table_uuid, meta, repeat)
         except AlreadyExistsError as e:
             raise created_meanwhile(slot) from e
 

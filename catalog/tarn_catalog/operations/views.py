@@ -14,7 +14,7 @@ from typing import cast
 from tarn_catalog.metadata import view_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import ViewMetadata
-from tarn_catalog.operations.identifiers import TableIdentifier, taken
+from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.tables import COMMIT_ATTEMPTS_MAX, Tables
 from tarn_catalog.state.context import IdempotencyKey, Metadata, lost
 from tarn_catalog.state.pointer import Pointer
@@ -62,23 +62,19 @@ class Views:
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the view may have been created.
         """
-        self._tables.namespaces.enter(slot.namespace)
-        held = self._tables.transactions.read_to_write(slot.key, Pointer.load)
-        if held is not None:
-            if self._core.repeated(held.value.memory, repeat):
-                return self._tables.current(self._tables.there(slot, held))
-            if held.value.live:
-                raise taken(slot, held.value.kind)
-        view_uuid = self._core.new_uuid()
-        meta = view_metadata.new_view(
-            schema=wanted.schema,
-            version=wanted.version,
-            properties=wanted.properties,
-            location=self._placed(slot, view_uuid, wanted.location),
-            view_uuid=view_uuid,
-            now_ms=self._core.now_ms(),
-        )
-        return self._tables.first(slot, held, view_uuid, meta, repeat)
+
+        def new() -> tuple[str, ViewMetadata]:
+            view_uuid = self._core.new_uuid()
+            return view_uuid, view_metadata.new_view(
+                schema=wanted.schema,
+                version=wanted.version,
+                properties=wanted.properties,
+                location=self._placed(slot, view_uuid, wanted.location),
+                view_uuid=view_uuid,
+                now_ms=self._core.now_ms(),
+            )
+
+        return self._tables.create_as(slot, new, repeat)
 
     def _placed(self, slot: TableIdentifier, view_uuid: str, requested: str | None) -> str:
         """Return the location of a view in a requested folder, or in its namespace's."""
