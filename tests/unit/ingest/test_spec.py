@@ -25,7 +25,7 @@ def test_the_shipped_specs_are_good():
     assert canary.name == "canary"
     assert canary.spec.source.kafka.topic == "tarn.canary"
     assert str(canary.spec.table) == "ops.canary"
-    assert canary.spec.batching.max_latency_seconds == 0.1
+    assert canary.spec.batching.max_latency_seconds == 0.5
     assert [(f.name, f.type, f.required) for f in canary.spec.columns.fields] == [
         ("id", "string", True),
         ("sent_at", "timestamptz", False),
@@ -58,7 +58,7 @@ def test_the_shipped_specs_are_good():
         ("name: canary\nspec", "name: Canary_1\nspec", ["metadata.name", "'Canary_1'"]),
         ("metadata:\n  name: canary\n", "", ["metadata", "missing"]),
         ("namespace: ops", "namespace: ops/x", ["spec.table.namespace", "ops/x", "letters, digits"]),
-        ("maxLatencySeconds: 0.1", "maxLatencySeconds: 0", ["spec.batching.maxLatencySeconds", "0.05"]),
+        ("maxLatencySeconds: 0.5", "maxLatencySeconds: 0", ["spec.batching.maxLatencySeconds", "0.05"]),
         ("name: note", "name: ID", ["spec.schema", "named twice", "id"]),
         ("name: note", "name: _tarn", ["spec.schema", "_tarn", "Tarn's own"]),
         ("name: note,", "name: note, from: id,", ["spec.schema", "'id'", "two columns"]),
