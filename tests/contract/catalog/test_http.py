@@ -130,11 +130,11 @@ def test_each_listener_tells_the_endpoint_of_its_side_whatever_the_headers_say(w
 def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
     world.table()
     world.view()
-    told = world.published.get("/v1/config").json()["endpoints"]
-    assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in told
-    assert not [line for line in told if re.search("plan|credentials", line)]
+    listed = world.published.get("/v1/config").json()["endpoints"]
+    assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in listed
+    assert not [line for line in listed if re.search("plan|credentials", line)]
     names = {"{prefix}/": "", "{namespace}": "ns", "{table}": "t", "{view}": "v"}
-    for line in told:
+    for line in listed:
         for placeholder, name in names.items():
             line = line.replace(placeholder, name)
         method, path = line.split()
@@ -144,7 +144,7 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
         if method == "DELETE" and answer.status_code == 204:
             world.table() if "/tables/" in path else world.view()
     new = ("tables/rename", "namespaces/{namespace}/register", "transactions/commit")
-    assert {f"POST /v1/{{prefix}}/{path}" for path in new} < set(told)
+    assert {f"POST /v1/{{prefix}}/{path}" for path in new} < set(listed)
     for method, path in (
         ("POST", "/v1/namespaces/ns/tables/t/plan"),
         ("GET", "/v1/namespaces/ns/tables/t/credentials"),
@@ -444,8 +444,8 @@ def test_namespace_pages(world: World) -> None:
 
 
 def test_purge_leaves_the_files_to_the_reaper(world: World) -> None:
-    told = world.table()
-    location, table_uuid = told["metadata-location"], told["metadata"]["table-uuid"]
+    made = world.table()
+    location, table_uuid = made["metadata-location"], made["metadata"]["table-uuid"]
     path = "/v1/namespaces/ns/tables/t"
     bad = world.published.delete(path, params={"purgeRequested": "maybe"})
     assert "give true or false" in error(bad, 400, "BadRequestException")
@@ -465,7 +465,7 @@ def test_purge_leaves_the_files_to_the_reaper(world: World) -> None:
     assert asked == {
         "namespace": ["ns"],
         "name": "t",
-        "location": told["metadata"]["location"],
+        "location": made["metadata"]["location"],
         "metadata-location": location,
     }
     again = world.post("/v1/namespaces/ns/register", {"name": "t", "metadata-location": location})
@@ -473,7 +473,7 @@ def test_purge_leaves_the_files_to_the_reaper(world: World) -> None:
 
 
 def test_a_rename_over_http(world: World) -> None:
-    told = world.table()
+    made = world.table()
     world.table("u")
     world.post("/v1/namespaces", {"namespace": ["other"]})
 
@@ -499,7 +499,7 @@ def test_a_rename_over_http(world: World) -> None:
     error(rename(t, ["other", "w"], idempotency_key=key), 422, "UnprocessableEntityException")
     error(rename(t, ["other", "w"]), 404, "NoSuchTableException")
     found = world.published.get("/v1/namespaces/other/tables/v").json()
-    assert found["metadata-location"] == told["metadata-location"]
+    assert found["metadata-location"] == made["metadata-location"]
     assert world.published.head("/v1/namespaces/ns/tables/t").status_code == 404
     answer = world.published.delete("/v1/namespaces/ns/tables/u")
     assert answer.status_code == 204

@@ -429,7 +429,7 @@ class Watched(MemoryStore):
         self.changed()
 
 
-class Told:
+class Outcomes:
     """Number of operations confirmed as done, and number with an unknown outcome."""
 
     def __init__(self) -> None:
@@ -452,7 +452,7 @@ class Told:
     def fits(self, seen: Counter[str]) -> None:
         for what in {*self.sure, *self.open, *seen}:
             least, most = self.sure[what], self.sure[what] + self.open[what]
-            assert least <= seen[what] <= most, f"{what}: told {least}, at most {most}, seen {seen[what]}"
+            assert least <= seen[what] <= most, f"{what}: at least {least}, at most {most}, seen {seen[what]}"
 
 
 class Alone:
@@ -504,7 +504,7 @@ class Play:
         self.schedule = Schedule(seed, fault_share=(0.0, 0.05, 0.15)[seed % 3])
         self.chance = self.schedule.chance
         self.faulty = FaultyStore(self.store, late_ops=self.chance.randrange(1, 60))
-        self.told = Told()
+        self.outcomes = Outcomes()
         self.seen: Counter[str] = Counter()
         self.history: list[dict[str, str]] = [{}]
         self.reads = 0
@@ -570,30 +570,30 @@ class Play:
         return act
 
     def _rename(self, catalog: Catalog, one: str, other: str) -> None:
-        self.told.run(f"rename {one} {other}", lambda: catalog.names.rename(place(one), place(other)))
+        self.outcomes.run(f"rename {one} {other}", lambda: catalog.names.rename(place(one), place(other)))
 
     def _rename_view(self, catalog: Catalog, one: str, other: str) -> None:
-        self.told.run(f"rename {one} {other}", lambda: catalog.names.rename(view(one), view(other)))
+        self.outcomes.run(f"rename {one} {other}", lambda: catalog.names.rename(view(one), view(other)))
 
     def _create_view(self, catalog: Catalog, one: str, _: str) -> None:
-        self.told.run(f"create {one}", lambda: catalog.views.create(view(one), VIEW))
+        self.outcomes.run(f"create {one}", lambda: catalog.views.create(view(one), VIEW))
 
     def _drop_view(self, catalog: Catalog, one: str, _: str) -> None:
-        self.told.run(f"drop {one}", lambda: catalog.tables.drop(view(one)))
+        self.outcomes.run(f"drop {one}", lambda: catalog.tables.drop(view(one)))
 
     def _create(self, catalog: Catalog, one: str, _: str) -> None:
-        self.told.run(f"create {one}", lambda: catalog.tables.create(place(one), NEW))
+        self.outcomes.run(f"create {one}", lambda: catalog.tables.create(place(one), NEW))
 
     def _drop(self, catalog: Catalog, one: str, _: str) -> None:
-        self.told.run(f"drop {one}", lambda: catalog.tables.drop(place(one)))
+        self.outcomes.run(f"drop {one}", lambda: catalog.tables.drop(place(one)))
 
     def _purge(self, catalog: Catalog, one: str, _: str) -> None:
-        self.told.run(f"drop {one}", lambda: catalog.names.purge(place(one)))
+        self.outcomes.run(f"drop {one}", lambda: catalog.names.purge(place(one)))
 
     def _register(self, catalog: Catalog, one: str, _: str) -> None:
         location = self.chance.choice(self.locations)
         self.rolled.add(location.split("/00000-")[1].removesuffix(".metadata.json"))
-        self.told.run(f"create {one}", lambda: catalog.names.register(place(one), location))
+        self.outcomes.run(f"create {one}", lambda: catalog.names.register(place(one), location))
 
     def _ns(self, catalog: Catalog, one: str, _: str) -> None:
         ns = place(one).namespace if self.kind == 0 else ("two",)
@@ -671,7 +671,7 @@ class Play:
         }
         self.schedule.run(plays, crash_at=crash_at)
         self.faulty.settle()
-        self.told.fits(self.seen)
+        self.outcomes.fits(self.seen)
 
     def end(self) -> None:
         """Require that nothing is stuck: every table accepts commits and contains every confirmed commit."""
@@ -695,8 +695,8 @@ class Play:
             assert {one for one in found if one[0] == "k"} <= sure | maybe, "a refused commit is there"
             assert orjson.loads(self.store.get(place(name).key).data)["intent"] is None
         for key, uuids in self.pairs:
-            told = {key in found_of[uuid] for uuid in uuids if uuid in found_of and uuid not in self.rolled}
-            assert len(told) < 2, f"{key} is in one of two tables"
+            held = {key in found_of[uuid] for uuid in uuids if uuid in found_of and uuid not in self.rolled}
+            assert len(held) < 2, f"{key} is in one of two tables"
         free = [name for name in NAMES if name not in self.history[-1]]
         for name in free:
             if not healthy.namespaces.exists(place(name).namespace):
@@ -719,7 +719,9 @@ def test_actors_under_faults_and_kills_leave_everything_whole(
             play.run(actors=2 + seed % 3)
             play.end()
         except BaseException as error:
-            error.add_note(f"seed {seed}: told {play.told.sure} open {play.told.open} seen {play.seen}")
+            error.add_note(
+                f"seed {seed}: done {play.outcomes.sure} open {play.outcomes.open} seen {play.seen}"
+            )
             raise
         counts.update({what.split()[0]: count for what, count in Counter(play.seen).items()})
         counts.update(
@@ -729,7 +731,7 @@ def test_actors_under_faults_and_kills_leave_everything_whole(
                 "faults": play.schedule.faults,
                 "kills": play.schedule.crashes,
                 "reads": play.reads,
-                "open": sum(play.told.open.values()),
+                "open": sum(play.outcomes.open.values()),
             }
         )
     record_property("counts", {"seeds": SEEDS, **counts})
