@@ -341,30 +341,46 @@ class Namespaces:
             page_size: the maximum number of keys; None for all.
             wanted: reads a value and returns (whether it belongs to the listing, whether that may be cached).
         """
-
-        def is_wanted(listed: Listed) -> bool:
-            memo = f"listed as {kind} {listed.key}"
-            etag, known = self._core.cache.get(memo) or (None, False)
-            if etag != listed.etag:
-                known, lasting = wanted(listed)
-                if lasting:
-                    self._core.cache.put(memo, (listed.etag, known), MEMO_BYTES)
-            return bool(known)
-
         found: list[str] = []
         candidates = list(listing)
         # In batches: a page that fills early must not cost reads of all remaining candidates.
         step = LIST_READERS * 4
-        with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
-            for start in range(0, len(candidates), step):
-                batch = candidates[start : start + step]
-                for listed, good in zip(batch, readers.map(is_wanted, batch), strict=True):
-                    if not good:
-                        continue
-                    if page_size is not None and len(found) == page_size:
-                        return found, found[-1]
-                    found.append(listed.key)
+        for start in range(0, len(candidates), step):
+            for listed, good in self._judged(kind, candidates[start : start + step], wanted):
+                if not good:
+                    continue
+                if page_size is not None and len(found) == page_size:
+                    return found, found[-1]
+                found.append(listed.key)
         return found, None
+
+    def _judged(
+        self, kind: str, batch: Sequence[Listed], wanted: Callable[[Listed], tuple[bool, bool]]
+    ) -> list[tuple[Listed, bool]]:
+        """Pair each candidate with whether it belongs to the listing; changed ones are read in parallel."""
+
+        def memo(listed: Listed) -> str:
+            return f"listed as {kind} {listed.key}"
+
+        def judge(listed: Listed) -> bool:
+            good, lasting = wanted(listed)
+            if lasting:
+                self._core.cache.put(memo(listed), (listed.etag, good), MEMO_BYTES)
+            return good
+
+        judged: dict[str, bool] = {}
+        for listed in batch:
+            etag, good = self._core.cache.get(memo(listed)) or (None, False)
+            if etag == listed.etag:
+                judged[listed.key] = bool(good)
+        unread = [listed for listed in batch if listed.key not in judged]
+        if len(unread) > 1:  # starting a thread takes longer than looking at what is known
+            with ThreadPoolExecutor(max_workers=min(LIST_READERS, len(unread))) as readers:
+                answers = list(readers.map(judge, unread))
+        else:
+            answers = [judge(listed) for listed in unread]
+        judged.update(zip((listed.key for listed in unread), answers, strict=True))
+        return [(listed, judged[listed.key]) for listed in batch]
 
     def _update(
         self,

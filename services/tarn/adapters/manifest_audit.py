@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.manifest import (
-    DataFile,
     DataFileContent,
-    FileFormat,
     ManifestEntryStatus,
-    data_file_with_partition,
-    manifest_entry_schema_with_data_file,
 )
 from pyiceberg.manifest import ManifestEntry as Row
 from pyiceberg.types import StructType
 
-from tarn.adapters.manifests import _MemoryInput, read_list
+from tarn.adapters import avro_files
+from tarn.adapters.manifests import entry_layout, read_list
 from tarn.core.audit.manifests import TraceIds
 from tarn.core.audit.model import Bounds, FileEntry, ManifestEntry
 from tarn.core.errors import CorruptStateError
 
 # The projection has no partition values, so the reader skips them and needs no table schema.
-_ENTRY = manifest_entry_schema_with_data_file(
-    format_version=3, data_file=data_file_with_partition(StructType(), format_version=3)
-)
+_ENTRY = entry_layout(StructType())
 
 
 def list_sequences(data: bytes) -> list[tuple[str, int, int]]:
@@ -49,17 +43,11 @@ def file_entries(
 ) -> tuple[FileEntry, ...]:
     """See `ManifestReader.file_entries`."""
     try:
-        with AvroFile[Row](
-            _MemoryInput(data),
-            _ENTRY,
-            read_types={-1: Row, 2: DataFile},
-            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        ) as reader:
-            return tuple(
-                _entry(row, added_snapshot_id, trace)
-                for row in reader
-                if row.status != ManifestEntryStatus.DELETED
-            )
+        return tuple(
+            _entry(row, added_snapshot_id, trace)
+            for row in avro_files.read(data, _ENTRY)
+            if row.status != ManifestEntryStatus.DELETED
+        )
     except Exception as error:  # readers fail in many ways on arbitrary bytes
         raise CorruptStateError(f"it is no manifest: {_first_line(error)}") from error
 

@@ -21,11 +21,12 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal
 
-from pyiceberg.avro.file import AvroFile, AvroOutputFile
-from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.io import InputFile, OutputFile, OutputStream
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
@@ -43,7 +44,10 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
+from pyiceberg.types import StructType
 
+from tarn.adapters import avro_files
+from tarn.adapters.avro_files import Layout, MemoryInput
 from tarn.adapters.files import FileIO
 from tarn.adapters.partitions import survives_manifests
 from tarn.adapters.write_schema import WriteSchema
@@ -53,6 +57,7 @@ from tarn.core.table_state import TableState, WrittenFile
 MERGE_COUNT = 16
 MERGE_FILES_MAX = 4_096
 LISTS_REMEMBERED_MAX = 8
+LAYOUTS_MAX = 64
 BLOCK_ENTRIES_MAX = 500
 UNASSIGNED = -1
 AVRO_CODEC: Literal["deflate"] = "deflate"
@@ -277,18 +282,31 @@ def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> li
     return ready[0] if ready else []
 
 
-def read_list(data: bytes) -> list[ManifestFile]:
-    """The manifests of a manifest list, in its order, with the fields of all format versions.
+_LIST = Layout(
+    MANIFEST_LIST_FILE_SCHEMAS[3],
+    # Struct 508 is the element of `partitions` (507), enum 517 is `content`.
+    types={-1: ManifestFile, 508: PartitionFieldSummary},
+    enums={517: ManifestContent},
+)
 
-    Struct 508 is the element of `partitions` (507), enum 517 is `content`; -1 is pyiceberg's id of the root.
+
+@lru_cache(maxsize=LAYOUTS_MAX)
+def entry_layout(partition: StructType) -> Layout:
+    """The fields of a manifest entry whose file has partition values of this type; none skips them.
+
+    Struct 2 is `data_file`; the enums are `status` (0), `file_format` (101) and the file's `content` (134).
     """
-    with AvroFile[ManifestFile](
-        _MemoryInput(data),
-        MANIFEST_LIST_FILE_SCHEMAS[3],
-        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
-        return list(reader)
+    file = data_file_with_partition(partition, format_version=3)
+    return Layout(
+        manifest_entry_schema_with_data_file(format_version=3, data_file=file),
+        types={-1: ManifestEntry, 2: DataFile},
+        enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
+
+
+def read_list(data: bytes) -> list[ManifestFile]:
+    """The manifests of a manifest list, in its order, with the fields of all format versions."""
+    return list(avro_files.read(data, _LIST))
 
 
 def read_entries(
@@ -296,9 +314,7 @@ def read_entries(
 ) -> list[ManifestEntry]:
     """The live entries of a manifest with status EXISTING, inherited values made explicit, row ids kept.
 
-    Struct 2 is `data_file`; the enums are `status` (0), `file_format` (101) and the file's `content` (134);
-    -1 is pyiceberg's id of the root. Inheritance follows the specification, "Sequence Number Inheritance" and
-    "First Row ID Inheritance".
+    Inheritance follows the specification, "Sequence Number Inheritance" and "First Row ID Inheritance".
 
     Args:
         data: content of the manifest.
@@ -306,35 +322,26 @@ def read_entries(
         spec: partition spec of the manifest.
         schema: schema of the table, for the types of partition values.
     """
-    read_schema = manifest_entry_schema_with_data_file(
-        format_version=3, data_file=data_file_with_partition(spec.partition_type(schema), format_version=3)
-    )
     # Position 15 of `manifest_file` is `first_row_id` (520).
     first_row_id = manifest._data[15] if len(manifest._data) > 15 else None
     found: list[ManifestEntry] = []
-    with AvroFile[ManifestEntry](
-        _MemoryInput(data),
-        read_schema,
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
-        for entry in reader:
-            file = entry.data_file
-            if entry.status == ManifestEntryStatus.DELETED:
-                continue
-            if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
-                entry.snapshot_id = manifest.added_snapshot_id
-            if entry.sequence_number is None:
-                entry.sequence_number = manifest.sequence_number
-            # Position 3 of `manifest_entry` is `file_sequence_number` (4).
-            if entry.file_sequence_number is None:
-                entry._data[3] = manifest.sequence_number
-            # Position 16 of `data_file` is `first_row_id` (142).
-            if first_row_id is not None and file._data[16] is None:
-                file._data[16] = first_row_id
-                first_row_id += file.record_count
-            entry.status = ManifestEntryStatus.EXISTING
-            found.append(entry)
+    for entry in avro_files.read(data, entry_layout(spec.partition_type(schema))):
+        file = entry.data_file
+        if entry.status == ManifestEntryStatus.DELETED:
+            continue
+        if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
+            entry.snapshot_id = manifest.added_snapshot_id
+        if entry.sequence_number is None:
+            entry.sequence_number = manifest.sequence_number
+        # Position 3 of `manifest_entry` is `file_sequence_number` (4).
+        if entry.file_sequence_number is None:
+            entry._data[3] = manifest.sequence_number
+        # Position 16 of `data_file` is `first_row_id` (142).
+        if first_row_id is not None and file._data[16] is None:
+            file._data[16] = first_row_id
+            first_row_id += file.record_count
+        entry.status = ManifestEntryStatus.EXISTING
+        found.append(entry)
     return found
 
 
@@ -388,23 +395,6 @@ class _OneBlock(AvroOutputFile[ManifestEntry]):
         super().write_block(held)
 
 
-class _MemoryInput(InputFile):
-    """An in-memory `InputFile` for the Avro reader."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__("memory")
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def exists(self) -> bool:
-        return True
-
-    def open(self, seekable: bool = True) -> InputStream:
-        return io.BytesIO(self._data)
-
-
 class _Sink(io.BytesIO):
     """A buffer that hands over its content when closed."""
 
@@ -432,7 +422,7 @@ class _MemoryOutput(OutputFile):
         return False
 
     def to_input_file(self) -> InputFile:
-        return _MemoryInput(self.data)
+        return MemoryInput(self.data)
 
     def create(self, overwrite: bool = False) -> OutputStream:
         def keep(data: bytes) -> None:

@@ -39,7 +39,7 @@ from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_
 from tests.contract.catalog.test_transactions import NEW, ROOTS, VIEW
 from tests.support.plays import TIMES
 
-EXAMPLES, STEPS = 100 * TIMES, 75
+EXAMPLES, STEPS = 200 * TIMES, 75
 LEVELS = (("a",), ("a", "inner"))
 NAMES = ("t", "u", "v")
 KINDS = ("table", "view")

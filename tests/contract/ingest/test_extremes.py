@@ -19,7 +19,8 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import StaticTable
 
 from tarn.adapters import files as files_adapter
-from tarn.adapters.manifests import Manifests, _MemoryInput, read_entries
+from tarn.adapters.avro_files import MemoryInput
+from tarn.adapters.manifests import Manifests, read_entries
 from tarn.adapters.partitions import survives_manifests
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of
 from tarn.core.batch import RawBatch
@@ -192,7 +193,7 @@ class MemoryIO(FileIO):
     lake: Lake
 
     def new_input(self, location: str) -> InputFile:
-        return _MemoryInput(self.lake.objects.read(location))
+        return MemoryInput(self.lake.objects.read(location))
 
     def new_output(self, location: str) -> OutputFile:
         raise NotImplementedError

@@ -1,0 +1,85 @@
+"""Files of Iceberg metadata are read as pyiceberg reads them, by decoders that are built once per schema."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.manifest import (
+    MANIFEST_LIST_FILE_SCHEMAS,
+    ManifestContent,
+    ManifestFile,
+    PartitionFieldSummary,
+)
+
+from tarn.adapters import avro_files
+from tarn.adapters.avro_files import MemoryInput
+from tarn.adapters.manifest_audit import list_entries
+from tarn.adapters.manifests import _MemoryOutput, read_list
+from tarn.core.errors import CorruptStateError
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import Lake, order
+
+
+@pytest.fixture(scope="module")
+def lists() -> list[bytes]:
+    """The manifest lists of twenty commits."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    ingestor = lake.ingestor()
+    for n in range(20):
+        topic.send(0, order(n))
+        lake.work(ingestor, turns=12)
+    found = [lake.objects.read(one["manifest-list"]) for one in lake.table().metadata["snapshots"]]
+    assert len(found) > 10
+    return found
+
+
+def by_pyiceberg(data: bytes) -> list[ManifestFile]:
+    with AvroFile[ManifestFile](
+        MemoryInput(data),
+        MANIFEST_LIST_FILE_SCHEMAS[3],
+        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+        read_enums={517: ManifestContent},
+    ) as reader:
+        return list(reader)
+
+
+def test_what_is_read_is_what_pyiceberg_reads(lists: list[bytes]) -> None:
+    for data in lists:
+        ours, theirs = read_list(data), by_pyiceberg(data)
+        assert [repr(one) for one in ours] == [repr(one) for one in theirs] != []
+        assert {type(one) for one in ours} == {ManifestFile}
+
+
+def test_one_decoder_reads_all_files_of_a_schema_in_any_thread(lists: list[bytes]) -> None:
+    avro_files._decoder.cache_clear()
+    wanted = [repr(read_list(data)) for data in lists]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda data: repr(read_list(data)), lists * 5))
+    assert found == wanted * 5
+    assert avro_files._decoder.cache_info().misses == 1
+
+
+def test_files_of_another_schema_get_a_decoder_of_their_own(lists: list[bytes]) -> None:
+    """A list of format version 1 has fewer fields."""
+    one, *_ = read_list(lists[-1])
+    old = _MemoryOutput("memory")
+    with AvroOutputFile[ManifestFile](
+        old,
+        MANIFEST_LIST_FILE_SCHEMAS[1],
+        "manifest_file",
+        record_schema=MANIFEST_LIST_FILE_SCHEMAS[3],
+        metadata={},
+    ) as writer:
+        writer.write_block([one])
+    (read,) = read_list(old.data)
+    assert (read.manifest_path, read.manifest_length) == (one.manifest_path, one.manifest_length)
+    assert repr(read_list(lists[-1])[0]) == repr(one)
+
+
+@pytest.mark.parametrize("data", [b"", b"Obj\x01", b"no Avro at all"])
+def test_other_bytes_are_damage(data: bytes) -> None:
+    with pytest.raises(CorruptStateError, match="it is no manifest list"):
+        list_entries(data)
