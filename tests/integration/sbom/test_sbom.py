@@ -15,12 +15,16 @@ from tarn_host.sbom import command
 from tarn_host.stack import project
 
 from tests.support.images import IMAGES, image
+from tests.support.turns import one_after_the_other
 
 VERSIONS = dict(
     row.split("=", 1) for row in (project.ROOT / "versions.env").read_text().splitlines() if "=" in row[:40]
 )
 PINNED = {
-    "minio": [f"pkg:golang/github.com/minio/minio@{VERSIONS['MINIO_MODULE_VERSION']}"],
+    "minio": [
+        f"pkg:golang/github.com/minio/minio@{VERSIONS['MINIO_MODULE_VERSION']}",
+        "pkg:golang/stdlib@1.",
+    ],
     "kafka": [f"pkg:generic/kafka_{VERSIONS['KAFKA_SCALA']}@{VERSIONS['KAFKA_VERSION']}"],
     "trino": [f"pkg:maven/io.trino/trino-main@{VERSIONS['TRINO_VERSION']}"],
     "spark": [
@@ -67,7 +71,12 @@ def test_minio_is_built_without_what_no_lake_needs() -> None:
     assert [purl for purl in held for name in left_out if name in purl] == []
 
 
-@pytest.mark.parametrize("name", ["catalog", "services", "jupyter", "spark"])
+LOCKED = one_after_the_other(
+    ("catalog", "services", "jupyter", "spark"), "an image has a Python package that is not in uv.lock"
+)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=mark) for name, mark in LOCKED.items()])
 def test_every_python_package_comes_from_the_lock(name: str) -> None:
     lock = tomllib.loads((project.ROOT / "uv.lock").read_text(encoding="utf-8"))
     locked = {f"pkg:pypi/{p['name']}@{p['version']}" for p in lock["package"] if "version" in p}

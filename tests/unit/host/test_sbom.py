@@ -6,11 +6,12 @@ import datetime as datetime_module
 import json
 import runpy
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tarn_host.console import StopError
-from tarn_host.sbom import command
+from tarn_host.sbom import command, inside
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FOUND: dict[str, Any] = {
@@ -122,3 +123,30 @@ def test_none_of_our_own_notes_has_run_out() -> None:
     """Fails from a note's review date on, so that it gets reviewed; all other tests still run."""
     notes = command.read_notes(command.NOTES.read_text(encoding="utf-8"))
     assert command.overdue(notes, date.today()) == []
+
+
+def go_binary(version: bytes = b"go1.26.8") -> bytes:
+    """What is read of a Go program: the header of its build information, and its list of modules."""
+    modules = b"dep\tgithub.com/a/b\tv1.0.0\th1:x=\n"
+    header = inside.GO_MAGIC + bytes([8, 2])
+    header += bytes(inside.GO_VERSION_AT - len(header)) + bytes([len(version)]) + version
+    return b"ELF" + header + b"path\tx\nmod\tx\t(devel)\t\n" + modules + b"build\t-compiler=gc\n"
+
+
+def test_a_go_program_names_its_modules_and_its_go(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(go_binary())
+    found = inside.go_program(tmp_path / "x")["modules"]
+    assert {(m["name"], m["version"]) for m in found} == {
+        ("stdlib", "1.26.8"),
+        ("x", "(devel)"),
+        ("github.com/a/b", "v1.0.0"),
+    }
+    (tmp_path / "x").write_bytes(go_binary(version=b"go1.27.0 X:nocoverageredesign"))
+    assert inside.go_program(tmp_path / "x")["modules"][0]["version"] == "1.27.0"
+
+
+@pytest.mark.parametrize("version", [b"", b"devel +abc"])
+def test_a_go_program_without_a_version_is_refused(tmp_path: Path, version: bytes) -> None:
+    (tmp_path / "x").write_bytes(go_binary(version=version))
+    with pytest.raises(SystemExit, match="version of Go"):
+        inside.go_program(tmp_path / "x")

@@ -15,6 +15,9 @@ from pathlib import Path
 
 SKIPPED = {"/proc", "/sys", "/dev", "/tmp", "/run"}
 GO_PROGRAMS = ("/usr/local/bin/minio",)
+# See Go's package debug/buildinfo: the version follows 32 bytes after the start of this, its length first.
+GO_MAGIC = b"\xff Go buildinf:"
+GO_VERSION_AT = 32
 
 
 def main() -> int:
@@ -80,7 +83,7 @@ def jar(path: Path) -> dict[str, object]:
 
 
 def go_program(path: Path) -> dict[str, object]:
-    """A Go program: the modules listed in its build information.
+    """A Go program: the modules listed in its build information, and `stdlib` of the Go that built it.
 
     Raises:
         SystemExit: it has no such list.
@@ -90,7 +93,7 @@ def go_program(path: Path) -> dict[str, object]:
     start, end = data.rfind(b"path\t", 0, max(0, first)), data.find(b"\nbuild\t", first)
     if min(first, start, end) < 0:
         raise SystemExit(f"{path} holds no list of its Go modules; build it with `go build` in module mode")
-    modules = []
+    modules = [{"name": "stdlib", "version": go_version(data)}]
     for row in data[start:end].decode("utf-8", "replace").splitlines():
         words = row.split("\t")
         if words[0] in ("mod", "dep") and len(words) > 2:
@@ -98,6 +101,21 @@ def go_program(path: Path) -> dict[str, object]:
         elif words[0] == "=>" and len(words) > 2:
             modules[-1] = {"name": words[1], "version": words[2]}
     return {"path": str(path), "modules": modules}
+
+
+def go_version(data: bytes) -> str:
+    """The version of Go that built a program, such as `1.26.8`.
+
+    Raises:
+        SystemExit: the program does not name it.
+    """
+    at = data.find(GO_MAGIC)
+    length = data[at + GO_VERSION_AT] if 0 <= at < len(data) - GO_VERSION_AT else 0
+    begin = at + GO_VERSION_AT + 1
+    version = data[begin : begin + length].decode("ascii", "replace").split(" ")[0]
+    if not version.startswith("go1."):
+        raise SystemExit("a Go program does not name the version of Go that built it; use Go 1.18 or newer")
+    return version[len("go") :]
 
 
 if __name__ == "__main__":
