@@ -1,12 +1,14 @@
-"""Avro files of Iceberg metadata, read by decoders that are built once per schema.
+"""Avro files of Iceberg metadata, read and written by decoders and encoders that are built once per schema.
 
-pyiceberg converts the schema in a file's header and builds its decoder for every file, which takes longer
-than decoding a manifest of a few entries. The decoders have no state, so files and threads can share them.
+pyiceberg converts the schema and builds its decoder or encoder for every file, which takes longer than to
+read or write a manifest of a few entries. They have no state, so files and threads can share them.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -14,17 +16,20 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO
 from pyiceberg.avro.decoder import new_decoder
-from pyiceberg.avro.file import META_SCHEMA, AvroFile, AvroFileHeader
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFile, AvroFileHeader, AvroOutputFile
 from pyiceberg.avro.reader import Reader
-from pyiceberg.avro.resolver import construct_reader, resolve_reader
-from pyiceberg.io import InputFile, InputStream
+from pyiceberg.avro.resolver import construct_reader, construct_writer, resolve_reader, resolve_writer
+from pyiceberg.avro.writer import Writer
+from pyiceberg.io import InputFile, InputStream, OutputFile
 from pyiceberg.schema import Schema
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 DECODERS_MAX = 256
 SCHEMA_KEY = "avro.schema"
 _HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+_HEADER_WRITER = construct_writer(META_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +59,48 @@ def read(data: bytes, layout: Layout) -> Iterator[Any]:
     """
     with _File(data, layout) as records:
         yield from records
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """What is written to a kind of file. Keep it, as a `Layout`.
+
+    Attributes:
+        schema: the fields in the file.
+        records: the fields of the records to write; those that the file does not have are left out.
+        name: name of the record in the file's Avro schema.
+    """
+
+    schema: Schema
+    records: Schema
+    name: str
+
+
+class Output(AvroOutputFile[Any]):
+    """pyiceberg's writer of an Avro object container file, with an encoder from the cache."""
+
+    def __init__(self, output_file: OutputFile, written: Written, metadata: Mapping[str, str]) -> None:
+        # The base class would build an encoder here.
+        self.output_file, self.file_schema, self.schema_name = output_file, written.schema, written.name
+        self.sync_bytes = os.urandom(SYNC_SIZE)
+        self.writer, self._avro_schema = _encoder(written)
+        self.metadata = dict(metadata)
+
+    def _write_header(self) -> None:
+        codec = self.metadata[AVRO_CODEC_KEY]
+        meta = {
+            **self.metadata,
+            SCHEMA_KEY: self._avro_schema,
+            AVRO_CODEC_KEY: CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec) or codec,
+        }
+        _HEADER_WRITER.write(self.encoder, AvroFileHeader(MAGIC, meta, self.sync_bytes))
+
+
+@lru_cache(maxsize=DECODERS_MAX)
+def _encoder(written: Written) -> tuple[Writer, str]:
+    """Return the encoder of a kind of file, and its Avro schema as JSON."""
+    avro = AvroSchemaConversion().iceberg_to_avro(written.schema, schema_name=written.name)
+    return resolve_writer(record_schema=written.records, file_schema=written.schema), json.dumps(avro)
 
 
 @lru_cache(maxsize=DECODERS_MAX)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal
@@ -47,7 +47,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 
 from tarn.adapters import avro_files
-from tarn.adapters.avro_files import Layout, MemoryInput
+from tarn.adapters.avro_files import Layout, MemoryInput, Written
 from tarn.adapters.files import FileIO
 from tarn.adapters.partitions import survives_manifests
 from tarn.adapters.write_schema import WriteSchema
@@ -164,13 +164,7 @@ class Manifests:
         if state.format_version >= 3:
             meta["first-row-id"] = str(first_row_id)
         out = _MemoryOutput(path)
-        with AvroOutputFile[ManifestFile](
-            output_file=out,
-            record_schema=MANIFEST_LIST_FILE_SCHEMAS[3],
-            file_schema=MANIFEST_LIST_FILE_SCHEMAS[3 if state.format_version >= 3 else 2],
-            schema_name="manifest_file",
-            metadata=meta,
-        ) as writer:
+        with avro_files.Output(out, _WRITTEN_LISTS[3 if state.format_version >= 3 else 2], meta) as writer:
             if listed:
                 writer.write_block(listed)
         self._objects.write_new(path, out.data)
@@ -290,6 +284,23 @@ _LIST = Layout(
 )
 
 
+_WRITTEN_LISTS = {
+    version: Written(MANIFEST_LIST_FILE_SCHEMAS[version], MANIFEST_LIST_FILE_SCHEMAS[3], "manifest_file")
+    for version in (2, 3)
+}
+
+
+@lru_cache(maxsize=LAYOUTS_MAX)
+def _written_entries(partition: StructType, version: Literal[2, 3]) -> Written:
+    """A manifest of this format version, for files with partition values of this type."""
+    file = data_file_with_partition(partition, format_version=version)
+    return Written(
+        manifest_entry_schema_with_data_file(format_version=version, data_file=file),
+        entry_layout(partition).schema,
+        "manifest_entry",
+    )
+
+
 @lru_cache(maxsize=LAYOUTS_MAX)
 def entry_layout(partition: StructType) -> Layout:
     """The fields of a manifest entry whose file has partition values of this type; none skips them.
@@ -352,27 +363,22 @@ class _Writer(ManifestWriterV2):
         self, spec: PartitionSpec, schema: Schema, output: OutputFile, snapshot_id: int, format_version: int
     ) -> None:
         super().__init__(spec, schema, output, snapshot_id, AVRO_CODEC)
-        self._format_version = 3 if format_version >= 3 else 2
+        self._format_version: Literal[2, 3] = 3 if format_version >= 3 else 2
 
     @property
     def version(self) -> Any:
         return self._format_version
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        return _OneBlock(
-            output_file=self._output_file,
-            file_schema=self._with_partition(self.version),
-            record_schema=self._with_partition(3),
-            schema_name="manifest_entry",
-            metadata=self._meta,
-        )
+        written = _written_entries(self._spec.partition_type(self._schema), self._format_version)
+        return _OneBlock(self._output_file, written, self._meta)
 
 
-class _OneBlock(AvroOutputFile[ManifestEntry]):
+class _OneBlock(avro_files.Output):
     """Buffers entries and writes them in few Avro blocks: a block per entry is slow to write and to read."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, output_file: OutputFile, written: Written, metadata: Mapping[str, str]) -> None:
+        super().__init__(output_file, written, metadata)
         self._held: list[ManifestEntry] = []
 
     def write_block(self, objects: list[ManifestEntry]) -> None:

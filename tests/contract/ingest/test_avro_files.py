@@ -1,22 +1,31 @@
-"""Files of Iceberg metadata are read as pyiceberg reads them, by decoders that are built once per schema."""
+"""Files of Iceberg metadata are read and written as by pyiceberg, by decoders and encoders built once."""
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 import pytest
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
     ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
     ManifestFile,
     PartitionFieldSummary,
 )
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, LongType, NestedField, StructType
 
 from tarn.adapters import avro_files
-from tarn.adapters.avro_files import MemoryInput
+from tarn.adapters.avro_files import MemoryInput, Written
 from tarn.adapters.manifest_audit import list_entries
-from tarn.adapters.manifests import _MemoryOutput, read_list
+from tarn.adapters.manifests import _WRITTEN_LISTS, _MemoryOutput, _written_entries, read_list
 from tarn.core.errors import CorruptStateError
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
@@ -77,6 +86,61 @@ def test_files_of_another_schema_get_a_decoder_of_their_own(lists: list[bytes]) 
     (read,) = read_list(old.data)
     assert (read.manifest_path, read.manifest_length) == (one.manifest_path, one.manifest_length)
     assert repr(read_list(lists[-1])[0]) == repr(one)
+
+
+def both(
+    written: Written, metadata: dict[str, str], records: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> list[bytes]:
+    """A file of these records, by Tarn and by pyiceberg, with the same sync marker."""
+    monkeypatch.setattr(os, "urandom", lambda size: bytes(range(size)))
+    ours, theirs = _MemoryOutput("memory"), _MemoryOutput("memory")
+    with avro_files.Output(ours, written, metadata) as writer:
+        writer.write_block(records)
+    with AvroOutputFile[Any](
+        theirs, written.schema, written.name, record_schema=written.records, metadata=metadata
+    ) as writer:
+        writer.write_block(records)
+    return [ours.data, theirs.data]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_list_has_the_same_bytes_as_pyiceberg_writes(
+    lists: list[bytes], version: Literal[2, 3], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta = {"avro.codec": "deflate", "snapshot-id": "1", "format-version": str(version)}
+    ours, theirs = both(_WRITTEN_LISTS[version], meta, read_list(lists[-1]), monkeypatch)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    "partition",
+    [StructType(), StructType(NestedField(1000, "day", DateType()), NestedField(1001, "n", LongType()))],
+)
+def test_a_manifest_has_the_same_bytes_as_pyiceberg_writes(
+    partition: StructType, version: Literal[2, 3], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = (19_000, 7)[: len(partition.fields)]
+    entries = [
+        ManifestEntry.from_args(
+            status=ManifestEntryStatus.ADDED,
+            snapshot_id=n,
+            data_file=DataFile.from_args(
+                _table_format_version=3,
+                content=DataFileContent.DATA,
+                file_path=f"s3://tarn/{n}.parquet",
+                file_format=FileFormat.PARQUET,
+                partition=Record(*values),
+                record_count=n,
+                file_size_in_bytes=10 * n,
+                lower_bounds={1: b"a"},
+            ),
+        )
+        for n in (1, 2, 3)
+    ]
+    meta = {"avro.codec": "deflate", "format-version": str(version)}
+    ours, theirs = both(_written_entries(partition, version), meta, entries, monkeypatch)
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("data", [b"", b"Obj\x01", b"no Avro at all"])
