@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tarn_host.testing.tiers import UNEXPECTED
+from tarn_host.testing.tiers import OTHER_TURNS, UNEXPECTED
 
 from tests.support.containers import (
     KEEPER,
@@ -19,6 +19,7 @@ from tests.support.containers import (
 from tests.support.plays import NIGHTLY, TIMES
 from tests.support.stack import Stack, running_stack
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
+from tests.support.turns import of_other_turns
 
 # The reaper image of testcontainers comes from a registry; leftovers are removed by label instead.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
@@ -30,11 +31,19 @@ settings.load_profile("tarn")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test the marker and the timeout of its tier; leave out those of `scripts/test nightly`."""
+    """Give each test the marker and the timeout of its tier; leave out what this run does not have."""
     if not NIGHTLY:
         left = [item for item in items if item.get_closest_marker("nightly") is not None]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    others = of_other_turns(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+        (artifacts() / OTHER_TURNS).write_text(
+            "".join(f"{item.nodeid}\n" for item in others), encoding="utf-8"
+        )
+    items[:] = last_in_their_folders(items)
     for item in items:
         tier = tier_of(item.path)
         if tier is None:
@@ -45,6 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timeout") is None:
             times = TIMES if item.get_closest_marker("plays") else 1
             item.add_marker(pytest.mark.timeout(TIMEOUT_S_BY_TIER[tier] * times))
+
+
+def last_in_their_folders(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Order tests so that those marked `runs_last` come after the others of their folder."""
+    folders = {item.path.parent: n for n, item in reversed(list(enumerate(items)))}
+    return sorted(
+        items, key=lambda item: (folders[item.path.parent], item.get_closest_marker("runs_last") is not None)
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,9 @@ READ_ROOT = (
 )
 
 
+pytestmark = pytest.mark.in_turn(3, "a service has the root secret, or may read a secret of another")
+
+
 @pytest.fixture(scope="module")
 def root(stack: Stack) -> tuple[str, str]:
     answer = stack.one_shot("bootstrap", READ_ROOT)

@@ -52,6 +52,7 @@ def test_the_first_up_shows_a_row_read_by_three_engines_and_the_addresses(stack:
     assert all(seconds >= 0 for seconds in times.values())
 
 
+@pytest.mark.in_turn(3, "a second `scripts/up` builds or restarts something")
 def test_up_again_is_harmless_and_builds_nothing(stack: Stack) -> None:
     before = {service: stack.container(service) for service in stack.health()}
     rows = canary_rows(stack)

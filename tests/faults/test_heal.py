@@ -309,6 +309,8 @@ def test_a_dependency_that_hangs_ends_nobody_else(
     record_property(FROZEN.name, took)
 
 
+@pytest.mark.in_turn(2, "a watch in a container no longer ends a process that hangs")
+@pytest.mark.runs_last  # the containers are two minutes old by then
 def test_what_hangs_is_ended_and_comes_back(
     stack: Stack, kafka: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
@@ -392,6 +394,7 @@ def name_of(value: Fault | tuple[str, ...]) -> str:
     return value.name if isinstance(value, Fault) else ", ".join(value)
 
 
+@pytest.mark.in_turn(3, "a killed service, or one out of memory, does not come back by itself, or loses rows")
 @pytest.mark.parametrize(("fault", "services"), GROUPS, ids=name_of)
 def test_what_ends_at_once_comes_back(
     stack: Stack,

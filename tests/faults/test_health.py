@@ -128,6 +128,7 @@ def wait_for(stack: Stack, services: tuple[str, ...], health: str, timeout_s: fl
     return took
 
 
+@pytest.mark.in_turn(2, "a health check misses a dependency that hangs or refuses")
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_cannot_be_used_is_unhealthy_within_a_minute(
     stack: Stack, name: str, record_property: Callable[[str, object], None]

@@ -31,6 +31,7 @@ def test_one_batch_equals_the_oracle(lake: Lake, seed: int) -> None:
     assert Pipeline(lake=lake).cycle() == 0, "a lake that is up to date is left alone"
 
 
+@pytest.mark.in_turn(1, "a piece that ends within a commit of bronze changes the result")
 def test_many_small_batches_equal_the_oracle(lake: Lake) -> None:
     flights.load_reference(lake)
     log, steps = bronze.Log(), list[Step]()
@@ -46,6 +47,7 @@ def test_many_small_batches_equal_the_oracle(lake: Lake) -> None:
     assert sum(s.offsets for s in silver) == sum(log.next.values()), "every offset is read once"
 
 
+@pytest.mark.in_turn(2, "messages sent twice change silver or gold")
 def test_the_whole_stream_a_second_time_changes_nothing(lake: Lake) -> None:
     flights.load_reference(lake)
     log, stream = bronze.Log(), flights.stream()
@@ -96,6 +98,7 @@ def test_a_crash_between_any_two_steps_repeats_and_loses_nothing(lake: Lake) -> 
         assert len(positions) == len(set(positions)) == 2, f"{table}: one commit for each part of the stream"
 
 
+@pytest.mark.in_turn(3, "two pipelines double rows")
 def test_two_pipelines_at_once_do_no_harm(lake: Lake) -> None:
     flights.load_reference(lake)
     log, stream = bronze.Log(), flights.stream(seed=6)
@@ -113,6 +116,7 @@ def test_two_pipelines_at_once_do_no_harm(lake: Lake) -> None:
     assert flights.wrong(lake) == []
 
 
+@pytest.mark.in_turn(3, "compaction by Spark makes the pipeline start again")
 def test_snapshots_of_maintenance_do_not_hide_the_position(lake: Lake) -> None:
     flights.load_reference(lake)
     log = bronze.Log()
@@ -132,6 +136,7 @@ def test_snapshots_of_maintenance_do_not_hide_the_position(lake: Lake) -> None:
     assert steps[0].offsets == len(second), "only what was new was read"
 
 
+@pytest.mark.in_turn(2, "offsets of dead letters are read forever")
 def test_dead_letters_alone_move_the_position(lake: Lake) -> None:
     flights.load_reference(lake)
     log, stream = bronze.Log(), flights.stream()
@@ -146,6 +151,7 @@ def test_dead_letters_alone_move_the_position(lake: Lake) -> None:
     assert Pipeline(lake=lake).cycle() == 0
 
 
+@pytest.mark.in_turn(3, "an unknown event stops the pipeline")
 def test_an_unknown_event_in_bronze_is_counted_and_passed_over(lake: Lake) -> None:
     """Ingest's spec rejects it; a row from before that, or written by hand, does no harm either."""
     flights.load_reference(lake)
@@ -162,6 +168,7 @@ def test_an_unknown_event_in_bronze_is_counted_and_passed_over(lake: Lake) -> No
     assert flights.wrong(lake) == []
 
 
+@pytest.mark.in_turn(2, "events that come before their flight's schedule are lost")
 def test_a_flight_counts_from_its_schedule_on(lake: Lake) -> None:
     flights.load_reference(lake)
     log = bronze.Log()
@@ -197,6 +204,7 @@ def _properties(lake: Lake, table: str) -> dict[str, str]:
     return {row.key: row.value for row in rows}
 
 
+@pytest.mark.in_turn(1, "a dropped silver or gold table stays empty")
 def test_dropped_tables_are_made_anew(lake: Lake) -> None:
     flights.load_reference(lake)
     log = bronze.Log()
@@ -210,6 +218,7 @@ def test_dropped_tables_are_made_anew(lake: Lake) -> None:
     assert flights.wrong(lake) == []
 
 
+@pytest.mark.in_turn(1, "the pipeline goes on with offsets of another table")
 def test_another_bronze_stops_the_pipeline(lake: Lake) -> None:
     flights.load_reference(lake)
     log, stream = bronze.Log(), flights.stream()
@@ -227,6 +236,7 @@ def test_another_bronze_stops_the_pipeline(lake: Lake) -> None:
     assert flights.contents(lake) == before
 
 
+@pytest.mark.in_turn(3, "foreign commits and an expiry hide the offset map from the pipeline")
 def test_foreign_commits_and_an_expiry_hide_no_offsets(lake: Lake) -> None:
     """The history of bronze is cut before ingest's last commit; its tag still leads to it."""
     flights.load_reference(lake)
@@ -254,6 +264,7 @@ def test_foreign_commits_and_an_expiry_hide_no_offsets(lake: Lake) -> None:
     assert flights.wrong(lake) == []
 
 
+@pytest.mark.in_turn(2, "rows after a rollback are passed over")
 def test_a_bronze_that_went_back_stops_the_pipeline(lake: Lake) -> None:
     flights.load_reference(lake)
     log = bronze.Log()
@@ -287,6 +298,7 @@ def test_a_bronze_with_other_columns_is_told(lake: Lake, change: str, told: str)
         Pipeline(lake=lake).cycle()
 
 
+@pytest.mark.in_turn(2, "the pipeline fills renamed columns with nulls")
 def test_columns_renamed_anywhere_stop_the_pipeline_until_they_are_back(lake: Lake) -> None:
     """A new session checks all tables; the running one fails and is replaced by a new one."""
     flights.load_reference(lake)

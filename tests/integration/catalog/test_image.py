@@ -57,6 +57,7 @@ def test_pyiceberg_needs_no_special_flags_and_the_embedded_form_sees_the_same(se
         assert told["defaults"]["s3.endpoint"] == endpoint
 
 
+@pytest.mark.in_turn(1, "32 writers lose commits between two replicas, not within one")
 @pytest.mark.timeout(300)
 def test_32_writers_on_two_replicas_lose_nothing(serve: Serve, record_property) -> None:
     servers = serve(2)
@@ -103,6 +104,7 @@ def test_32_writers_on_two_replicas_lose_nothing(serve: Serve, record_property) 
     record_property("seconds", round(time.monotonic() - started, 1))
 
 
+@pytest.mark.in_turn(2, "the catalog's health check misses a store that is frozen or refuses its key")
 @pytest.mark.timeout(300)
 def test_health_is_true(serve: Serve) -> None:
     (server,) = serve(1)

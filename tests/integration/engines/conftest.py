@@ -107,14 +107,6 @@ def await_healthy(container: DockerContainer, name: str) -> None:
     eventually(f"{name} is healthy", lambda: health(container) == "healthy", timeout_s=HEALTHY_WITHIN_S)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that change the shared lake permanently after the other tests of this folder."""
-    folder = Path(__file__).parent
-    own = [item for item in items if item.path.is_relative_to(folder)]
-    ordered = iter(sorted(own, key=lambda item: item.get_closest_marker("runs_last") is not None))
-    items[:] = [next(ordered) if item.path.is_relative_to(folder) else item for item in items]
-
-
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """A store with its users and policies, and the catalog on it."""

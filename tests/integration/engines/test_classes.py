@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from testcontainers.core.container import DockerContainer
 
 from tests.integration.engines.conftest import Trino
@@ -14,9 +15,11 @@ def mapped(container: DockerContainer) -> list[str]:
     return container.exec(MAPPED).output.decode().split()
 
 
+@pytest.mark.in_turn(2, "Trino starts without its archive of classes, and slower")
 def test_trino_uses_its_archive(trino_server: Trino) -> None:
     assert "/opt/trino/classes.jsa" in mapped(trino_server.container)
 
 
+@pytest.mark.in_turn(1, "Spark starts without its archive of classes, and slower")
 def test_spark_uses_its_archive(spark_server: DockerContainer) -> None:
     assert "/opt/spark-classes.jsa" in mapped(spark_server)

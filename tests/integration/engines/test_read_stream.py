@@ -93,6 +93,7 @@ def started(spark: SparkSession, catalog: Catalog, name: str) -> tuple[Table, in
         return table, reached(query)
 
 
+@pytest.mark.in_turn(2, "the documented stream no longer runs")
 def test_the_stream_of_the_documents_moves_its_tag_while_it_reads(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:
@@ -143,6 +144,7 @@ def until_there(look: Callable[[], T], running: Future[None]) -> T:
     return found
 
 
+@pytest.mark.in_turn(3, "thinning takes the place of a reader that paused")
 def test_a_tagged_reader_goes_on_after_a_pause_of_many_commits(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_tagged_reader_goes_on_after_a_pause_of_many_commits(
     assert found == [1, 2, 3, *numbers]
 
 
+@pytest.mark.in_turn(1, "a reader without a tag skips rows in silence")
 def test_without_the_tag_the_same_stream_finds_that_its_place_is_gone(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:

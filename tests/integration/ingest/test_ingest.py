@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.ingest.conftest import Ingest, eventually, health, init_of, one_shot
 from tests.support.images import image
+from tests.support.turns import one_after_the_other
 
 pytestmark = pytest.mark.filterwarnings("ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
@@ -115,7 +116,12 @@ def test_every_record_is_in_the_table_once_however_often_ingest_is_killed(
     sys.stderr.write(f"{counts}, {kills} kills, stopped in {took_s:.1f} s\n")
 
 
-@pytest.mark.parametrize("frozen", ["minio", "catalog", "kafka"])
+FROZEN = one_after_the_other(
+    ("minio", "catalog", "kafka"), "ingest loses or doubles rows when one of three dependencies hangs"
+)
+
+
+@pytest.mark.parametrize("frozen", [pytest.param(name, marks=mark) for name, mark in FROZEN.items()])
 def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, ingest: Ingest) -> None:
     """Frozen with its port open: unhealthy, with the reason, and recovers unaided with the dependency."""
     named = {"minio": "store", "catalog": "catalog", "kafka": "kafka"}[frozen]
@@ -144,6 +150,7 @@ def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, inge
     assert {place for place, (_, ok) in ledger.sent.items() if ok} <= set(found)
 
 
+@pytest.mark.in_turn(1, "ingest needs a restart after a refused log-in")
 def test_a_password_that_kafka_does_not_take_shows_and_heals_with_the_broker(ingest: Ingest) -> None:
     """Renewed while both run: the broker reads it when it starts, ingest without a restart."""
     eventually("healthy at first", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
@@ -226,6 +233,7 @@ def test_check_tells_what_is_wrong_with_a_spec(tmp_path: Any, text: str, told: s
     assert told in done.stderr
 
 
+@pytest.mark.in_turn(3, "ingest writes nulls for a column that somebody renamed")
 def test_a_column_renamed_by_somebody_stops_ingest_until_it_is_put_back(ingest: Ingest) -> None:
     """Through the catalog as a notebook does it: a clear error, no commit meanwhile, nothing lost after."""
     start = ends_now(ingest)

@@ -69,6 +69,7 @@ def test_the_controller_listens_for_nobody_else(broker: Broker) -> None:
     assert {port for port, local in listening if not local} == {9092, 9094}
 
 
+@pytest.mark.in_turn(3, "a frozen broker alone stays healthy")
 def test_a_frozen_broker_is_unhealthy_in_time_and_healthy_again(broker: Broker) -> None:
     pid = pid_of(broker)
     assert broker.container.exec_run(["sh", "-c", f"kill -STOP {pid}"]).exit_code == 0

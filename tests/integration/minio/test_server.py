@@ -180,6 +180,7 @@ def test_each_store_user_may_do_what_the_table_says(server: Server) -> None:
         list(client.list_objects("tarn-health"))
 
 
+@pytest.mark.in_turn(2, "a frozen store alone stays healthy")
 def test_a_frozen_server_is_unhealthy_in_time_and_healthy_again(server: Server) -> None:
     wrapped = server.container.get_wrapped_container()
     assert server.health() == "healthy"

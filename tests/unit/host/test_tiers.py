@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tarn_host import shell
+from tarn_host.console import StopError
 from tarn_host.stack.project import ROOT
 from tarn_host.testing import tiers
 from tarn_host.testing.tiers import Outcome, counted, existing, job, planned, selected, split, table, times
@@ -81,8 +82,8 @@ def test_table_ends_in_the_plain_closing_line() -> None:
 
 
 def test_tiers_without_the_whole_stack_run_side_by_side_and_the_others_alone() -> None:
-    assert planned(["unit", "contract", "spark", "integration", "e2e", "faults"]) == [
-        [["unit", "contract", "spark"], ["integration"]],
+    assert planned(["unit", "contract", "spark", "integration", "e2e", "faults", "rck"]) == [
+        [["unit", "contract", "spark", "rck"], ["integration"]],
         [["e2e"]],
         [["faults"]],
     ]
@@ -91,13 +92,77 @@ def test_tiers_without_the_whole_stack_run_side_by_side_and_the_others_alone() -
     assert planned(["e2e"]) == [[["e2e"]]]
 
 
+def test_tests_of_other_turns_are_counted_and_named_at_the_end(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text('<testsuites><testsuite tests="1" failures="0" errors="0" skipped="0"/></testsuites>')
+    (tmp_path / tiers.OTHER_TURNS).write_text("tests/a.py::test_b\ntests/a.py::test_c\n")
+    found = counted(report, "e2e", 0, 1.0)
+    assert (found.passed, found.other_turns) == (1, 2)
+    assert table([found])[-2:] == [
+        "2 tests of other turns were not run; scripts/test --all runs them too",
+        "1 passed, 0 failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "turn"),
+    [([], "2"), (["--all"], ""), (["unit"], ""), (["--", "-k", "spec"], ""), (["unit", "--all"], "")],
+)
+def test_only_a_run_of_everything_has_a_turn(
+    arguments: list[str], turn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    def run(wanted: list[str], *_: object, turn: str, **__: object) -> list[Outcome]:
+        found.append(turn)
+        return [Outcome(wanted[-1], 1, 0, 0, 2.0)]
+
+    monkeypatch.setattr(tiers, "ARTIFACTS", tmp_path)
+    monkeypatch.setattr(tiers, "TIMES", tmp_path / "times.json")
+    monkeypatch.setattr(tiers, "run", run)
+    monkeypatch.setattr(tiers, "_checked_out", lambda: ("abc", False))
+    monkeypatch.setenv("TARN_TEST_TURN", "2")
+    assert tiers.main(arguments) == 0
+    assert found == [turn]
+
+
+def test_the_turn_goes_on_with_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TARN_TEST_TURN", raising=False)
+    turns = []
+    for commits in (7, 8, 9, 10):
+        counted_commits = shell.Result(0, f"{commits}\n", "")
+        monkeypatch.setattr(tiers.shell, "capture", lambda *_, found=counted_commits, **__: found)
+        turns.append(tiers.turn())
+    assert turns == ["2", "3", "1", "2"]
+    monkeypatch.setattr(tiers.shell, "capture", lambda *_, **__: shell.Result(127, "", "git: not found"))
+    assert tiers.turn() == "1"
+    monkeypatch.setenv("TARN_TEST_TURN", "4")
+    with pytest.raises(StopError, match="TARN_TEST_TURN is '4'"):
+        tiers.turn()
+
+
 def test_times_name_each_tier_and_the_commit() -> None:
-    found = times([Outcome("unit", 5, 1, 2, 1.5)], commit="abc", changed=True, at="2026-11-22T10:00:00+00:00")
+    found = times(
+        [Outcome("unit", 5, 1, 2, 1.5, other_turns=4)],
+        commit="abc",
+        changed=True,
+        at="2026-11-22T10:00:00+00:00",
+    )
     assert found == {
         "commit": "abc",
         "changed": True,
         "at": "2026-11-22T10:00:00+00:00",
-        "tiers": [{"tier": "unit", "tests": 8, "passed": 5, "failed": 1, "skipped": 2, "seconds": 1.5}],
+        "tiers": [
+            {
+                "tier": "unit",
+                "tests": 8,
+                "passed": 5,
+                "failed": 1,
+                "skipped": 2,
+                "other_turns": 4,
+                "seconds": 1.5,
+            }
+        ],
     }
 
 

@@ -29,7 +29,7 @@ TIERS = (
 )
 ONLY_NAMED = ("nightly", "nightly-stack")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck", "nightly-stack")
-SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration",))
+SIDE_BY_SIDE = (("unit", "contract", "spark", "rck"), ("integration",))
 TIER_TIMEOUT_S = {"unit": 600, "contract": 900, "nightly": 4 * 3_600, "nightly-stack": 2 * 3_600}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
@@ -44,16 +44,18 @@ NIGHTLY_TESTS = {
     "nightly": ("tests/unit", "tests/contract", "-m", "plays or nightly"),
     "nightly-stack": ("tests/spark", "tests/integration", "tests/e2e", "tests/faults", "-m", "nightly"),
 }
+TURNS = 3
 UNEXPECTED = "unexpected-errors.txt"  # written by tests/conftest.py
+OTHER_TURNS = "other-turns.txt"  # the same; a test per line
 BROKEN_LINES_MAX = 40
 BROKEN_CHARS_MAX = 400
 ARTIFACTS = ROOT / "artifacts"
 TIMES = ARTIFACTS / "times.json"
-HELP = """Run the tests. No tier: all that exist. `unit` includes `lint` (format, lint, types, imports),
-needs no container and takes seconds. Tiers with containers build the images first and remove their
-containers after. Only if named: `nightly` runs the random plays of unit and contract with 20 times the
-seeds, and `nightly-stack` the long tests of the tiers with containers. Reports, container logs and the time
-of each tier (times.json) are in artifacts/."""
+HELP = """Run the tests. No tier: all that exist, with one turn of three of the long tests. `unit` includes
+`lint` (format, lint, types, imports), needs no container and takes seconds. Tiers with containers build the
+images first and remove their containers after. Only if named: `nightly` runs the random plays of unit and
+contract with 20 times the seeds, and `nightly-stack` the long tests of the tiers with containers. Reports,
+container logs and the time of each tier (times.json) are in artifacts/."""
 EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/test unit -- -k spec"
 
 
@@ -67,6 +69,7 @@ class Outcome:
     skipped: int
     seconds: float
     broken: tuple[str, ...] = ()  # each failed test with the first line of the reason
+    other_turns: int = 0  # tests that other runs have
 
     @property
     def tests(self) -> int:
@@ -116,7 +119,9 @@ def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
     unexpected = report.with_name(UNEXPECTED)
     if code != 0 and unexpected.is_file():
         broken += [f"unexpected: {text}" for text in unexpected.read_text(encoding="utf-8").splitlines()]
-    return Outcome(tier, passed, failed, skipped, round(seconds, 1), tuple(broken))
+    others = report.with_name(OTHER_TURNS)
+    left_out = len(others.read_text(encoding="utf-8").splitlines()) if others.is_file() else 0
+    return Outcome(tier, passed, failed, skipped, round(seconds, 1), tuple(broken), left_out)
 
 
 def _why(case: ElementTree.Element) -> list[str]:
@@ -137,6 +142,9 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     broken = [f"{o.tier}: {told[:BROKEN_CHARS_MAX]}" for o in outcomes for told in o.broken]
     if broken:
         rows += ["failed:", *(f"  {told}" for told in broken[:BROKEN_LINES_MAX]), ""]
+    others = sum(o.other_turns for o in outcomes)
+    if others:
+        rows.append(f"{others} tests of other turns were not run; scripts/test --all runs them too")
     rows.append(f"{sum(o.passed for o in outcomes)} passed, {sum(o.failed for o in outcomes)} failed")
     return rows
 
@@ -153,7 +161,7 @@ def times(outcomes: Sequence[Outcome], *, commit: str, changed: bool, at: str) -
     rows = [
         {
             **{"tier": o.tier, "tests": o.tests, "passed": o.passed, "failed": o.failed},
-            **{"skipped": o.skipped, "seconds": o.seconds},
+            **{"skipped": o.skipped, "other_turns": o.other_turns, "seconds": o.seconds},
         }
         for o in outcomes
     ]
@@ -170,6 +178,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     found.add_argument(
         "--keep", action="store_true", help="leave the tests' containers for a look; next run reuses them"
+    )
+    found.add_argument(
+        "--all",
+        action="store_true",
+        help=f"also the long tests of other turns: without a tier, a run has one of {TURNS} turns",
     )
     options = found.parse_args(own)
     there = existing(ROOT / "tests")
@@ -188,7 +201,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"no tests yet in {', '.join(f'tests/{tier}' for tier in absent)}",
                 f"there are: {' '.join(there)}",
             )
-        outcomes = run(wanted, for_pytest, assume_yes=options.yes, keep=options.keep)
+        everything = bool(options.all or options.tiers or for_pytest)
+        outcomes = run(
+            wanted, for_pytest, assume_yes=options.yes, keep=options.keep, turn="" if everything else turn()
+        )
     except StopError as error:
         code = stopped(error)
         line("\n0 passed, 1 failed")
@@ -213,11 +229,22 @@ def _checked_out() -> tuple[str, bool]:
     return (commit.out.strip() if commit.ok else ""), bool(status.out.strip())
 
 
+def turn() -> str:
+    """This run's turn: that of TARN_TEST_TURN, else by the number of commits; 1 without git."""
+    given = os.environ.get("TARN_TEST_TURN", "")
+    if given and given not in [str(n + 1) for n in range(TURNS)]:
+        raise StopError(f"TARN_TEST_TURN is {given!r}", f"set it to a number from 1 to {TURNS}", 2)
+    commits = shell.capture(["git", "rev-list", "--count", "HEAD"], timeout_s=20, cwd=ROOT)
+    return given or str((int(commits.out) if commits.ok else 0) % TURNS + 1)
+
+
 def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, keep: bool) -> list[Outcome]:
+def run(
+    wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, keep: bool, turn: str = ""
+) -> list[Outcome]:
     """Set up what the tiers need, run them, clean up.
 
     Args:
@@ -225,20 +252,23 @@ def run(wanted: Sequence[str], for_pytest: Sequence[str], *, assume_yes: bool, k
         for_pytest: extra arguments for pytest.
         assume_yes: do not ask before installing or starting an engine.
         keep: keep the tests' containers.
+        turn: which of the long tests that take turns to run; empty for all.
 
     Raises:
         StopError: something could not be set up.
     """
     phases = Phases()
+    if turn:
+        line(f"turn {turn} of {TURNS} of the long tests; scripts/test --all runs all of them")
     ARTIFACTS.mkdir(exist_ok=True)
     os.environ["TARN_PROFILE"] = "full"  # whatever profile this clone's own stack uses
-    env: dict[str, str] = {}
+    env = {"TARN_TEST_TURN": turn}
     with phases.phase("python") as notes:
         notes.append(python.ensure())
     here: Project | None = None
     if any(tier in CONTAINER_TIERS for tier in wanted):
         here = up.prepare(phases, assume_yes=assume_yes, offline=False, ports=False)
-        env = {
+        env |= {
             "TARN_IMAGE_TAG": here.name,
             "TARN_TEST_PROJECT": test_project(here),
             "TARN_BASE": here.base,
