@@ -8,7 +8,8 @@
 
 It gives the same guarantees as the service because it runs the same code on the same objects. Several
 processes and the service may use one lake at the same time. It requires no token: holding the store's keys
-grants full access.
+grants full access. The property `principal` names one that an admin created: its grants are then checked as
+in the service, which keeps a program from mistakes, not from reading the store.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from tarn.adapters.store import FileStore, S3Store
 from tarn.core import errors as ours
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import ObjectStore
+from tarn_catalog.operations.access import IN_PROCESS, NoSuchPrincipalError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
+from tarn_catalog.operations.session import Session
 from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.state.context import Metadata
 from tarn_catalog.state.pointer import TABLE, VIEW
@@ -59,6 +62,7 @@ _ERRORS: tuple[tuple[type[ours.TarnError], type[Exception]], ...] = (
     (ours.NoSuchTableError, theirs.NoSuchTableError),
     (ours.NoSuchViewError, theirs.NoSuchViewError),
     (ours.NoSuchNamespaceError, theirs.NoSuchNamespaceError),
+    (NoSuchPrincipalError, theirs.UnauthorizedError),
     (ours.NotEmptyError, theirs.NamespaceNotEmptyError),
     (ours.ConflictError, theirs.CommitFailedException),
     (ours.OutcomeUnknownError, theirs.CommitStateUnknownException),
@@ -137,7 +141,8 @@ class EmbeddedCatalog(PyIcebergCatalog):
     Args:
         name: the catalog's name.
         core: an opened catalog; if None, `uri` is opened.
-        **properties: pyiceberg properties; `uri` and `s3.*` locate the store.
+        **properties: pyiceberg properties; `uri` and `s3.*` locate the store, `principal` names whose grants
+            count; without it everything is allowed.
     """
 
     def __init__(self, name: str, *, core: Catalog | None = None, **properties: str) -> None:
@@ -146,6 +151,25 @@ class EmbeddedCatalog(PyIcebergCatalog):
             store, roots = open_store(properties)
             core = Catalog(store, roots)
         self.core = core
+        self._principal = properties.get("principal")
+
+    @property
+    def session(self) -> Session:
+        """The operations as the catalog's principal may use them now.
+
+        Raises:
+            NoSuchPrincipalError: there is no such principal.
+        """
+        caller = self.core.access.named(self._principal) if self._principal else IN_PROCESS
+        return Session(self.core, caller, audited=bool(self._principal))
+
+    @staticmethod
+    def _exists(load: Callable[[], object]) -> bool:
+        try:
+            load()
+        except ours.NotFoundError:
+            return False
+        return True
 
     # -- tables
 
@@ -191,7 +215,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def create_table(self, identifier: str | Identifier, *what: Any, **more: Any) -> Table:
         """See `pyiceberg.catalog.Catalog.create_table`."""
         slot = self._slot(identifier)
-        return self._table(slot, self.core.tables.create(slot, self._wanted(*what, **more)))
+        return self._table(slot, self.session.create_table(slot, self._wanted(*what, **more)))
 
     @_table_errors
     def create_table_transaction(
@@ -200,7 +224,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         """See `pyiceberg.catalog.Catalog.create_table_transaction`."""
         slot = self._slot(identifier)
         wanted = self._wanted(*what, **more)
-        staged: TableMetadata = TableMetadataUtil.parse_obj({**self.core.tables.stage(slot, wanted)})
+        staged: TableMetadata = TableMetadataUtil.parse_obj({**self.session.stage(slot, wanted)})
         return CreateTableTransaction(
             StagedTable(
                 identifier=(*slot.namespace, slot.name),
@@ -215,29 +239,29 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def load_table(self, identifier: str | Identifier) -> Table:
         """See `pyiceberg.catalog.Catalog.load_table`."""
         slot = self._slot(identifier)
-        return self._table(slot, self.core.tables.load(slot))
+        return self._table(slot, self.session.load(slot))
 
     @_table_errors
     def table_exists(self, identifier: str | Identifier) -> bool:
         """See `pyiceberg.catalog.Catalog.table_exists`."""
-        return self.core.tables.exists(self._slot(identifier))
+        return self._exists(lambda: self.session.check_exists(self._slot(identifier)))
 
     @_table_errors
     def drop_table(self, identifier: str | Identifier) -> None:
         """See `pyiceberg.catalog.Catalog.drop_table`. The files stay until the reaper deletes them."""
-        self.core.tables.drop(self._slot(identifier))
+        self.session.drop(self._slot(identifier))
 
     @_table_errors
     def purge_table(self, identifier: str | Identifier) -> None:
         """See `pyiceberg.catalog.Catalog.purge_table`. The files are marked for the reaper (invariant I7)."""
-        self.core.names.purge(self._slot(identifier))
+        self.session.purge(self._slot(identifier))
 
     @_table_errors
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """See `pyiceberg.catalog.Catalog.rename_table`."""
         target = self._slot(to_identifier)
-        self.core.names.rename(self._slot(from_identifier), target)
-        return self._table(target, self.core.tables.load(target))
+        self.session.rename(self._slot(from_identifier), target)
+        return self._table(target, self.session.load(target))
 
     @_table_errors
     def register_table(
@@ -245,7 +269,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     ) -> Table:
         """See `pyiceberg.catalog.Catalog.register_table`."""
         slot = self._slot(identifier)
-        return self._table(slot, self.core.names.register(slot, metadata_location, overwrite=overwrite))
+        return self._table(slot, self.session.register(slot, metadata_location, overwrite=overwrite))
 
     @_table_errors
     def commit_table(
@@ -255,7 +279,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         """See `pyiceberg.catalog.Catalog.commit_table`."""
-        stored = self.core.tables.commit(
+        stored = self.session.commit(
             self._slot(table.name()),
             [_json(requirement) for requirement in requirements],
             [_json(update) for update in updates],
@@ -268,7 +292,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         """See `pyiceberg.catalog.Catalog.list_tables`."""
         levels = self.identifier_to_tuple(namespace)
-        return list(self.core.namespaces.list_tables(levels, kind=TABLE).names)
+        return list(self.session.list_names(levels, TABLE, token=None, page_size=None).names)
 
     # -- namespaces
 
@@ -276,28 +300,29 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
         """See `pyiceberg.catalog.Catalog.create_namespace`."""
         wanted = {str(name): str(value) for name, value in properties.items()}
-        self.core.namespaces.create(self.identifier_to_tuple(namespace), wanted)
+        self.session.create_namespace(self.identifier_to_tuple(namespace), wanted)
 
     @_namespace_errors
     def drop_namespace(self, namespace: str | Identifier) -> None:
         """See `pyiceberg.catalog.Catalog.drop_namespace`."""
-        self.core.namespaces.drop(self.identifier_to_tuple(namespace))
+        self.session.drop_namespace(self.identifier_to_tuple(namespace))
 
     @_namespace_errors
     def namespace_exists(self, namespace: str | Identifier) -> bool:
         """See `pyiceberg.catalog.Catalog.namespace_exists`."""
-        return self.core.namespaces.exists(self.identifier_to_tuple(namespace))
+        levels = self.identifier_to_tuple(namespace)
+        return self._exists(lambda: self.session.load_namespace(levels))
 
     @_namespace_errors
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         """See `pyiceberg.catalog.Catalog.list_namespaces`."""
         parent = self.identifier_to_tuple(namespace) if namespace else ()
-        return list(self.core.namespaces.children(parent).names)
+        return list(self.session.list_namespaces(parent, token=None, page_size=None).names)
 
     @_namespace_errors
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
         """See `pyiceberg.catalog.Catalog.load_namespace_properties`."""
-        return dict(self.core.namespaces.load(self.identifier_to_tuple(namespace)))
+        return dict(self.session.load_namespace(self.identifier_to_tuple(namespace)))
 
     @_namespace_errors
     def update_namespace_properties(
@@ -307,7 +332,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         updates: Properties = EMPTY_DICT,
     ) -> PropertiesUpdateSummary:
         """See `pyiceberg.catalog.Catalog.update_namespace_properties`."""
-        changed = self.core.namespaces.update(
+        changed = self.session.update_namespace(
             self.identifier_to_tuple(namespace),
             updates={str(name): str(value) for name, value in updates.items()},
             removals=sorted(removals or ()),
@@ -328,29 +353,29 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
         """See `pyiceberg.catalog.Catalog.list_views`."""
         levels = self.identifier_to_tuple(namespace)
-        return list(self.core.namespaces.list_tables(levels, kind=VIEW).names)
+        return list(self.session.list_names(levels, VIEW, token=None, page_size=None).names)
 
     @_view_errors
     def view_exists(self, identifier: str | Identifier) -> bool:
         """See `pyiceberg.catalog.Catalog.view_exists`."""
-        return self.core.tables.exists(self._slot(identifier, VIEW))
+        return self._exists(lambda: self.session.check_exists(self._slot(identifier, VIEW)))
 
     @_view_errors
     def load_view(self, identifier: str | Identifier) -> View:
         """See `pyiceberg.catalog.Catalog.load_view`."""
         slot = self._slot(identifier, VIEW)
-        return _view(slot, self.core.tables.load(slot))
+        return _view(slot, self.session.load(slot))
 
     @_view_errors
     def drop_view(self, identifier: str | Identifier) -> None:
         """See `pyiceberg.catalog.Catalog.drop_view`. The files stay."""
-        self.core.tables.drop(self._slot(identifier, VIEW))
+        self.session.drop(self._slot(identifier, VIEW))
 
     @_view_errors
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
         """See `pyiceberg.catalog.Catalog.register_view`."""
         slot = self._slot(identifier, VIEW)
-        return _view(slot, self.core.names.register(slot, metadata_location))
+        return _view(slot, self.session.register(slot, metadata_location))
 
     @_view_errors
     def create_view(
@@ -369,7 +394,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
             properties={str(name): str(value) for name, value in properties.items()},
             location=location,
         )
-        return _view(slot, self.core.views.create(slot, wanted))
+        return _view(slot, self.session.create_view(slot, wanted))
 
 
 def _view(slot: TableIdentifier, stored: Metadata) -> View:

@@ -8,6 +8,7 @@ from tarn.adapters.service_settings import Endpoint, HostNames, Port, StoreSetti
 from tarn.adapters.store import S3Store
 from tarn.core.hosts import Hosts, parse_names
 from tarn.core.naming import WarehouseLayout
+from tarn_catalog.operations.access import MAX_AGE_S
 
 
 class Settings(StoreSettings):
@@ -20,6 +21,7 @@ class Settings(StoreSettings):
     catalog_port_inside: Port = 8181
     catalog_port_published: Port = 8182
     catalog_store_wait_s: int = Field(default=120, ge=0, le=3600)
+    catalog_grants_max_age_s: int = Field(default=MAX_AGE_S, ge=0, le=60)
     hosts: HostNames = ""
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import ObjectStore
+from tarn_catalog.operations.access import MAX_AGE_S, Access
 from tarn_catalog.operations.health import Health
 from tarn_catalog.operations.multi_table_commit import MultiTableCommit
 from tarn_catalog.operations.namespaces import Namespaces
@@ -26,6 +27,7 @@ class Catalog:
         patience: retry policy of register writes.
         now_ms: wall clock, milliseconds since the epoch.
         intent_wait_ms: milliseconds that an intent must stay unchanged before another writer aborts it.
+        grants_max_age_s: how old the grants that a request is checked against may be, seconds.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Catalog:
         patience: RetryPolicy | None = None,
         now_ms: Callable[[], int] | None = None,
         intent_wait_ms: int = INTENT_WAIT_MS,
+        grants_max_age_s: float = MAX_AGE_S,
     ) -> None:
         self.core = (
             CatalogContext(store, roots, patience=patience)
@@ -49,3 +52,4 @@ class Catalog:
         self.names = Names(self.tables)
         self.together = MultiTableCommit(self.tables)
         self.health = Health(self.core, self.tables)
+        self.access = Access(self.core, self.transactions, max_age_s=grants_max_age_s)

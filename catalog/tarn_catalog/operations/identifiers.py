@@ -32,12 +32,16 @@ class TableIdentifier:
         name: its name.
         key: the pointer's key in the store; tables and views share their names.
         kind: `table` or `view`: what the request expects there.
+        uuid: the only table or view that the request may mean, because its rights were checked; None for any.
+        owner: the client id of the principal that owns what the request creates there; None for nobody.
     """
 
     namespace: Levels
     name: str
     key: str
     kind: str = TABLE
+    uuid: str | None = None
+    owner: str | None = None
 
     @staticmethod
     def of(namespace: Levels, name: str, kind: str = TABLE) -> TableIdentifier:
@@ -52,6 +56,15 @@ class TableIdentifier:
     def text(self) -> str:
         """The dotted name, for messages."""
         return ".".join((*self.namespace, self.name))
+
+    @property
+    def described(self) -> str:
+        """The kind and the dotted name, for messages."""
+        return f"{self.kind} {self.text}"
+
+    def means(self, pointer: Pointer) -> bool:
+        """Return whether a pointer is that of a live table or view as the identifier says."""
+        return pointer.live and pointer.kind == self.kind and self.uuid in (None, pointer.uuid)
 
     def missing(self) -> NoSuchTableError | NoSuchViewError:
         """Return the error for a table or view that does not exist."""
@@ -108,8 +121,13 @@ def pointer_change(slot: TableIdentifier, held: Versioned[Pointer] | None, then:
 
 
 def placed(slot: TableIdentifier, table_uuid: str, location: str) -> Json:
-    """Return the fields of a live pointer, as an intent's `then`; a table's does not name its kind."""
+    """Return the fields of a live pointer, as an intent's `then`; a table's does not name its kind.
+
+    Without an owner, a table or view that has the name already keeps its own.
+    """
     fields = {"state": PointerState.LIVE.value, "table-uuid": table_uuid, "metadata-location": location}
+    if slot.owner is not None:
+        fields["owner"] = slot.owner
     return fields if slot.kind == TABLE else {"kind": slot.kind, **fields}
 
 

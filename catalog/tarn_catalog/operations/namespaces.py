@@ -40,10 +40,15 @@ ENTER_ATTEMPTS_MAX = 7
 LIST_READERS = 8
 
 Levels = tuple[str, ...]
+Shown = Callable[[Levels, str, str | None], bool]
+"""Whether a listing shows a thing: called with the levels of its name, its uuid and its owner."""
 
 
 class UnprocessableError(InvalidError):
     """A request whose parts contradict each other (HTTP 422)."""
+
+
+_Entry = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +92,14 @@ class Namespaces:
     def _there(self, levels: Levels) -> Versioned[Namespace]:
         return _existing(levels, self._held(levels))
 
+    def find(self, levels: Levels) -> Namespace | None:
+        """Return the register value of an existing namespace, or None."""
+        held = self._core.read(namespace_key(levels), Namespace.load, keep=True)
+        return held.value if held is not None and held.value.there else None
+
     def exists(self, levels: Levels) -> bool:
         """Return whether the namespace exists."""
-        held = self._held(levels)
-        return held is not None and held.value.there
+        return self.find(levels) is not None
 
     def load(self, levels: Levels) -> Mapping[str, str]:
         """Return the properties of a namespace.
@@ -101,7 +110,12 @@ class Namespaces:
         return self._there(levels).value.properties
 
     def create(
-        self, levels: Levels, properties: Mapping[str, str], *, repeat: IdempotencyKey | None = None
+        self,
+        levels: Levels,
+        properties: Mapping[str, str],
+        *,
+        repeat: IdempotencyKey | None = None,
+        owner: str | None = None,
     ) -> Mapping[str, str]:
         """Create a namespace and return its properties.
 
@@ -109,6 +123,7 @@ class Namespaces:
             levels: the levels of its name; the parent must exist.
             properties: its properties.
             repeat: the request's idempotency key.
+            owner: the client id of the principal that owns it; None for nobody.
 
         Raises:
             AlreadyExistsError: the namespace exists.
@@ -137,6 +152,7 @@ class Namespaces:
                 properties=properties,
                 uuid=self._core.new_uuid(),
                 making=False,
+                owner=owner,
             )
             _, done = self._write(wanted, held, repeat)
             if done:
@@ -275,7 +291,12 @@ class Namespaces:
                 yield listed
 
     def children(
-        self, parent: Levels = (), *, token: str | None = None, page_size: int | None = None
+        self,
+        parent: Levels = (),
+        *,
+        token: str | None = None,
+        page_size: int | None = None,
+        shown: Shown | None = None,
     ) -> Page:
         """Return the direct child namespaces, or the top-level ones for an empty `parent`.
 
@@ -283,6 +304,7 @@ class Namespaces:
             parent: the levels of the parent's name.
             token: the page token of the previous page.
             page_size: the maximum number of names; None for all.
+            shown: whether the listing shows a namespace; None for all.
 
         Raises:
             NoSuchNamespaceError: the parent does not exist.
@@ -290,15 +312,25 @@ class Namespaces:
         if parent:
             self._there(parent)
 
-        def wanted(listed: Listed) -> tuple[bool, bool]:
+        def read(listed: Listed) -> tuple[_Entry | None, bool]:
             held = self._core.read(listed.key, Namespace.load)
-            return held is not None and held.value.there, True
+            there = held is not None and held.value.there
+            return (held.value.uuid, held.value.owner) if held is not None and there else None, True
 
-        found, last = self._live("namespace", self._below(parent, token or None), page_size, wanted)
+        def wanted(listed: Listed, entry: _Entry) -> bool:
+            return shown is None or shown(namespace_of_key(listed.key), *entry)
+
+        found, last = self._live("namespace", self._below(parent, token or None), page_size, read, wanted)
         return Page(names=[namespace_of_key(key) for key in found], next_token=last)
 
     def list_tables(
-        self, levels: Levels, *, kind: str, token: str | None = None, page_size: int | None = None
+        self,
+        levels: Levels,
+        *,
+        kind: str,
+        token: str | None = None,
+        page_size: int | None = None,
+        shown: Shown | None = None,
     ) -> Page:
         """Return the tables (or views) of a namespace.
 
@@ -307,21 +339,26 @@ class Namespaces:
             kind: `table` or `view`.
             token: the page token of the previous page.
             page_size: the maximum number of names; None for all.
+            shown: whether the listing shows a table or view; None for all.
 
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
         """
         self._there(levels)
 
-        def wanted(listed: Listed) -> tuple[bool, bool]:
+        def read(listed: Listed) -> tuple[_Entry | None, bool]:
             held = self._core.read(listed.key, Pointer.load)
             lasting = held is None or held.value.intent is None
             if not lasting:
                 held = self._transactions.read(listed.key, Pointer.load)
-            return held is not None and held.value.live and held.value.kind == kind, lasting
+            there = held is not None and held.value.live and held.value.kind == kind
+            return (held.value.uuid, held.value.owner) if held is not None and there else None, lasting
+
+        def wanted(listed: Listed, entry: _Entry) -> bool:
+            return shown is None or shown((*levels, name_of_pointer_key(listed.key)), *entry)
 
         listing = self._core.store.list(pointers_prefix(levels), after=token or None)
-        found, last = self._live(kind, listing, page_size, wanted)
+        found, last = self._live(kind, listing, page_size, read, wanted)
         return Page(names=[(*levels, name_of_pointer_key(key)) for key in found], next_token=last)
 
     def _live(
@@ -329,7 +366,8 @@ class Namespaces:
         kind: str,
         listing: Iterable[Listed],
         page_size: int | None,
-        wanted: Callable[[Listed], tuple[bool, bool]],
+        read: Callable[[Listed], tuple[_Entry | None, bool]],
+        wanted: Callable[[Listed, _Entry], bool],
     ) -> tuple[list[str], str | None]:
         """Return the keys of the live values of one kind, and the last key if the page is full.
 
@@ -339,48 +377,50 @@ class Namespaces:
             kind: names the listing in the cache.
             listing: the candidates, in key order.
             page_size: the maximum number of keys; None for all.
-            wanted: reads a value and returns (whether it belongs to the listing, whether that may be cached).
+            read: reads a value and returns (uuid and owner, None if it is not live or of another kind;
+                whether that may be cached).
+            wanted: whether the listing shows a live value.
         """
         found: list[str] = []
         candidates = list(listing)
         # In batches: a page that fills early must not cost reads of all remaining candidates.
         step = LIST_READERS * 4
         for start in range(0, len(candidates), step):
-            for listed, good in self._judged(kind, candidates[start : start + step], wanted):
-                if not good:
+            for listed, entry in self._read(kind, candidates[start : start + step], read):
+                if entry is None or not wanted(listed, entry):
                     continue
                 if page_size is not None and len(found) == page_size:
                     return found, found[-1]
                 found.append(listed.key)
         return found, None
 
-    def _judged(
-        self, kind: str, batch: Sequence[Listed], wanted: Callable[[Listed], tuple[bool, bool]]
-    ) -> list[tuple[Listed, bool]]:
-        """Pair each candidate with whether it belongs to the listing; changed ones are read in parallel."""
+    def _read(
+        self, kind: str, batch: Sequence[Listed], read: Callable[[Listed], tuple[_Entry | None, bool]]
+    ) -> list[tuple[Listed, _Entry | None]]:
+        """Pair each candidate with what `read` returned for it; changed ones are read in parallel."""
 
         def memo(listed: Listed) -> str:
             return f"listed as {kind} {listed.key}"
 
-        def judge(listed: Listed) -> bool:
-            good, lasting = wanted(listed)
+        def fresh(listed: Listed) -> _Entry | None:
+            entry, lasting = read(listed)
             if lasting:
-                self._core.cache.put(memo(listed), (listed.etag, good), MEMO_BYTES)
-            return good
+                self._core.cache.put(memo(listed), (listed.etag, entry), MEMO_BYTES)
+            return entry
 
-        judged: dict[str, bool] = {}
+        entries: dict[str, _Entry | None] = {}
         for listed in batch:
-            etag, good = self._core.cache.get(memo(listed)) or (None, False)
+            etag, entry = self._core.cache.get(memo(listed)) or (None, None)
             if etag == listed.etag:
-                judged[listed.key] = bool(good)
-        unread = [listed for listed in batch if listed.key not in judged]
+                entries[listed.key] = entry
+        unread = [listed for listed in batch if listed.key not in entries]
         if len(unread) > 1:  # starting a thread takes longer than looking at what is known
             with ThreadPoolExecutor(max_workers=min(LIST_READERS, len(unread))) as readers:
-                answers = list(readers.map(judge, unread))
+                answers = list(readers.map(fresh, unread))
         else:
-            answers = [judge(listed) for listed in unread]
-        judged.update(zip((listed.key for listed in unread), answers, strict=True))
-        return [(listed, judged[listed.key]) for listed in batch]
+            answers = [fresh(listed) for listed in unread]
+        entries.update(zip((listed.key for listed in unread), answers, strict=True))
+        return [(listed, entries[listed.key]) for listed in batch]
 
     def _update(
         self,

@@ -7,6 +7,7 @@ table two names, and none can give a name to a table whose files are marked for 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationError
 from tarn.core.naming import POINTERS_PREFIX, claim_key
@@ -74,7 +75,11 @@ class Names:
                     [
                         self._hold(claim, table_uuid, target),
                         pointer_change(source, before, gone(table_uuid, moved=target)),
-                        pointer_change(target, after, placed(target, table_uuid, metadata)),
+                        pointer_change(
+                            target,
+                            after,
+                            placed(replace(target, owner=before.value.owner), table_uuid, metadata),
+                        ),
                     ],
                     repeat=repeat,
                     confirm=lambda: self._namespaces.enter(target.namespace),
@@ -118,6 +123,8 @@ class Names:
                 raise taken(slot, held.value.kind)
             table_uuid = self._checked(slot, location)
             hold = self._hold(self._claim(table_uuid), table_uuid, slot)
+            # A rollback of the table that has the name leaves its owner.
+            same = held is not None and held.value.live and held.value.uuid == table_uuid
 
             def confirm(table_uuid: str = table_uuid) -> None:
                 self._namespaces.enter(slot.namespace)
@@ -126,7 +133,9 @@ class Names:
             done = self._transactions.run(
                 [
                     hold,
-                    pointer_change(slot, held, placed(slot, table_uuid, location)),
+                    pointer_change(
+                        slot, held, placed(replace(slot, owner=None) if same else slot, table_uuid, location)
+                    ),
                 ],
                 repeat=repeat,
                 confirm=confirm,

@@ -29,7 +29,14 @@ from tarn_catalog.operations.identifiers import (
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Metadata, Versioned, lost
+from tarn_catalog.state.context import (
+    CatalogContext,
+    IdempotencyKey,
+    KeyReusedError,
+    Metadata,
+    Versioned,
+    lost,
+)
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import happened
 from tarn_catalog.state.transactions import Transactions
@@ -69,11 +76,16 @@ class Tables:
         """Return the pointer itself, checked to be that of a live table or view, as the identifier says.
 
         Raises:
-            NotFoundError: the pointer is absent, a tombstone, or of another kind.
+            NotFoundError: the pointer is absent, a tombstone, of another kind, or not the checked one.
         """
-        if held is None or not held.value.live or held.value.kind != slot.kind:
+        if held is None or not slot.means(held.value):
             raise slot.missing()
         return held
+
+    def find(self, slot: TableIdentifier) -> Pointer | None:
+        """Return the pointer of a name as a reader sees it, or its tombstone; None if there never was one."""
+        held = self.transactions.read(slot.key, Pointer.load)
+        return None if held is None else held.value
 
     def exists(self, slot: TableIdentifier) -> bool:
         """Return whether the table or view exists."""
@@ -284,8 +296,7 @@ class Tables:
             return self._commit_create(slot, requirements, updates, repeat)
         with self.core.turn(slot.key):
             held = self.core.known(slot.key)
-            usable = held is not None and held.value.live and held.value.kind == slot.kind
-            if held is not None and usable and held.value.intent is None:
+            if held is not None and slot.means(held.value) and held.value.intent is None:
                 # A cached base may be stale. A successful swap proves that it was current; any other result,
                 # an error or "nothing to do", is decided on the stored pointer instead.
                 try:
@@ -309,6 +320,23 @@ class Tables:
                     return done
         raise lost(f"the commit to {slot.text}", COMMIT_ATTEMPTS_MAX)
 
+    def carried_out(
+        self, slot: TableIdentifier, updates: Sequence[TableUpdate], repeat: IdempotencyKey | None
+    ) -> bool:
+        """Return whether a commit to a table was carried out before, also if the table was renamed since.
+
+        Raises:
+            OutcomeUnknownError: the idempotency key is old enough to have been forgotten.
+        """
+        held = self.transactions.read(slot.key, Pointer.load)
+        try:
+            if held is None or not slot.means(held.value):
+                return self._moved(slot, held, updates, repeat) is not None
+            remembered = self.core.repeated(held.value.memory, repeat)
+        except KeyReusedError:
+            return False
+        return remembered or table_metadata.already_applied(updates, self.current(held).parsed)
+
     def _moved(
         self,
         slot: TableIdentifier,
@@ -324,6 +352,8 @@ class Tables:
         remembered = False
         for _ in range(MOVES_FOLLOWED_MAX):
             if held is None or held.value.live or held.value.moved is None:
+                return None
+            if slot.uuid not in (None, held.value.uuid):
                 return None
             *levels, name = held.value.moved
             remembered = remembered or self.core.repeated(held.value.memory, repeat)

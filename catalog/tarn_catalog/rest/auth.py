@@ -2,6 +2,10 @@
 
 There is one algorithm, one issuer and one audience. A token names its principal and a fingerprint of the
 client secret, so it becomes invalid when either changes (security checks 2 and 10 of the design notes).
+
+The principals of the lake's own services are in a file of the init service and have the role `admin`. All
+others are in the store, among the grants: a request's head is judged without them, by the signature alone,
+because reading them may wait for the store; `Authenticator.caller` asks for them before anything is done.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import structlog
 
 from tarn.adapters.service_settings import read_secret
 from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
+from tarn_catalog.operations.access import Access, Caller
 
 log = structlog.get_logger()
 
@@ -67,12 +72,14 @@ class Principal:
         name: the principal's name, for logs.
         mark: a fingerprint of its secret.
         probe: whether it is the health probe, which may only use the health routes.
+        stored: whether it is, or was, in the store, where nobody has looked yet.
     """
 
     client_id: str
     name: str
     mark: str
     probe: bool = False
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,7 @@ class _Known:
     stamp: tuple[tuple[int, int, int], ...]
     key: bytes
     principals: Mapping[str, Mapping[str, str]]
+    services: Mapping[str, str]
     # Claims of valid tokens, by audience and digest: a verification takes a fifth of a small request.
     checked: dict[tuple[str, bytes], Mapping[str, Any]] = field(default_factory=dict)
 
@@ -110,6 +118,7 @@ class Authenticator:
 
     Args:
         secrets_dir: the folder of `principals.json` and `token_key`.
+        access: the principals in the store; None if there are none.
         now_s: wall clock, seconds since the epoch.
         clock: monotonic clock, seconds.
     """
@@ -118,11 +127,13 @@ class Authenticator:
         self,
         secrets_dir: Path,
         *,
+        access: Access | None = None,
         now_s: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._principals_path = secrets_dir / "principals.json"
         self._key_path = secrets_dir / "token_key"
+        self._access = access
         self._now_s = now_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -149,7 +160,8 @@ class Authenticator:
             raise InvalidSettingError(
                 f"{self._principals_path} holds a bad secret_sha256; run the init service"
             )
-        return _Known(stamp=stamp, key=read_key(self._key_path), principals=principals)
+        services = {client_id: one["name"] for client_id, one in principals.items()}
+        return _Known(stamp=stamp, key=read_key(self._key_path), principals=principals, services=services)
 
     def _current(self) -> _Known:
         """Return the current key and principals.
@@ -176,12 +188,49 @@ class Authenticator:
                 )
             return self._known
 
+    @property
+    def services(self) -> Mapping[str, str]:
+        """Client id to name of the principals in the file.
+
+        Raises:
+            UnavailableError: the principals cannot be read.
+        """
+        return self._current().services
+
+    def caller(self, principal: Principal) -> Caller:
+        """Return the caller that a principal is, with its rights. May wait for the store.
+
+        Raises:
+            UnauthenticatedError: the principal is gone, or has a new secret.
+            UnavailableError: the store did not answer.
+        """
+        if not principal.stored:
+            return Caller(name=principal.name, client_id=principal.client_id, admin=True)
+        assert self._access is not None, principal
+        caller = self._access.caller(principal.client_id)
+        if not hmac.compare_digest(
+            _mark(caller.grants.principals[principal.client_id].secret_sha256), principal.mark
+        ):
+            raise _gone()
+        return caller
+
     @staticmethod
     def _principal(known: _Known, client_id: str) -> Principal | None:
         found = known.principals.get(client_id)
         if found is None:
             return None
-        return Principal(client_id=client_id, name=found["name"], mark=found["secret_sha256"][:8])
+        return Principal(client_id=client_id, name=found["name"], mark=_mark(found["secret_sha256"]))
+
+    def _secret(self, known: _Known, client_id: str) -> tuple[str, Principal] | None:
+        """Return the SHA-256 of a principal's secret, and the principal. May wait for the store."""
+        principal = self._principal(known, client_id)
+        if principal is not None:
+            return known.principals[client_id]["secret_sha256"], principal
+        stored = self._access.stored(client_id) if self._access is not None else None
+        if stored is None:
+            return None
+        mark = _mark(stored.secret_sha256)
+        return stored.secret_sha256, Principal(client_id=client_id, name=stored.name, mark=mark, stored=True)
 
     def token(self, form: Mapping[str, str], authorization: str | None) -> dict[str, Any]:
         """Return the JSON response to a token request (RFC 6749, section 4.4; RFC 8693 for exchange).
@@ -203,6 +252,7 @@ class Authenticator:
                 raise OAuthError("invalid_request", f"only {ACCESS_TOKEN} can be exchanged here")
             try:
                 principal = self._by_token(known, form.get("subject_token", ""), AUDIENCE)
+                self.caller(principal)
             except UnauthenticatedError as e:
                 raise OAuthError(
                     "invalid_grant",
@@ -231,18 +281,17 @@ class Authenticator:
                 "printed by `scripts/tarn env`",
                 status=401,
             )
-        found = known.principals.get(client_id)
+        found = self._secret(known, client_id)
         digest = hashlib.sha256(secret.encode()).hexdigest()
-        right = hmac.compare_digest(digest, found["secret_sha256"].lower() if found else "0" * 64)
-        principal = self._principal(known, client_id)
-        if not right or principal is None:
+        right = hmac.compare_digest(digest, found[0].lower() if found else "0" * 64)
+        if not right or found is None:
             raise OAuthError(
                 "invalid_client",
                 "client id or client secret is wrong; take the credential (client_id:client_secret) that "
                 "belongs to this catalog, it changes when its volumes are removed",
                 status=401,
             )
-        return principal
+        return found[1]
 
     def _answer(self, known: _Known, principal: Principal) -> dict[str, Any]:
         now_s = int(self._now_s())
@@ -264,7 +313,7 @@ class Authenticator:
         }
 
     def principal(self, authorization: str | None, *, probe: bool = False) -> Principal:
-        """Return the principal of an Authorization header.
+        """Return the principal of an Authorization header; one in the store is to be looked up by `caller`.
 
         Args:
             authorization: the header, or None.
@@ -283,11 +332,12 @@ class Authenticator:
         claims = self._claims(known, token, audience)
         if audience == PROBE_AUDIENCE:
             return Principal(client_id=PROBE, name=PROBE, mark="", probe=True)
-        principal = self._principal(known, str(claims["sub"]))
-        if principal is None or not hmac.compare_digest(principal.mark, str(claims["mark"])):
-            raise UnauthenticatedError(
-                "Not authorized: the principal of this token is gone or has a new secret; log in again"
-            )
+        client_id, mark = str(claims["sub"]), str(claims["mark"])
+        principal = self._principal(known, client_id)
+        if principal is None and self._access is not None:
+            return Principal(client_id=client_id, name=client_id, mark=mark, stored=True)
+        if principal is None or not hmac.compare_digest(principal.mark, mark):
+            raise _gone()
         return principal
 
     def _claims(self, known: _Known, token: str, audience: str) -> Mapping[str, Any]:
@@ -318,3 +368,14 @@ class Authenticator:
             known.checked.clear()
         known.checked[digest] = claims
         return claims
+
+
+def _mark(secret_sha256: str) -> str:
+    """Return the fingerprint of a secret that its tokens have."""
+    return secret_sha256[:8]
+
+
+def _gone() -> UnauthenticatedError:
+    return UnauthenticatedError(
+        "Not authorized: the principal of this token is gone or has a new secret; log in again"
+    )

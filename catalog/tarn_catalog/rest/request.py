@@ -13,6 +13,7 @@ import orjson
 
 from tarn.core.errors import InvalidError, InvalidNameError
 from tarn_catalog.operations.namespaces import Levels
+from tarn_catalog.operations.session import Session
 from tarn_catalog.state.context import IdempotencyKey
 
 SEPARATOR = "\x1f"
@@ -57,6 +58,7 @@ class RestRequest:
         headers: the headers, with lower-case names.
         body: the body.
         side: the client configuration of the listener that received it.
+        opened: the operations as its principal may use them; None for a public route.
     """
 
     method: str
@@ -65,6 +67,13 @@ class RestRequest:
     headers: Mapping[str, str]
     body: bytes
     side: ClientConfig
+    opened: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The operations as the principal of the request may use them."""
+        assert self.opened is not None, self.path
+        return self.opened
 
     def json(self) -> dict[str, Any]:
         """Return the body as a JSON object.

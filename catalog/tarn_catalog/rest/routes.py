@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_plus
 
@@ -15,8 +16,10 @@ from tarn_catalog.metadata.table_metadata import refs_only
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.session import Operation, Session
 from tarn_catalog.operations.views import CreateViewRequest
-from tarn_catalog.rest.auth import Authenticator
+from tarn_catalog.rest import access_routes
+from tarn_catalog.rest.auth import Authenticator, Principal
 from tarn_catalog.rest.request import RestRequest, get, levels_of, objects, strings
 from tarn_catalog.rest.response import (
     JSON_HEADERS,
@@ -38,11 +41,12 @@ IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
 
 
 class Routes:
-    """All routes over one catalog."""
+    """All routes over one catalog. A handler reaches the catalog through the session of its request alone."""
 
     def __init__(self, catalog: Catalog, access: Authenticator) -> None:
-        self._catalog = catalog
+        self._health_of = catalog.health
         self._access = access
+        self._open = partial(Session, catalog)
 
     def admit(self, method: str, path: str, authorization: str | None) -> Admitted:
         """Authenticate a request and find its route, from the head alone: no body is read before.
@@ -62,9 +66,15 @@ class Routes:
         except UnicodeDecodeError as e:
             raise InvalidNameError("Invalid path: its percent escapes are no UTF-8") from e
         route, arguments = _match(method, parts)
-        if not route.public:
-            self._access.principal(authorization, probe=route.probe)
-        return Admitted(public=route.public, waits=route.waits, function=route.function, arguments=arguments)
+        principal = None if route.public else self._access.principal(authorization, probe=route.probe)
+        return Admitted(
+            public=route.public,
+            waits=route.waits or (principal is not None and principal.stored),
+            function=route.function,
+            arguments=arguments,
+            asks=route.asks,
+            principal=principal,
+        )
 
     def answer(self, call: RestRequest, admitted: Admitted) -> RestResponse:
         """Return the response to an admitted request.
@@ -72,7 +82,14 @@ class Routes:
         Raises:
             TarnError: the request failed; `response.answer_error` maps it.
         """
-        return admitted.function(self, call, admitted.arguments)
+        principal = admitted.principal
+        if principal is None or principal.probe:
+            return admitted.function(self, call, admitted.arguments)
+        session = self._open(self._access.caller(principal), services=self._access.services)
+        answer = admitted.function(self, replace(call, opened=session), admitted.arguments)
+        assert session.asked <= admitted.asks, call.path
+        assert session.asked or not admitted.asks, call.path
+        return answer
 
     # -- service
 
@@ -83,11 +100,11 @@ class Routes:
             try:
                 self._access.principal(header, probe=True)
             except UnauthenticatedError:
-                self._access.principal(header)
-        return self._healthy(self._catalog.health.shallow())
+                self._access.caller(self._access.principal(header))
+        return self._healthy(self._health_of.shallow())
 
     def _health_deep(self, _call: RestRequest, _: list[str]) -> RestResponse:
-        return self._healthy(self._catalog.health.deep())
+        return self._healthy(self._health_of.deep())
 
     @staticmethod
     def _healthy(problem: str | None) -> RestResponse:
@@ -125,9 +142,7 @@ class Routes:
         token, size = call.page()
         # Clients encode the parent twice; names cannot contain percent escapes, so this is harmless.
         parent = unquote_plus(call.query.get("parent", ""))
-        page = self._catalog.namespaces.children(
-            levels_of(parent) if parent else (), token=token, page_size=size
-        )
+        page = call.session.list_namespaces(levels_of(parent) if parent else (), token=token, page_size=size)
         return answer_json({"namespaces": page.names, "next-page-token": page.next_token})
 
     def _create_namespace(self, call: RestRequest, _: list[str]) -> RestResponse:
@@ -135,21 +150,21 @@ class Routes:
         levels = get(body, "namespace", list)
         if not all(isinstance(level, str) for level in levels):
             raise InvalidError("Cannot parse the request body: a level of namespace is no string")
-        properties = self._catalog.namespaces.create(
+        properties = call.session.create_namespace(
             tuple(levels), strings(body, "properties"), repeat=call.repeat("create-namespace")
         )
         return answer_json({"namespace": levels, "properties": properties})
 
-    def _load_namespace(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
+    def _load_namespace(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         levels = levels_of(arguments[0])
-        return answer_json({"namespace": levels, "properties": self._catalog.namespaces.load(levels)})
+        return answer_json({"namespace": levels, "properties": call.session.load_namespace(levels)})
 
-    def _namespace_exists(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
-        self._catalog.namespaces.load(levels_of(arguments[0]))
+    def _namespace_exists(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        call.session.load_namespace(levels_of(arguments[0]))
         return NO_CONTENT
 
     def _drop_namespace(self, call: RestRequest, arguments: list[str]) -> RestResponse:
-        self._catalog.namespaces.drop(levels_of(arguments[0]), repeat=call.repeat("drop-namespace"))
+        call.session.drop_namespace(levels_of(arguments[0]), repeat=call.repeat("drop-namespace"))
         return NO_CONTENT
 
     def _update_namespace(self, call: RestRequest, arguments: list[str]) -> RestResponse:
@@ -157,7 +172,7 @@ class Routes:
         removals = get(body, "removals", list, [])
         if not all(isinstance(name, str) for name in removals):
             raise InvalidError("Cannot parse the request body: removals holds something that is no string")
-        changed = self._catalog.namespaces.update(
+        changed = call.session.update_namespace(
             levels_of(arguments[0]),
             updates=strings(body, "updates"),
             removals=removals,
@@ -174,9 +189,7 @@ class Routes:
 
     def _list(self, call: RestRequest, arguments: list[str], kind: str) -> RestResponse:
         token, size = call.page()
-        page = self._catalog.namespaces.list_tables(
-            levels_of(arguments[0]), kind=kind, token=token, page_size=size
-        )
+        page = call.session.list_names(levels_of(arguments[0]), kind, token=token, page_size=size)
         identifiers = [{"namespace": found[:-1], "name": found[-1]} for found in page.names]
         return answer_json({"identifiers": identifiers, "next-page-token": page.next_token})
 
@@ -191,16 +204,16 @@ class Routes:
             location=get(body, "location", str, None),
         )
         if get(body, "stage-create", bool, False):
-            staged = self._catalog.tables.stage(slot, wanted)
+            staged = call.session.stage(slot, wanted)
             return answer_json({"metadata": staged, "config": {}})
-        stored = self._catalog.tables.create(slot, wanted, repeat=call.repeat("create-table"))
+        stored = call.session.create_table(slot, wanted, repeat=call.repeat("create-table"))
         return self._table(call, stored)
 
     def _load_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         mode = call.query.get("snapshots", "all")
         if mode not in ("all", "refs"):
             raise InvalidError(f"Invalid snapshots {mode!r}: give all or refs")
-        stored = self._catalog.tables.load(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
+        stored = call.session.load(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
         return self._table(call, stored, mode=mode)
 
     def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
@@ -215,14 +228,14 @@ class Routes:
         body = b'{"metadata-location":' + head + b',"metadata":' + raw + b',"config":{}}'
         return RestResponse(body=body, headers={**JSON_HEADERS, "etag": etag})
 
-    def _table_exists(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
-        self._catalog.tables.pointer(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
+    def _table_exists(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        call.session.check_exists(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
         return NO_CONTENT
 
     def _commit_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
         slot = _named_by(body, TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
-        stored = self._catalog.tables.commit(
+        stored = call.session.commit(
             slot, objects(body, "requirements"), objects(body, "updates"), repeat=call.repeat("commit")
         )
         return self._table(call, stored)
@@ -232,14 +245,14 @@ class Routes:
         purge = call.query.get("purgeRequested", "false").lower()
         if purge not in ("true", "false"):
             raise InvalidError(f"Invalid purgeRequested {purge[:64]!r}: give true or false")
-        drop = self._catalog.names.purge if purge == "true" else self._catalog.tables.drop
+        drop = call.session.purge if purge == "true" else call.session.drop
         # The key is bound to path and body; purgeRequested is in neither, so the operation names it.
         drop(slot, repeat=call.repeat(f"drop-table-{purge}"))
         return NO_CONTENT
 
     def _rename_table(self, call: RestRequest, _: list[str]) -> RestResponse:
         body = call.json()
-        self._catalog.names.rename(
+        call.session.rename(
             _named(body, "source"), _named(body, "destination"), repeat=call.repeat("rename-table")
         )
         return NO_CONTENT
@@ -253,7 +266,7 @@ class Routes:
             )
             for change in objects(call.json(), "table-changes")
         ]
-        self._catalog.together.commit(changes, repeat=call.repeat("commit-tables"))
+        call.session.commit_tables(changes, repeat=call.repeat("commit-tables"))
         return NO_CONTENT
 
     def _register_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
@@ -261,7 +274,7 @@ class Routes:
 
     def _register(self, call: RestRequest, arguments: list[str], kind: str) -> RestResponse:
         body = call.json()
-        stored = self._catalog.names.register(
+        stored = call.session.register(
             TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), kind),
             get(body, "metadata-location", str),
             overwrite=kind == TABLE and get(body, "overwrite", bool, False),
@@ -270,8 +283,9 @@ class Routes:
         return self._table(call, stored)
 
     def _metrics(self, call: RestRequest, arguments: list[str]) -> RestResponse:
-        TableIdentifier.of(levels_of(arguments[0]), arguments[1])
+        slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
         call.json()
+        call.session.report(slot)
         return NO_CONTENT
 
     # -- views
@@ -288,19 +302,19 @@ class Routes:
             location=get(body, "location", str, None),
         )
         slot = TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), VIEW)
-        return self._table(call, self._catalog.views.create(slot, wanted, repeat=call.repeat("create-view")))
+        return self._table(call, call.session.create_view(slot, wanted, repeat=call.repeat("create-view")))
 
     def _load_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
-        return self._table(call, self._catalog.tables.load(_view(arguments)))
+        return self._table(call, call.session.load(_view(arguments)))
 
-    def _view_exists(self, _call: RestRequest, arguments: list[str]) -> RestResponse:
-        self._catalog.tables.pointer(_view(arguments))
+    def _view_exists(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        call.session.check_exists(_view(arguments))
         return NO_CONTENT
 
     def _replace_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         body = call.json()
         get(body, "updates", list)  # must be there, unlike a table's
-        stored = self._catalog.views.commit(
+        stored = call.session.commit_view(
             _named_by(body, _view(arguments)),
             objects(body, "requirements"),
             objects(body, "updates"),
@@ -309,12 +323,12 @@ class Routes:
         return self._table(call, stored)
 
     def _drop_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
-        self._catalog.tables.drop(_view(arguments), repeat=call.repeat("drop-view"))
+        call.session.drop(_view(arguments), repeat=call.repeat("drop-view"))
         return NO_CONTENT
 
     def _rename_view(self, call: RestRequest, _: list[str]) -> RestResponse:
         body = call.json()
-        self._catalog.names.rename(
+        call.session.rename(
             _named(body, "source", VIEW), _named(body, "destination", VIEW), repeat=call.repeat("rename-view")
         )
         return NO_CONTENT
@@ -372,12 +386,16 @@ class Admitted:
         waits: whether the handler may wait for the store; if not, it runs without a thread.
         function: the handler.
         arguments: the arguments in the path.
+        asks: the operations that the handler may carry out; it checks the rights of at least one.
+        principal: who sent it; None for a public route.
     """
 
     public: bool
     waits: bool
     function: Function
     arguments: list[str]
+    asks: frozenset[Operation]
+    principal: Principal | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +403,7 @@ class _Route:
     method: str
     template: str
     function: Function
+    asks: frozenset[Operation]
     public: bool = False
     probe: bool = False
     waits: bool = True
@@ -395,42 +414,60 @@ _NS = "v1/namespaces/{namespace}"
 _TABLE = f"{_NS}/tables/{{table}}"
 _VIEW = f"{_NS}/views/{{view}}"
 
-# Order matters only where a fixed segment and a placeholder of one method and length both match.
+
+def _apart(function: access_routes.Function) -> Function:
+    """Return a handler that needs nothing of `Routes`."""
+    return lambda _, call, arguments: function(call, arguments)
+
+
+# Order matters only where a fixed segment and a placeholder of one method and length both match. A route
+# names the operations that it carries out, whose rights are in `session.RIGHTS`.
 _ROUTES = tuple(
-    _Route(method=method, template=template, function=function, **options)
-    for method, template, function, options in (
-        ("GET", "health", Routes._health, {"public": True, "told": False}),
-        ("POST", "health/deep", Routes._health_deep, {"probe": True, "told": False}),
-        ("POST", "v1/oauth/tokens", Routes._token, {"public": True, "told": False}),
-        ("GET", "v1/config", Routes._config, {"waits": False, "told": False}),
-        ("GET", "v1/namespaces", Routes._list_namespaces, {}),
-        ("POST", "v1/namespaces", Routes._create_namespace, {}),
-        ("GET", _NS, Routes._load_namespace, {}),
-        ("HEAD", _NS, Routes._namespace_exists, {}),
-        ("DELETE", _NS, Routes._drop_namespace, {}),
-        ("POST", f"{_NS}/properties", Routes._update_namespace, {}),
-        ("GET", f"{_NS}/tables", Routes._list_tables, {}),
-        ("POST", f"{_NS}/tables", Routes._create_table, {}),
-        ("GET", _TABLE, Routes._load_table, {}),
-        ("HEAD", _TABLE, Routes._table_exists, {}),
-        ("POST", _TABLE, Routes._commit_table, {}),
-        ("DELETE", _TABLE, Routes._drop_table, {}),
-        ("POST", f"{_TABLE}/metrics", Routes._metrics, {}),
-        ("POST", f"{_NS}/register", Routes._register_table, {}),
-        ("POST", "v1/tables/rename", Routes._rename_table, {}),
-        ("POST", "v1/transactions/commit", Routes._commit_tables, {}),
-        ("GET", f"{_NS}/views", Routes._list_views, {}),
-        ("POST", f"{_NS}/views", Routes._create_view, {}),
-        ("GET", _VIEW, Routes._load_view, {}),
-        ("HEAD", _VIEW, Routes._view_exists, {}),
-        ("POST", _VIEW, Routes._replace_view, {}),
-        ("DELETE", _VIEW, Routes._drop_view, {}),
-        ("POST", f"{_NS}/register-view", Routes._register_view, {}),
-        ("POST", "v1/views/rename", Routes._rename_view, {}),
+    _Route(method=method, template=template, function=function, asks=frozenset(asks), **options)
+    for method, template, function, asks, options in (
+        ("GET", "health", Routes._health, (), {"public": True, "told": False}),
+        ("POST", "health/deep", Routes._health_deep, (), {"probe": True, "told": False}),
+        ("POST", "v1/oauth/tokens", Routes._token, (), {"public": True, "told": False}),
+        ("GET", "v1/config", Routes._config, (), {"waits": False, "told": False}),
+        ("GET", "v1/namespaces", Routes._list_namespaces, (Operation.LIST_NAMESPACES,), {}),
+        ("POST", "v1/namespaces", Routes._create_namespace, (Operation.CREATE_NAMESPACE,), {}),
+        ("GET", _NS, Routes._load_namespace, (Operation.LOAD_NAMESPACE,), {}),
+        ("HEAD", _NS, Routes._namespace_exists, (Operation.LOAD_NAMESPACE,), {}),
+        ("DELETE", _NS, Routes._drop_namespace, (Operation.DROP_NAMESPACE,), {}),
+        ("POST", f"{_NS}/properties", Routes._update_namespace, (Operation.UPDATE_NAMESPACE,), {}),
+        ("GET", f"{_NS}/tables", Routes._list_tables, (Operation.LIST,), {}),
+        ("POST", f"{_NS}/tables", Routes._create_table, (Operation.CREATE,), {}),
+        ("GET", _TABLE, Routes._load_table, (Operation.LOAD,), {}),
+        ("HEAD", _TABLE, Routes._table_exists, (Operation.LOAD,), {}),
+        ("POST", _TABLE, Routes._commit_table, (Operation.COMMIT, Operation.CREATE), {}),
+        ("DELETE", _TABLE, Routes._drop_table, (Operation.DROP,), {}),
+        ("POST", f"{_TABLE}/metrics", Routes._metrics, (Operation.REPORT,), {}),
+        ("POST", f"{_NS}/register", Routes._register_table, (Operation.REGISTER,), {}),
+        ("POST", "v1/tables/rename", Routes._rename_table, (Operation.RENAME,), {}),
+        (
+            "POST",
+            "v1/transactions/commit",
+            Routes._commit_tables,
+            (Operation.COMMIT, Operation.CREATE),
+            {},
+        ),
+        ("GET", f"{_NS}/views", Routes._list_views, (Operation.LIST,), {}),
+        ("POST", f"{_NS}/views", Routes._create_view, (Operation.CREATE,), {}),
+        ("GET", _VIEW, Routes._load_view, (Operation.LOAD,), {}),
+        ("HEAD", _VIEW, Routes._view_exists, (Operation.LOAD,), {}),
+        ("POST", _VIEW, Routes._replace_view, (Operation.COMMIT,), {}),
+        ("DELETE", _VIEW, Routes._drop_view, (Operation.DROP,), {}),
+        ("POST", f"{_NS}/register-view", Routes._register_view, (Operation.REGISTER,), {}),
+        ("POST", "v1/views/rename", Routes._rename_view, (Operation.RENAME,), {}),
         # In the specification, not in this version.
-        ("GET", f"{_TABLE}/credentials", Routes._not_supported, {"told": False}),
-        ("POST", f"{_TABLE}/plan", Routes._not_supported, {"told": False}),
-        ("POST", f"{_TABLE}/tasks", Routes._not_supported, {"told": False}),
+        ("GET", f"{_TABLE}/credentials", Routes._not_supported, (), {"told": False}),
+        ("POST", f"{_TABLE}/plan", Routes._not_supported, (), {"told": False}),
+        ("POST", f"{_TABLE}/tasks", Routes._not_supported, (), {"told": False}),
+        # Tarn's own.
+        *(
+            (method, template, _apart(function), asks, {"told": False})
+            for method, template, function, asks in access_routes.ROUTES
+        ),
     )
 )
 

@@ -16,6 +16,7 @@ import uvicorn
 
 from tarn.adapters.logging import configure
 from tarn.core.errors import InvalidSettingError, TarnError
+from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.health import check_store
 from tarn_catalog.rest.app import Limits, make_app
@@ -129,24 +130,33 @@ async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
     await asyncio.gather(*tasks)
 
 
+def make_routes(settings: Settings, store: ObjectStore) -> Routes:
+    """Return the routes over the lake in a store.
+
+    Raises:
+        InvalidSettingError: the secrets cannot be read.
+    """
+    catalog = Catalog(store, settings.roots, grants_max_age_s=settings.catalog_grants_max_age_s)
+    return Routes(catalog, Authenticator(settings.secrets_dir, access=catalog.access))
+
+
 def run(settings: Settings) -> None:
     """Check the store, then serve until stopped.
 
     Raises:
         TarnError: the service cannot start; the message states the reason.
     """
-    access = Authenticator(settings.secrets_dir)
+    Authenticator(settings.secrets_dir)  # says what is wrong with the secrets, before the wait for the store
     sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
-    catalog = Catalog(store, settings.roots)
     log.info(
         "catalog starts",
         inside=f"{settings.catalog_host}:{settings.catalog_port_inside}",
         published=f"{settings.catalog_host}:{settings.catalog_port_published}",
         bucket=settings.bucket,
     )
-    asyncio.run(serve(listeners(settings, Routes(catalog, access)), sockets))
+    asyncio.run(serve(listeners(settings, make_routes(settings, store)), sockets))
     log.info("catalog stopped")
 
 

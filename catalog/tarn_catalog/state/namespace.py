@@ -31,12 +31,14 @@ class Namespace(VersionedValue):
     """The register value of a namespace; each create assigns a uuid.
 
     Stored as a JSON object with `format`, `namespace`, `uuid`, `state`, `properties`, `version`, the fields
-    of `RequestHistory`, `nonce` and, during a nested create, `making`.
+    of `RequestHistory`, `nonce`, during a nested create `making` and, if a client with a token created it,
+    `owner`.
 
     Attributes:
         levels: the levels of its name.
         state: live, dropping or dropped.
         properties: properties set by clients.
+        owner: the client id of the principal that created it.
         making: still dropped, but a create is in progress that requires the parent namespace.
     """
 
@@ -63,6 +65,7 @@ class Namespace(VersionedValue):
     state: NamespaceState = NamespaceState.LIVE
     properties: Mapping[str, str] = field(default_factory=dict)
     making: bool = False
+    owner: str | None = None
 
     @property
     def there(self) -> bool:
@@ -89,6 +92,7 @@ class Namespace(VersionedValue):
             **self.memory.to_json(),
             "nonce": self.nonce,
             **({"making": True} if self.making else {}),
+            **({"owner": self.owner} if self.owner else {}),
         }
 
     @classmethod
@@ -103,4 +107,5 @@ class Namespace(VersionedValue):
             memory=RequestHistory.from_json(value),
             nonce=value["nonce"],
             making=bool(value.get("making")),
+            owner=value.get("owner"),
         )

@@ -26,7 +26,8 @@ class Pointer(Participant):
     """The pointer of a name.
 
     Stored as a JSON object with `format`, `kind`, `state`, `namespace`, `name`, `table-uuid`, `version`,
-    `metadata-location`, the fields of `RequestHistory`, `nonce`, `intent` and, after a rename, `moved`.
+    `metadata-location`, the fields of `RequestHistory`, `nonce`, `intent`, after a rename `moved` and, if a
+    client with a token created it, `owner`.
     Its uuid is that of the table or view, its version counts drops and creates too.
 
     Attributes:
@@ -37,6 +38,7 @@ class Pointer(Participant):
         name: the name.
         metadata: the location of its metadata; None in a tombstone.
         moved: in the tombstone of a rename, the new namespace and name.
+        owner: the client id of the principal that created the table or view; it stays with the table.
     """
 
     NOUN: ClassVar[str] = "pointer"
@@ -60,6 +62,12 @@ class Pointer(Participant):
             "a live name gets another table or view by an intent only",
             lambda before, after: not before.live or before.intent is not None or before.uuid == after.uuid,
         ),
+        (
+            "a table or view keeps its owner",
+            lambda before, after: (
+                not before.live or not after.live or before.uuid != after.uuid or before.owner == after.owner
+            ),
+        ),
     )
 
     kind: str = TABLE
@@ -68,6 +76,7 @@ class Pointer(Participant):
     name: str
     metadata: str | None
     moved: tuple[str, ...] | None = None
+    owner: str | None = None
 
     @property
     def live(self) -> bool:
@@ -100,6 +109,8 @@ class Pointer(Participant):
             uuid=then["table-uuid"],
             metadata=then["metadata-location"],
             moved=tuple(moved) if moved else None,
+            # An intent of the same table that names no owner keeps it; those of former releases never do.
+            owner=then.get("owner") or (self.owner if then["table-uuid"] == self.uuid else None),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -116,6 +127,7 @@ class Pointer(Participant):
             "nonce": self.nonce,
             "intent": self.intent.to_json() if self.intent else None,
             **({"moved": self.moved} if self.moved else {}),
+            **({"owner": self.owner} if self.owner else {}),
         }
 
     @classmethod
@@ -134,4 +146,5 @@ class Pointer(Participant):
             nonce=value["nonce"],
             intent=Intent.from_json(value.get("intent")),
             moved=tuple(moved) if moved else None,
+            owner=value.get("owner"),
         )

@@ -69,7 +69,7 @@ def serving(catalog: Catalog, secrets_dir: Path, settings: Settings | None = Non
     wanted = (settings or Settings()).model_copy(
         update={"catalog_host": "127.0.0.1", "catalog_port_inside": 0, "catalog_port_published": 0}
     )
-    servers = listeners(wanted, Routes(catalog, Authenticator(secrets_dir)))
+    servers = listeners(wanted, Routes(catalog, Authenticator(secrets_dir, access=catalog.access)))
 
     sockets = bound(wanted)
 

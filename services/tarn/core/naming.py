@@ -17,6 +17,7 @@ KEY_PAGES_PREFIX = "catalog/v1/keys/"
 TRANSACTIONS_PREFIX = "catalog/v1/transactions/"
 CLAIMS_PREFIX = "catalog/v1/claims/"
 PROBE_PREFIX = "catalog/v1/probe/"
+GRANTS_KEY = "catalog/v1/grants.json"
 WAREHOUSE = "warehouse"
 
 ENCODED_BYTES_MAX = 200
@@ -28,6 +29,7 @@ _REFUSED = frozenset("/*?${}")
 _PERCENT_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _ENDS_IN_UUID = re.compile(f"(^|.*[-/]){_UUID}$")
+_GRANTEE = re.compile("[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 _LOCATION_SEGMENT = re.compile("[A-Za-z0-9_.~=+,@:-]+")
 
 
@@ -66,6 +68,25 @@ def check_part(part: str, *, what: str) -> str:
             name=part,
         )
     return part
+
+
+def check_grantee(name: str, *, what: str) -> str:
+    """Validate the name of a principal or role and return it unchanged.
+
+    Args:
+        name: the name; it becomes part of a client id, which ends at a colon.
+        what: `principal` or `role`, for the message.
+
+    Raises:
+        InvalidNameError: the name is empty or too long, or not made of letters, digits and _ . @ - alone.
+    """
+    if not _GRANTEE.fullmatch(name):
+        raise InvalidNameError(
+            f"Invalid {what} name {name[:100]!r}: use 1 to 64 letters, digits and _ . @ - and begin with a "
+            "letter, a digit or _",
+            name=name[:100],
+        )
+    return name
 
 
 def encode(part: str) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tarn.adapters.store import MemoryStore
 from tarn.core.errors import InvalidSettingError
-from tarn_catalog.rest.server import bound, sides
+from tarn_catalog.rest.server import bound, make_routes, sides
 from tarn_catalog.settings import Settings
+from tarn_catalog.testing.faulty_store import FaultyStore
 from tarn_catalog.testing.server import write_secrets
 
 
@@ -92,3 +94,20 @@ def test_the_command_ends_with_one_line_that_says_why(tmp_path: Path) -> None:
     assert line["service"] == "catalog"
     assert "could not be used for 0 s" in line["reason"]
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_age_of_grants_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_secrets(tmp_path)
+    monkeypatch.setenv("TARN_SECRETS_DIR", str(tmp_path))
+    for text, reads in (("0", 3), ("60", 1)):
+        monkeypatch.setenv("TARN_CATALOG_GRANTS_MAX_AGE_S", text)
+        store = FaultyStore(MemoryStore())
+        access = make_routes(Settings.read(), store)._access
+        for _ in range(3):
+            assert access._access is not None
+            assert access._access.stored("bob") is None
+        assert len(store.seen) == reads, text
+    for bad in ("61", "-1", "x"):
+        monkeypatch.setenv("TARN_CATALOG_GRANTS_MAX_AGE_S", bad)
+        with pytest.raises(InvalidSettingError, match="TARN_CATALOG_GRANTS_MAX_AGE_S"):
+            Settings.read()

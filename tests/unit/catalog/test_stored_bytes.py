@@ -6,6 +6,14 @@ from typing import Any
 
 import pytest
 
+from tarn_catalog.state.access import (
+    THE_WAREHOUSE,
+    AccessState,
+    Grant,
+    Privilege,
+    Securable,
+    StoredPrincipal,
+)
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.namespace import Namespace, NamespaceState
 from tarn_catalog.state.pointer import Pointer, PointerState
@@ -95,6 +103,51 @@ STORED: tuple[tuple[Any, bytes], ...] = (
     (
         Record(uuid="x", state=RecordState.COMMITTED, keys=("k1", "k2"), at_ms=7, nonce="n1"),
         b'{"format":1,"transaction":"x","state":"committed","keys":["k1","k2"],"at-ms":7,"nonce":"n1"}',
+    ),
+    (
+        Pointer(
+            namespace=("a",),
+            name="v",
+            uuid="u",
+            version=1,
+            metadata="s3://m",
+            nonce="n1",
+            kind="view",
+            owner="ann-1",
+        ),
+        b'{"format":1,"kind":"view","state":"live","namespace":["a"],"name":"v","table-uuid":"u",'
+        b'"version":1,"metadata-location":"s3://m","recent":[],"key-pages":[],"nonce":"n1","intent":null,'
+        b'"owner":"ann-1"}',
+    ),
+    (
+        Namespace(levels=("a",), uuid="u", version=1, nonce="n1", owner="ann-1"),
+        b'{"format":1,"namespace":["a"],"uuid":"u","state":"live","properties":{},"version":1,"recent":[],'
+        b'"key-pages":[],"nonce":"n1","owner":"ann-1"}',
+    ),
+    (
+        AccessState(
+            uuid="g",
+            principals=(
+                StoredPrincipal(client_id="ann-1", name="ann", secret_sha256="ab" * 32, at_ms=5, by="cli"),
+            ),
+            roles={"admin": ("ann",), "staff": ()},
+            grants=(
+                Grant(on=THE_WAREHOUSE, to="staff", privileges=frozenset({Privilege.READ})),
+                Grant(
+                    on=Securable(kind="table", uuid="u", name=("a", "b", "t")),
+                    to="ann",
+                    privileges=frozenset({Privilege.WRITE, Privilege.MANAGE}),
+                ),
+            ),
+            version=2,
+            memory=HISTORY,
+            nonce="n1",
+        ),
+        b'{"format":1,"uuid":"g","principals":{"ann-1":{"name":"ann","secret-sha256":"'
+        + b"ab" * 32
+        + b'","at-ms":5,"by":"cli"}},"roles":{"admin":["ann"],"staff":[]},"grants":['
+        b'{"on":{"kind":"warehouse"},"to":"staff","privileges":["READ"]},{"on":{"kind":"table","uuid":"u","name":["a","b","t"]},'
+        b'"to":"ann","privileges":["MANAGE","WRITE"]}],"version":2,' + STORED_HISTORY + b',"nonce":"n1"}',
     ),
 )
 

@@ -11,6 +11,14 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn.core.outcome import Committed
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed
+from tarn_catalog.state.access import (
+    THE_WAREHOUSE,
+    AccessState,
+    Grant,
+    Privilege,
+    Securable,
+    StoredPrincipal,
+)
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import CatalogContext
 from tarn_catalog.state.namespace import Namespace, NamespaceState
@@ -40,11 +48,65 @@ CLAIM = Claim.blank("u")
 HELD = replace(CLAIM, holder="p").next(FIRST)
 PURGED = replace(CLAIM, purge={"name": "t"}).next(FIRST)
 
+OWNED = replace(LIVE, owner="ann-1")
+BOB = StoredPrincipal(client_id="bob-1", name="bob", secret_sha256="0" * 64, at_ms=1, by="cli")
+TABLE = Securable(kind="table", uuid="u", name=("ns", "t"))
+READS = Grant(on=TABLE, to="bob", privileges=frozenset({Privilege.READ}))
+NO_GRANTS = AccessState.blank()
+GRANTS = replace(NO_GRANTS, uuid="g", principals=(BOB,), roles={"staff": ("bob",)}, grants=(READS,)).next(
+    FIRST
+)
+
 PENDING = Record(uuid="x", keys=("a", "b"), at_ms=1, nonce="n1")
 COMMITTED = replace(PENDING, state=RecordState.COMMITTED, nonce="n2")
 
 # (the rule, the stored value or None, a value that must not replace it)
 BROKEN: tuple[tuple[str, RegisterValue | None, RegisterValue], ...] = (
+    ("a table or view keeps its owner", OWNED, replace(OWNED, owner="bob-1").next(SECOND)),
+    ("a table or view keeps its owner", OWNED, replace(OWNED, owner=None).next(SECOND)),
+    ("its uuid never changes", GRANTS, replace(GRANTS, uuid="h").next(SECOND)),
+    ("its uuid never changes", None, NO_GRANTS.next(FIRST)),
+    (
+        "a client id belongs to one name",
+        replace(GRANTS, roles={}, grants=()),
+        replace(GRANTS, principals=(replace(BOB, name="eve"),), roles={}, grants=()).next(SECOND),
+    ),
+    (
+        "a name is that of one principal or role",
+        GRANTS,
+        replace(GRANTS, principals=(BOB, replace(BOB, client_id="bob-2"))).next(SECOND),
+    ),
+    (
+        "a name is that of one principal or role",
+        GRANTS,
+        replace(GRANTS, roles={"bob": ()}).next(SECOND),
+    ),
+    ("members of roles are principals", GRANTS, replace(GRANTS, roles={"staff": ("eve",)}).next(SECOND)),
+    (
+        "grants go to principals and roles that exist",
+        GRANTS,
+        replace(GRANTS, grants=(replace(READS, to="eve"),)).next(SECOND),
+    ),
+    (
+        "grants go to principals and roles that exist",
+        GRANTS,
+        replace(GRANTS, roles={"admin": ("bob",)}, grants=(replace(READS, to="admin"),)).next(SECOND),
+    ),
+    (
+        "a grantee has one grant on a thing, of privileges that fit",
+        GRANTS,
+        replace(GRANTS, grants=(READS, replace(READS, privileges=frozenset({Privilege.WRITE})))).next(SECOND),
+    ),
+    (
+        "a grantee has one grant on a thing, of privileges that fit",
+        GRANTS,
+        replace(GRANTS, grants=(replace(READS, privileges=frozenset()),)).next(SECOND),
+    ),
+    (
+        "a grantee has one grant on a thing, of privileges that fit",
+        GRANTS,
+        replace(GRANTS, grants=(replace(READS, privileges=frozenset({Privilege.CREATE})),)).next(SECOND),
+    ),
     ("the version grows by one", LIVE, replace(LIVE, version=2).next(SECOND)),
     ("the version grows by one", DROPPING, replace(DROPPING, version=1).next(SECOND)),
     ("the version grows by one", None, replace(CLAIM, version=1).next(FIRST)),
@@ -139,6 +201,13 @@ KEPT: tuple[tuple[RegisterValue | None, RegisterValue], ...] = (
     (MAKING, replace(MAKING, making=False, state=NamespaceState.LIVE, uuid="v").next(SECOND)),
     (None, HELD),
     (HELD, replace(HELD, holder=None, purge={"name": "t"}).next(SECOND)),
+    (OWNED, OWNED.dropped().next(SECOND)),
+    (None, GRANTS),
+    (GRANTS, GRANTS.with_grant(TABLE, "bob", frozenset({Privilege.MANAGE})).next(SECOND)),
+    (GRANTS, GRANTS.with_grant(THE_WAREHOUSE, "staff", frozenset({Privilege.CREATE})).next(SECOND)),
+    (GRANTS, GRANTS.with_grant(TABLE, "bob", frozenset()).next(SECOND)),
+    (GRANTS, GRANTS.without("bob").next(SECOND)),
+    (GRANTS, GRANTS.without("staff").next(SECOND)),
     (None, PENDING),
     (PENDING, COMMITTED),
     (PENDING, replace(COMMITTED, state=RecordState.ABORTED)),
@@ -178,7 +247,7 @@ def test_what_the_operations_write_keeps_all_rules_and_is_stored(
 
 
 def test_every_rule_has_a_case() -> None:
-    stated = {rule for cls in (Pointer, Namespace, Claim, Record) for rule, _ in cls.RULES}
+    stated = {rule for cls in (Pointer, Namespace, Claim, Record, AccessState) for rule, _ in cls.RULES}
     assert stated == {rule for rule, _, _ in BROKEN}
 
 
@@ -199,3 +268,17 @@ def test_the_intent_of_a_view_names_its_kind_and_a_tables_does_not() -> None:
     assert view.settled(committed=False).kind == "table"
     assert "kind" not in placed(SLOT, "v", "s3://v")
     assert replace(view.settled(committed=True), intent=MOVE).settled(committed=True).kind == "table"
+
+
+def test_the_owner_follows_the_table_and_no_other() -> None:
+    """A tombstone keeps it too: its owner may repeat the drop. An intent of a former release names none."""
+    assert "owner" not in placed(SLOT, "u", "s3://m2")
+    kept = replace(OWNED, intent=replace(MOVE, then=placed(SLOT, "u", "s3://m2"))).settled(committed=True)
+    assert (kept.owner, kept.metadata) == ("ann-1", "s3://m2")
+    moved = replace(OWNED, intent=MOVE).settled(committed=True)
+    assert (moved.live, moved.owner) == (False, "ann-1")
+    other = replace(moved, intent=replace(MOVE, then=placed(SLOT, "v", "s3://v")))
+    assert other.settled(committed=True).owner is None
+    mine = replace(SLOT, owner="bob-1")
+    taken = replace(moved, intent=replace(MOVE, then=placed(mine, "v", "s3://v")))
+    assert taken.settled(committed=True).owner == "bob-1"

@@ -10,6 +10,7 @@ import pytest
 
 from tarn.core.errors import CorruptStateError, UnavailableError
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed
+from tarn_catalog.state.access import AccessState
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.namespace import Namespace, NamespaceState
 from tarn_catalog.state.pointer import Pointer, PointerState
@@ -31,6 +32,7 @@ PENDING = Record(uuid="x", keys=("a", "b"), at_ms=7, nonce="n")
 MAKING = Namespace(
     levels=("a", "b"), uuid="u", state=NamespaceState.DROPPED, version=1, nonce="n", making=True
 )
+GRANTS = AccessState(uuid="g", version=1, nonce="n")
 VALUES = (
     LIVE,
     replace(LIVE, intent=INTENT).next(STAMP),
@@ -95,6 +97,11 @@ def test_a_name_that_was_free_gets_a_table() -> None:
         (PENDING, "state", "odd"),
         (PENDING, "keys", None),
         (MAKING, "state", None),
+        (GRANTS, "principals", {"bob-1": {"name": "bob", "secret-sha256": "ab", "at-ms": 1, "by": "x"}}),
+        (GRANTS, "roles", 7),
+        (GRANTS, "grants", [{"on": {"kind": "odd"}, "to": "bob", "privileges": ["READ"]}]),
+        (GRANTS, "grants", [{"on": {"kind": "warehouse"}, "to": "bob", "privileges": ["OWN"]}]),
+        (GRANTS, "grants", [{"on": {"kind": "table", "uuid": "u"}, "to": "bob", "privileges": ["READ"]}]),
     ],
 )
 def test_damage_is_told_with_the_key(value: Any, field: str, odd: object) -> None:
@@ -103,7 +110,7 @@ def test_damage_is_told_with_the_key(value: Any, field: str, odd: object) -> Non
         type(value).load(orjson.dumps(stored), "the-key")
 
 
-@pytest.mark.parametrize("value", [LIVE, HELD, PENDING, MAKING])
+@pytest.mark.parametrize("value", [LIVE, HELD, PENDING, MAKING, GRANTS])
 def test_another_format_asks_for_an_upgrade(value: Any) -> None:
     stored = {**orjson.loads(value.dump()), "format": 2}
     with pytest.raises(UnavailableError, match="upgrade the catalog"):

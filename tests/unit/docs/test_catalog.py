@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tarn_catalog.operations.session import RIGHTS, Need
 from tarn_catalog.rest import response, routes
+from tarn_catalog.state.access import FITTING, INCLUDED, Privilege
 from tests.support.pages import ROOT, section, tables, text_of
 
 PAGE = text_of("docs/catalog.md")
@@ -53,3 +55,30 @@ def test_a_room_has_the_modules_that_the_page_names(room: str) -> None:
 
 def test_the_modules_outside_of_rooms_are_named_too() -> None:
     assert set(QUOTED.findall(ROOMS[""])) == modules(PACKAGE)
+
+
+def test_the_rights_are_those_that_are_checked() -> None:
+    privileges, operations, *_ = tables(section(PAGE, "Access"))
+    documented = {
+        name: (row["needs"].split(", "), [] if row["on"] == "\u2013" else row["on"].split(", "))
+        for row in operations
+        for name in QUOTED.findall(row["operation"])
+    }
+    checked = {
+        operation.value: (
+            [need.value for _, need in rights] or ["a token"],
+            [place.value for place, _ in rights],
+        )
+        for operation, rights in RIGHTS.items()
+    }
+    assert documented == checked
+    assert [row["privilege"] for row in privileges] == [privilege.value for privilege in Privilege]
+    of_tables = {row["privilege"]: row["on a table or view"] for row in privileges}
+    assert of_tables["WRITE"].startswith("READ, ")
+    assert INCLUDED[Privilege.WRITE] == {Privilege.READ, Privilege.WRITE}
+    assert of_tables["MANAGE"].startswith("everything")
+    assert INCLUDED[Privilege.MANAGE] == set(Privilege)
+    unfit = {name for name, text in of_tables.items() if text == "cannot be granted there"}
+    assert unfit == {privilege.value for privilege in set(Privilege) - FITTING["table"]}
+    assert FITTING["view"] == FITTING["table"]
+    assert Need.ADMIN.value == "the role admin"
