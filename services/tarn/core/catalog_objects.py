@@ -1,4 +1,4 @@
-"""The catalog's stored objects as seen by an auditor: pointers, namespaces, claims. Pure.
+"""The catalog's stored objects as seen by an auditor: pointers, namespaces, claims, grants. Pure.
 
 Deliberately shares no code with the catalog, so that its mistakes are not repeated here, and reads as much of
 each value as possible: an auditor continues where a server must refuse.
@@ -164,6 +164,31 @@ def parse_claim(key: str, data: bytes) -> ClaimValue:
         )
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise CorruptStateError(f"it is no claim: {e!r}", key=key) from e
+
+
+def check_grants(key: str, data: bytes) -> None:
+    """Require that the data is a list of principals, roles and grants.
+
+    Raises:
+        CorruptStateError: the data is something else, or has an unknown format.
+    """
+    value = _parse(key, data)
+    try:
+        names = {
+            str(one["name"]) for one in value["principals"].values() if bytes.fromhex(one["secret-sha256"])
+        }
+        for role, members in value["roles"].items():
+            if not names.issuperset(members):
+                raise ValueError(f"the role {role} has members that are no principals")
+        names.update(value["roles"])
+        for grant in value["grants"]:
+            thing, to = grant["on"], grant["to"]
+            if to not in names or not grant["privileges"]:
+                raise ValueError(f"a grant to {to} on {thing['kind']} is to nobody or of nothing")
+            if thing["kind"] != "warehouse" and not (thing["uuid"] and thing["name"]):
+                raise ValueError(f"a grant to {to} is on nothing")
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise CorruptStateError(f"it is no list of grants: {e!r}", key=key) from e
 
 
 def _pages(value: dict[str, Any]) -> tuple[str, ...]:

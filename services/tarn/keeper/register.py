@@ -13,12 +13,13 @@ from tarn.core.catalog_objects import (
     ClaimValue,
     NamespaceValue,
     PointerValue,
+    check_grants,
     parse_claim,
     parse_namespace,
     parse_pointer,
 )
 from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn.core.naming import CLAIMS_PREFIX, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
+from tarn.core.naming import CLAIMS_PREFIX, GRANTS_KEY, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
 from tarn.core.object_store import BulkStore, Stored
 
 SETTLE_MAX = 20
@@ -28,6 +29,7 @@ UNREADABLE = {
     "pointers/": Kind.POINTER_UNREADABLE,
     "namespaces/": Kind.NAMESPACE_UNREADABLE,
     "claims/": Kind.CLAIM_UNREADABLE,
+    "grants.json/": Kind.GRANTS_UNREADABLE,
 }
 CATALOG_BYTES_MAX = 256 * 1024 * 1024
 
@@ -166,6 +168,8 @@ def _parse(objects: Mapping[str, bytes]) -> Register:
             elif key.startswith(CLAIMS_PREFIX):
                 claim = parse_claim(key, data)
                 claims[claim.uuid] = claim
+            elif key == GRANTS_KEY:
+                check_grants(key, data)
         except CorruptStateError as error:
             findings.append(
                 Finding(

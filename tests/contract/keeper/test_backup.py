@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
-from tarn.core.naming import WarehouseLayout
+from tarn.core.naming import GRANTS_KEY, POINTERS_PREFIX, WarehouseLayout
 from tarn.core.object_store import PART_BYTES, Stored, StoreOutcomeUnknownError
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
@@ -25,6 +26,7 @@ from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.tables import TableIdentifier
+from tarn_catalog.state.access import THE_WAREHOUSE, Privilege
 from tests.contract.keeper.conftest import World, a_view, plain
 from tests.support.lake import BUCKET
 
@@ -428,3 +430,32 @@ def test_a_commit_to_two_tables_is_in_a_backup_whole_or_not_at_all(world: World,
     copy = World(fresh)
     found = [copy.metadata(slot.text)[1]["properties"].get("both") for slot in slots]
     assert found in ([None, None], ["yes", "yes"])
+
+
+def test_principals_and_grants_come_back_before_any_table(world: World):
+    access = world.catalog.access
+    made = access.create_principal("bob", by="cli")
+    access.grant(THE_WAREHOUSE, "bob", frozenset({Privilege.READ}))
+    table = TableIdentifier.of(("gold", "eu"), "owned")
+    world.catalog.tables.create(replace(table, owner=made.client_id), plain("x"))
+    data, done = take(world.bulk)
+    assert done.whole
+    written: list[str] = []
+
+    class Watched(MemoryStore):
+        def put(self, key: str, data: bytes, **how: Any) -> str:
+            written.append(key)
+            return super().put(key, data, **how)
+
+    store = Watched()
+    put(data, store)
+    first = next(at for at, key in enumerate(written) if key.startswith(POINTERS_PREFIX))
+    assert written.index(GRANTS_KEY) < first
+    restored = Catalog(store, WarehouseLayout(base=f"s3://{BUCKET}"))
+    caller = restored.access.named("bob")
+    assert caller.client_id == made.client_id
+    assert caller.on("", None) == {Privilege.READ}
+    found = restored.tables.find(table)
+    assert found is not None
+    assert Privilege.MANAGE in caller.on(found.uuid, found.owner)
+    assert check(store).findings == []

@@ -11,12 +11,14 @@ from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
+from tarn.core.naming import GRANTS_KEY
 from tarn.core.object_store import Stored, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.tables import TableIdentifier
+from tarn_catalog.state.access import THE_WAREHOUSE, Privilege, Securable
 from tests.contract.keeper.conftest import World, made
 from tests.support.lake import BUCKET, Lake, order, spec
 
@@ -430,3 +432,43 @@ def test_a_lake_of_format_3_is_clean_and_its_damage_is_seen():
     assert world.fsck().findings == []
     world.store.delete(data_files(world)[0])
     assert world.kinds() == {"FILE": ["bronze.orders"]}
+
+
+def granted(world: World) -> None:
+    """Principals, a role and grants as a catalog stores them."""
+    access = world.catalog.access
+    access.create_principal("bob", by="cli")
+    access.create_role("staff")
+    access.set_member("staff", "bob", there=True)
+    found = world.catalog.namespaces.find(("gold",))
+    assert found is not None
+    gold = Securable(kind="namespace", uuid=found.uuid, name=("gold",))
+    access.grant(gold, "staff", frozenset({Privilege.READ}))
+    access.grant(THE_WAREHOUSE, "bob", frozenset({Privilege.CREATE}))
+
+
+def test_grants_belong_to_a_clean_lake(world: World):
+    granted(world)
+    assert world.fsck().findings == []
+
+
+@pytest.mark.parametrize(
+    ("field", "odd"),
+    [
+        ("format", 2),
+        ("principals", {"bob-1": {"name": "bob"}}),
+        ("roles", {"staff": ["eve"]}),
+        ("grants", [{"on": {"kind": "warehouse"}, "to": "eve", "privileges": ["READ"]}]),
+        ("grants", [{"on": {"kind": "warehouse"}, "to": "bob", "privileges": []}]),
+        (
+            "grants",
+            [{"on": {"kind": "table", "uuid": "", "name": ["a", "t"]}, "to": "bob", "privileges": ["READ"]}],
+        ),
+        ("grants", [{"to": "bob"}]),
+        ("grants", 7),
+    ],
+)
+def test_damaged_grants_are_named(world: World, field: str, odd: object):
+    granted(world)
+    world.put_json(GRANTS_KEY, {**world.json(GRANTS_KEY), field: odd})
+    assert world.kinds() == {"GRANTS_UNREADABLE": [GRANTS_KEY]}

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     NAMESPACE_DROPPED = "namespace dropped"
     TABLE_TWICE = "table under two names"
     CLAIM_UNREADABLE = "claim unreadable"
+    GRANTS_UNREADABLE = "grants unreadable"
     CLAIM = "claim of another name"
     TOMBSTONE = "tombstone with metadata"
     KEY_PAGE = "key page missing"
