@@ -148,6 +148,31 @@ class RestCatalog:
         self._require(status, answer, what)
         return Unknown(reason=f"{what}: unexpected status {status}")
 
+    def call(self, method: str, path: str, body: Json | None = None, *, what: str) -> Any:
+        """Send a request to a route of Tarn's own; return the parsed answer, None for an empty one.
+
+        Args:
+            method: the HTTP method.
+            path: the path below the catalog's URI, percent-encoded.
+            body: the JSON body.
+            what: what is done, such as "grant on table a.b", for messages.
+
+        Raises:
+            AlreadyExistsError, NotFoundError, InvalidError, AccessError: as the catalog answers.
+            UnavailableError: no usable response.
+            OutcomeUnknownError: a change received no response, or the catalog does not know its outcome.
+        """
+        status, answer = self._ask(method, path, body=body, what=what)
+        if status == 409:
+            raise AlreadyExistsError(f"could not {what}: {_told(answer)}")
+        if status == 500 and b"CommitStateUnknownException" in answer:
+            raise OutcomeUnknownError(f"could not {what}: {_told(answer)}")
+        self._require(status, answer, what)
+        try:
+            return orjson.loads(answer) if answer else None
+        except orjson.JSONDecodeError as e:
+            raise UnavailableError(f"could not {what}: the answer cannot be read: {_first_line(e)}") from e
+
     def _pages(self, path: str, query: str, key: str, what: str) -> list[Any]:
         """All entries of a paginated listing."""
         found: list[Any] = []

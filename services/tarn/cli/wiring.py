@@ -25,6 +25,7 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
     from tarn.adapters.catalog_client import RestCatalog
+    from tarn.cli.clients.access import AccessClient
     from tarn.cli.clients.kafka_topics import KafkaTopics
     from tarn.cli.lake_files import LakePorts
     from tarn.cli.replay import ReplayPorts
@@ -212,6 +213,17 @@ def _catalog(settings: Settings) -> RestCatalog:
 
     credential = settings.secret(CREDENTIAL_FILE)
     return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+
+
+def access(settings: Settings) -> AccessClient:
+    """Return the catalog's principals, roles and grants, as the command line's own principal.
+
+    Raises:
+        InvalidSettingError: the secret cannot be read.
+    """
+    from tarn.cli.clients.access import AccessClient
+
+    return AccessClient(_catalog(settings).call)
 
 
 def rollback_ports(settings: Settings) -> RollbackPorts:

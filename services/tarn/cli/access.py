@@ -1,0 +1,221 @@
+"""Commands on principals, roles and grants of the catalog."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tarn.cli import wiring
+from tarn.cli.formats import TABLE_COLUMNS_MAX
+from tarn.cli.settings import Settings
+from tarn.core.errors import InvalidError
+
+PRIVILEGES = ("READ", "WRITE", "CREATE", "MANAGE")
+KINDS = ("namespace", "table", "view")
+
+app = typer.Typer()
+principal_app = typer.Typer(
+    help="Principals of the catalog: list, create and drop them.", no_args_is_help=True
+)
+role_app = typer.Typer(help="Roles: list, create, drop, give and take them.", no_args_is_help=True)
+app.add_typer(principal_app, name="principal")
+app.add_typer(role_app, name="role")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
+Privileges = Annotated[
+    str, typer.Argument(help="read, write, create or manage; several separated by commas.")
+]
+On = Annotated[
+    str, typer.Argument(help="warehouse, namespace:NAME, table:NAMESPACE.NAME or view:NAMESPACE.NAME.")
+]
+Grantee = Annotated[str, typer.Argument(help="A principal or a role.")]
+Name = Annotated[str, typer.Argument(help="1 to 64 letters, digits and _ . @ -")]
+Role = Annotated[str, typer.Argument(help="A role; admin may do everything.")]
+
+
+@app.command()
+def whoami(as_json_: Json = False) -> None:
+    """Show the catalog's principal of this command line, its roles and grants."""
+    found = wiring.access(Settings.read()).whoami()
+    if as_json_:
+        print(json.dumps(found))  # noqa: T201
+        return
+    roles = ", ".join(found["roles"]) or "none"
+    _out().print(f"{found['principal']} ({found['client-id']}), roles: {roles}")
+    _print_grants(found["grants"])
+
+
+@app.command()
+def grant(privileges: Privileges, on: On, to: Grantee, as_json_: Json = False) -> None:
+    """Grant privileges on the warehouse, a namespace, a table or a view, and on everything in it."""
+    thing = parse_on(on)
+    _changed(
+        to, thing, wiring.access(Settings.read()).grant(thing, to, parse_privileges(privileges)), as_json_
+    )
+
+
+@app.command()
+def revoke(privileges: Privileges, on: On, to: Grantee, as_json_: Json = False) -> None:
+    """Take back what was granted."""
+    thing = parse_on(on)
+    _changed(
+        to, thing, wiring.access(Settings.read()).revoke(thing, to, parse_privileges(privileges)), as_json_
+    )
+
+
+@app.command()
+def grants(
+    on: Annotated[str | None, typer.Argument(help="As of grant; without it, all grants of the lake.")] = None,
+    as_json_: Json = False,
+) -> None:
+    """Show what was granted, and who owns the thing."""
+    found = wiring.access(Settings.read()).grants(None if on is None else parse_on(on))
+    if as_json_:
+        print(json.dumps(found))  # noqa: T201
+        return
+    if on is not None:
+        _out().print(f"owner: {found['owner'] or 'nobody'}")
+    _print_grants(found["grants"])
+
+
+@principal_app.command("list")
+def list_principals(as_json_: Json = False) -> None:
+    """List the principals; built-in ones are those of the lake's own services."""
+    found = wiring.access(Settings.read()).principals()
+    if as_json_:
+        print(json.dumps(found))  # noqa: T201
+        return
+    table = Table("principal", "client id", "", box=None)
+    for one in found:
+        table.add_row(one["name"], one["client-id"], "built in" if one["built-in"] else "")
+    _out().print(table)
+
+
+@principal_app.command("create")
+def create_principal(name: Name, as_json_: Json = False) -> None:
+    """Create a principal without any right; prints its credential, which is shown only once."""
+    made = wiring.access(Settings.read()).create_principal(name)
+    if as_json_:
+        print(json.dumps(made))  # noqa: T201
+        return
+    out = _out()
+    out.print(f"principal {made['name']} is there; it may do nothing yet. Its credential, shown only now:")
+    out.print(f"{made['client-id']}:{made['client-secret']}", soft_wrap=True)
+
+
+@principal_app.command("drop")
+def drop_principal(name: Name) -> None:
+    """Drop a principal with its grants; its tokens end within seconds."""
+    wiring.access(Settings.read()).drop_principal(name)
+    print(f"principal {name} is dropped")  # noqa: T201
+
+
+@role_app.command("list")
+def list_roles(as_json_: Json = False) -> None:
+    """List the roles with their members."""
+    found = wiring.access(Settings.read()).roles()
+    if as_json_:
+        print(json.dumps(found))  # noqa: T201
+        return
+    table = Table("role", "members", box=None)
+    for one in found:
+        table.add_row(one["name"], ", ".join(one["members"]))
+    _out().print(table)
+
+
+@role_app.command("create")
+def create_role(name: Name) -> None:
+    """Create a role without members."""
+    wiring.access(Settings.read()).create_role(name)
+    print(f"role {name} is there")  # noqa: T201
+
+
+@role_app.command("drop")
+def drop_role(name: Name) -> None:
+    """Drop a role with its grants."""
+    wiring.access(Settings.read()).drop_role(name)
+    print(f"role {name} is dropped")  # noqa: T201
+
+
+@role_app.command("add")
+def add_member(role: Role, principal: Name) -> None:
+    """Give a role to a principal."""
+    wiring.access(Settings.read()).set_member(role, principal, there=True)
+    print(f"{principal} has the role {role}")  # noqa: T201
+
+
+@role_app.command("remove")
+def remove_member(role: Role, principal: Name) -> None:
+    """Take a role away from a principal."""
+    wiring.access(Settings.read()).set_member(role, principal, there=False)
+    print(f"{principal} no longer has the role {role}")  # noqa: T201
+
+
+def parse_privileges(text: str) -> list[str]:
+    """Return the privileges in a list separated by commas, upper case.
+
+    Raises:
+        InvalidError: one is unknown.
+    """
+    found = [part.strip().upper() for part in text.split(",")]
+    unknown = [part for part in found if part not in PRIVILEGES]
+    if unknown:
+        raise InvalidError(
+            f"{text!r} is not a list of privileges; choose from {', '.join(PRIVILEGES)}, separated by commas"
+        )
+    return found
+
+
+def parse_on(text: str) -> dict[str, Any]:
+    """Return what a grant is on, as the catalog's API has it.
+
+    Raises:
+        InvalidError: the text has another form.
+    """
+    if text == "warehouse":
+        return {"kind": text}
+    kind, _, name = text.partition(":")
+    parts = 1 if kind == "namespace" else 2
+    if kind not in KINDS or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", name) or name.count(".") + 1 < parts:
+        raise InvalidError(
+            f"{text!r} is nothing that privileges are granted on; write warehouse, namespace:NAME, "
+            "table:NAMESPACE.NAME or view:NAMESPACE.NAME, such as table:ops.canary"
+        )
+    levels = name.split(".")
+    if kind == "namespace":
+        return {"kind": kind, "namespace": levels}
+    return {"kind": kind, "namespace": levels[:-1], "name": levels[-1]}
+
+
+def on_text(on: Mapping[str, Any]) -> str:
+    """Return what a grant is on as `parse_on` reads it."""
+    if on["kind"] == "warehouse":
+        return "warehouse"
+    name = [on["name"]] if "name" in on else []
+    return f"{on['kind']}:{'.'.join([*on['namespace'], *name])}"
+
+
+def _changed(to: str, on: Mapping[str, Any], privileges: list[str], as_json_: bool) -> None:
+    if as_json_:
+        print(json.dumps({"on": on, "to": to, "privileges": privileges}))  # noqa: T201
+        return
+    print(f"{to}: {', '.join(privileges) or 'nothing'} on {on_text(on)}")  # noqa: T201
+
+
+def _print_grants(found: Iterable[Mapping[str, Any]]) -> None:
+    table = Table("on", "to", "privileges", box=None)
+    for one in found:
+        table.add_row(on_text(one["on"]), one["to"], ", ".join(one["privileges"]))
+    if table.row_count:
+        _out().print(table)
+
+
+def _out() -> Console:
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else TABLE_COLUMNS_MAX)

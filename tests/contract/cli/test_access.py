@@ -1,0 +1,187 @@
+"""Commands on principals, roles and grants, against the real catalog over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.store import MemoryStore
+from tarn.cli import wiring
+from tarn.cli.access import parse_on
+from tarn.cli.clients.access import AccessClient
+from tarn.cli.main import main
+from tarn.core.errors import ForbiddenError, NoSuchTableError, OutcomeUnknownError, UnauthenticatedError
+from tarn.core.naming import GRANTS_KEY
+from tarn.core.table_catalog import TableName
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.state.register import RetryPolicy
+from tarn_catalog.testing.faulty_store import Fault, FaultyStore
+from tarn_catalog.testing.server import serving
+from tests.contract.catalog.access_world import ROOTS, SCHEMA
+
+
+class Ended(BaseException):
+    pass
+
+
+class World:
+    def __init__(self, store: FaultyStore, uri: str, credential: str) -> None:
+        self.store = store
+        self.uri = uri
+        self.credential = credential
+
+    def client(self, credential: str | None = None) -> RestCatalog:
+        return RestCatalog(self.uri, warehouse="tarn", credential=lambda: credential or self.credential)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    store = FaultyStore(MemoryStore())
+    core = Catalog(
+        store, ROOTS, patience=RetryPolicy(attempts_max=2, sleep=lambda _: None), grants_max_age_s=0
+    )
+    # The server logs to the stdout of the test's process, which here is the command's.
+    with serving(core, tmp_path / "secrets") as running, capture_logs():
+        found = World(store, running.published, running.credential)
+        admin = found.client()
+        admin.create_namespace(("shop", "eu"))
+        admin.create(TableName(("shop", "eu"), "orders"), {"schema": SCHEMA})
+        monkeypatch.setattr(wiring, "access", lambda _settings: AccessClient(found.client().call))
+        yield found
+
+
+def run(*words: str) -> int:
+    codes: list[int] = []
+
+    def end(code: int) -> Any:
+        codes.append(code)
+        raise Ended
+
+    with pytest.raises(Ended):
+        main(words, end=end)
+    return codes[0]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert run(*words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_from_a_new_principal_to_its_end(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    orders = TableName(("shop", "eu"), "orders")
+    assert run("principal", "create", "bob") == 0
+    *_, credential = capsys.readouterr().out.split()
+    bob = world.client(credential)
+    with pytest.raises(ForbiddenError, match=r"bob may not load table shop\.eu\.orders"):
+        bob.load(orders)
+    assert run("grant", "read", "table:shop.eu.orders", "bob") == 0
+    assert capsys.readouterr().out == "bob: READ on table:shop.eu.orders\n"
+    bob.load(orders)
+    assert run("grant", "write,Manage", "table:shop.eu.orders", "bob") == 0
+    assert run("revoke", "read,manage", "table:shop.eu.orders", "bob") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == [
+        "bob: MANAGE, READ, WRITE on table:shop.eu.orders",
+        "bob: WRITE on table:shop.eu.orders",
+    ]
+    found = told(capsys, "grants", "table:shop.eu.orders")
+    assert found["owner"] == "tester"
+    assert [(one["to"], one["privileges"]) for one in found["grants"]] == [("bob", ["WRITE"])]
+    assert run("revoke", "write", "table:shop.eu.orders", "bob") == 0
+    assert capsys.readouterr().out == "bob: nothing on table:shop.eu.orders\n"
+    with pytest.raises(ForbiddenError):
+        bob.load(orders)
+    assert run("principal", "drop", "bob") == 0
+    with pytest.raises(UnauthenticatedError):
+        bob.load(orders)
+
+
+def test_roles_give_what_was_granted_to_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    made = told(capsys, "principal", "create", "bob")
+    bob = world.client(f"{made['client-id']}:{made['client-secret']}")
+    for words in (
+        ("role", "create", "staff"),
+        ("role", "add", "staff", "bob"),
+        ("grant", "read,create", "namespace:shop", "staff"),
+        ("grant", "create", "warehouse", "staff"),
+    ):
+        assert run(*words) == 0
+    capsys.readouterr()
+    bob.load(TableName(("shop", "eu"), "orders"))
+    with pytest.raises(NoSuchTableError):
+        bob.load(TableName(("shop", "eu"), "none"))
+    assert told(capsys, "role", "list") == [
+        {"name": "admin", "members": []},
+        {"name": "staff", "members": ["bob"]},
+    ]
+    assert run("role", "list") == 0
+    assert run("grants") == 0
+    assert run("principal", "list") == 0
+    out = capsys.readouterr().out
+    for line in ("staff  bob", "namespace:shop  staff  CREATE, READ", "warehouse       staff  CREATE"):
+        assert line in out
+    assert "built in" in out
+    assert told(capsys, "principal", "list")[1]["name"] == "bob"
+    assert run("role", "remove", "staff", "bob") == 0
+    with pytest.raises(ForbiddenError):
+        bob.load(TableName(("shop", "eu"), "orders"))
+    assert run("role", "drop", "staff") == 0
+    capsys.readouterr()
+    assert told(capsys, "grants")["grants"] == []
+
+
+def test_whoami_shows_the_command_lines_own_principal(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("whoami") == 0
+    assert capsys.readouterr().out.startswith("tester (tester), roles: admin")
+    assert told(capsys, "whoami")["grants"] == []
+    assert run("grants", "warehouse") == 0
+    assert capsys.readouterr().out.startswith("owner: nobody")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("grant", "own", "warehouse", "bob"), 2, "'own' is not a list of privileges"),
+        (("grant", "read,", "warehouse", "bob"), 2, "is not a list of privileges"),
+        (("grant", "read", "shop.orders", "bob"), 2, "write warehouse, namespace:NAME"),
+        (("grant", "read", "table:orders", "bob"), 2, "write warehouse, namespace:NAME"),
+        (("grant", "read", "cake:a.b", "bob"), 2, "write warehouse, namespace:NAME"),
+        (("grants", "namespace:a..b"), 2, "write warehouse, namespace:NAME"),
+        (("grant", "create", "table:shop.eu.orders", "tom"), 2, "Cannot grant CREATE on a table"),
+        (("grant", "read", "warehouse", "bob"), 1, "has the name bob"),
+        (("grant", "read", "table:shop.eu.none", "tom"), 1, "Table does not exist: shop.eu.none"),
+        (("principal", "create", "a b"), 2, "use 1 to 64 letters"),
+        (("principal", "create", "tester"), 1, "A principal or role has the name tester already"),
+        (("principal", "drop", "none"), 1, "Principal does not exist: none"),
+        (("role", "drop", "admin"), 2, "Cannot drop the role admin"),
+    ],
+)
+def test_mistakes_are_named_with_an_exit_code(
+    world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
+) -> None:
+    assert run("principal", "create", "tom") == 0
+    found = run(*words)
+    error = capsys.readouterr().err
+    assert message in error
+    assert found == code, error
+
+
+def test_an_unknown_outcome_is_told_as_one(world: World) -> None:
+    """Of a principal whose creation got lost, nobody has the secret."""
+    world.store.plan = lambda op: Fault.RESET if op.key == GRANTS_KEY and op.kind == "put" else None
+    with pytest.raises(OutcomeUnknownError, match="could not create principal zoe: Cannot tell whether"):
+        AccessClient(world.client().call).create_principal("zoe")
+
+
+def test_names_with_a_separator_in_a_query_arrive(world: World) -> None:
+    client = AccessClient(world.client().call)
+    assert client.grants(parse_on("namespace:shop.eu"))["owner"] == "tester"
+    assert client.grants({"kind": "warehouse"}) == {"grants": [], "owner": None}
