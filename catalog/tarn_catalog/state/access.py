@@ -177,9 +177,7 @@ class AccessState(VersionedValue):
         ),
         (
             "a client id belongs to one name",
-            lambda before, after: all(
-                after.name_of(old.client_id) in (None, old.name) for old in before.principals
-            ),
+            lambda before, after: _one_name_each((*before.principals, *after.principals)),
         ),
         (
             "a name is that of one principal or role",
@@ -282,3 +280,9 @@ class AccessState(VersionedValue):
             memory=RequestHistory.from_json(value),
             nonce=value["nonce"],
         )
+
+
+def _one_name_each(principals: tuple[StoredPrincipal, ...]) -> bool:
+    """Return whether no two of these have the same client id and different names."""
+    names = {(one.client_id, one.name) for one in principals}
+    return len(names) == len({client_id for client_id, _ in names})

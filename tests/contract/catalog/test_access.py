@@ -20,10 +20,12 @@ from tarn.core.errors import UnauthenticatedError, UnavailableError
 from tarn.core.naming import GRANTS_KEY, pointer_key
 from tarn_catalog.embedded import EmbeddedCatalog
 from tarn_catalog.operations.access import BYTES_MAX, MAX_AGE_S, Access, _size
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.state.access import Privilege
 from tarn_catalog.testing.faulty_store import Fault
-from tests.contract.catalog.access_world import SCHEMA, World, error, thing, world
+from tests.contract.catalog.access_world import ROOTS, SCHEMA, World, error, thing, world
 from tests.contract.catalog.test_http import uuid7
 
 SET = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "1"}}]}
@@ -791,3 +793,118 @@ def test_a_create_whose_last_check_fails_is_unknown_not_undone(lake: World) -> N
     message = error(answer, 500, "CommitStateUnknownException")
     assert "load it and look" in message
     assert lake.load("bob", "ns.t") == 200
+
+
+RACED = {
+    "load": ("GET", T, None),
+    "exists": ("HEAD", T, None),
+    "commit": ("POST", T, SET),
+    "drop": ("DELETE", T, None),
+    "purge": ("DELETE", f"{T}?purgeRequested=true", None),
+    "rename": (
+        "POST",
+        "/v1/tables/rename",
+        {"source": {"namespace": ["ns"], "name": "t"}, "destination": {"namespace": ["ns"], "name": "u"}},
+    ),
+    "together": (
+        "POST",
+        "/v1/transactions/commit",
+        {"table-changes": [{"identifier": {"namespace": ["ns"], "name": "t"}, **SET}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", RACED)
+def test_what_was_checked_is_what_is_changed(lake: World, what: str) -> None:
+    """Between check and operation another table gets the name: the grant was on the first one."""
+    lake.table("t")
+    lake.grant("bob", "table:ns.t", "MANAGE")
+    method, path, body = RACED[what]
+    if what == "rename":
+        lake.namespace("mine")
+        lake.grant("bob", "namespace:mine", "CREATE")
+        body = {**body, "destination": {"namespace": ["mine"], "name": "u"}}
+    key, slot = pointer_key(("ns",), "t"), TableIdentifier.of(("ns",), "t")
+    other = Catalog(lake.store.inner, ROOTS)
+    reads, swapped = 0, ""
+
+    def plan(op: Any) -> None:
+        nonlocal reads, swapped
+        if reads == 1 and not swapped:
+            other.tables.drop(slot)
+            made = other.tables.create(slot, CreateTableRequest(schema=SCHEMA, properties={}))
+            swapped = made.parsed["table-uuid"]
+        reads += op.kind == "get" and op.key == key
+
+    lake.store.plan = plan
+    answer = lake.ask("bob", method, path, body)
+    lake.store.plan = lambda _: None
+    assert swapped
+    assert answer.status_code == 404, answer.text
+    found = lake.must("admin", "GET", T)["metadata"]
+    assert found["table-uuid"] == swapped
+    assert "a" not in found["properties"], "what the commit sets"
+
+
+def test_a_repeated_commit_does_not_follow_another_table(lake: World) -> None:
+    """The name remembers the key, whichever table it leads to."""
+    lake.namespace("hidden")
+    lake.table("t")
+    lake.grant("bob", "table:ns.t", "WRITE")
+    repeat = uuid7()
+    assert lake.ask("bob", "POST", T, SET, key=repeat).status_code == 200
+    key, slot = pointer_key(("ns",), "t"), TableIdentifier.of(("ns",), "t")
+    other = Catalog(lake.store.inner, ROOTS)
+    reads, moved = 0, False
+
+    def plan(op: Any) -> None:
+        nonlocal reads, moved
+        if reads == 1 and not moved:
+            moved = True
+            other.tables.drop(slot)
+            other.tables.create(slot, CreateTableRequest(schema=SCHEMA, properties={}))
+            other.names.rename(slot, TableIdentifier.of(("hidden",), "u"))
+        reads += op.kind == "get" and op.key == key
+
+    lake.store.plan = plan
+    answer = lake.ask("bob", "POST", T, SET, key=repeat)
+    lake.store.plan = lambda _: None
+    assert moved
+    assert answer.status_code == 404, answer.text
+
+
+@pytest.mark.parametrize("granted", ["t", "u"])
+def test_a_commit_to_several_tables_needs_rights_on_every_one(lake: World, granted: str) -> None:
+    lake.table("t")
+    lake.table("u")
+    lake.grant("bob", f"table:ns.{granted}", "WRITE")
+    changes = [{"identifier": {"namespace": ["ns"], "name": name}, **SET} for name in ("t", "u")]
+    before = lake.objects()
+    answer = lake.ask("bob", "POST", "/v1/transactions/commit", {"table-changes": changes})
+    assert "bob may not commit" in error(answer, 403, "ForbiddenException")
+    assert lake.objects() == before
+    lake.grant("bob", f"table:ns.{'u' if granted == 't' else 't'}", "WRITE")
+    lake.must("bob", "POST", "/v1/transactions/commit", {"table-changes": changes})
+    updates = lake.must(
+        "admin", "POST", "/v1/namespaces/ns/tables", {"name": "v", "schema": SCHEMA, "stage-create": True}
+    )
+    meta = updates["metadata"]
+    new = {
+        "identifier": {"namespace": ["ns"], "name": "v"},
+        "requirements": [{"type": "assert-create"}],
+        "updates": [
+            {"action": "assign-uuid", "uuid": meta["table-uuid"]},
+            {"action": "add-schema", "schema": meta["schemas"][0]},
+            {"action": "set-current-schema", "schema-id": -1},
+            {"action": "add-spec", "spec": meta["partition-specs"][0]},
+            {"action": "set-default-spec", "spec-id": -1},
+            {"action": "add-sort-order", "sort-order": meta["sort-orders"][0]},
+            {"action": "set-default-sort-order", "sort-order-id": -1},
+            {"action": "set-location", "location": meta["location"]},
+        ],
+    }
+    both = {"table-changes": [changes[0], new]}
+    error(lake.ask("bob", "POST", "/v1/transactions/commit", both), 403, "ForbiddenException")
+    lake.grant("bob", "namespace:ns", "CREATE")
+    lake.must("bob", "POST", "/v1/transactions/commit", both)
+    assert lake.load("bob", "ns.v") == 200, "it owns what it created"

@@ -73,6 +73,7 @@ HELD: dict[str, dict[str, set[str]]] = {
     "bob": {SPACE: {READ}, "third": ALL},
     "eve": {"shared": {READ}},
     "mia": {LAKE: ALL},
+    "cal": {LAKE: {CREATE}},
     "nil": {},
     "admin": {LAKE: ALL},
 }
@@ -164,12 +165,13 @@ class Lake:
     def __init__(self, made: World) -> None:
         self.world = made
         made.namespace()
-        made.principal("ann", "bob", "eve", "mia", "nil")
+        made.principal("ann", "bob", "eve", "mia", "cal", "nil")
         made.must("admin", "POST", "/tarn/v1/roles", {"name": "readers"})
         made.must("admin", "PUT", "/tarn/v1/roles/readers/members/bob")
         made.grant("ann", "namespace:ns", CREATE)
         made.grant("readers", "namespace:ns", READ)
         made.grant("mia", "warehouse", MANAGE)
+        made.grant("cal", "warehouse", CREATE)
         self.locations = {"own": made.table("own", "ann")["metadata-location"]}
         for name in ("shared", "third"):
             self.locations[name] = made.table(name)["metadata-location"]
@@ -249,7 +251,7 @@ def test_what_is_missing_is_404_for_who_may_know_and_403_for_others(lake: Lake, 
     """Any privilege on the namespace is enough to learn that a name is free."""
     lake.restore()
     lake.locations["nothing"] = lake.locations["own"]
-    for who in ("ann", "bob", "mia", "admin"):
+    for who in ("ann", "bob", "mia", "cal", "admin"):
         found = ask(lake, who)
         assert found.status_code == 404 or what.endswith("/metrics"), (who, found.text)
     for who in ("eve", "nil"):
