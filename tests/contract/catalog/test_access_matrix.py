@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tarn_catalog.operations.session import Operation
 from tarn_catalog.rest import routes
+from tarn_catalog.rest.auth import Authenticator
+from tarn_catalog.rest.request import ClientConfig, RestRequest
 from tests.contract.catalog.access_world import SCHEMA, VERSION, World, thing, world
 
 READ, WRITE, CREATE, MANAGE = "READ", "WRITE", "CREATE", "MANAGE"
@@ -256,3 +260,24 @@ def test_what_is_missing_is_404_for_who_may_know_and_403_for_others(lake: Lake, 
         assert found.status_code == 404 or what.endswith("/metrics"), (who, found.text)
     for who in ("eve", "nil"):
         assert ask(lake, who).status_code == 403, who
+
+
+def test_a_route_that_asks_for_something_else_than_it_names_fails(lake: Lake) -> None:
+    running = lake.world.running
+    served = routes.Routes(lake.world.core, Authenticator(running.secrets_dir, access=lake.world.core.access))
+    side = ClientConfig(name="inside", s3_endpoint="http://x", region="r", warehouse="tarn")
+
+    def ask(path: str, asks: frozenset[Operation]) -> int:
+        admitted = served.admit("GET", path, lake.world.clients["admin"].headers["authorization"])
+        call = RestRequest(method="GET", path=path, query={}, headers={}, body=b"", side=side)
+        return served.answer(call, replace(admitted, asks=asks)).status
+
+    assert ask("/v1/namespaces/ns", frozenset({Operation.LOAD_NAMESPACE})) == 200
+    assert ask("/v1/config", frozenset()) == 200
+    for path, asks in (
+        ("/v1/namespaces/ns", frozenset({Operation.LIST})),
+        ("/v1/namespaces/ns", frozenset[Operation]()),
+        ("/v1/config", frozenset({Operation.LOAD})),
+    ):
+        with pytest.raises(AssertionError, match=path):
+            ask(path, asks)

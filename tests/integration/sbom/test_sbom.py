@@ -13,9 +13,9 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from tarn_host.sbom import command
 from tarn_host.stack import project
-from tests.support.turns import one_after_the_other
 
 from tests.support.images import IMAGES, image
+from tests.support.turns import one_after_the_other
 
 VERSIONS = dict(
     row.split("=", 1) for row in (project.ROOT / "versions.env").read_text().splitlines() if "=" in row[:40]
