@@ -14,6 +14,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 from pyiceberg.types import LongType, StringType
 
 from tarn import client
+from tarn.adapters.manifests import read_list
 from tarn.adapters.store import S3Store
 from tarn.core.decode import TRACE_TYPE
 from tarn.core.errors import (
@@ -169,6 +170,9 @@ def test_a_loop_that_is_left_has_not_done_its_batch(world: World) -> None:
 
 def test_latest_begins_after_what_is_there_when_the_group_first_subscribes(world: World) -> None:
     assert world.read(start="latest") == []
+    table = world.client.table()
+    table.overwrite(table.scan().to_arrow())
+    assert world.read(start="latest") == [], "in new files, and still not new"
     world.send(3)
     assert world.read(start="latest") == offsets(range(25, 28)), "the group has a position by now"
     assert world.read(position="earliest") == offsets(range(28)), "which this replaces"
@@ -189,6 +193,10 @@ def test_a_time_begins_at_the_first_message_of_each_partition_that_is_not_older(
     for minutes, first in ((-1, 0), (0, 0), (6.5, 7), (19, 19), (19.1, 20)):
         found = world.read(None, start=at(minutes))
         assert sorted(found) == offsets(range(first, 20)) + offsets(range(first, 20), partition=1)
+    table = world.client.table()
+    old = table.scan(row_filter="id < 4").to_arrow()
+    table.overwrite(old, overwrite_filter="id < 4")
+    assert sorted(world.read(None, start=at(2))) == offsets(range(2, 20)) + offsets(range(2, 20), partition=1)
     world.send(1, partition=1)
     assert world.read(None, start=at(30)) == [], "its time is unknown to this test's topic"
 
@@ -274,6 +282,27 @@ def test_files_that_are_not_newer_than_what_was_read_are_not_opened(
     assert len({key for key in opened if key.endswith("-m0.avro")}) == 1
 
 
+def test_files_in_a_merged_manifest_are_not_opened_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.read()
+    opened: list[str] = []
+    inner = world.lake.store.get
+    monkeypatch.setattr(world.lake.store, "get", lambda key, **k: opened.append(key) or inner(key, **k))
+    merged = 0
+    for number in range(16):
+        world.send(1)
+        opened.clear()
+        assert world.read() == offsets(range(25 + number, 26 + number))
+        assert len({key for key in opened if key.endswith(".parquet")}) == 1
+        head = world.lake.table().head
+        assert head is not None
+        listed = read_list(world.lake.objects.read(head["manifest-list"]))
+        fresh = [m for m in listed if m.sequence_number == head["sequence-number"]]
+        merged += any((m.existing_files_count or 0) > 10 for m in fresh)
+    assert merged == 1, "a manifest that is new, and has old files"
+
+
 def test_rows_that_others_delete_or_rewrite_are_not_read_twice_and_not_missed(world: World) -> None:
     reader = world.client.subscribe(rows_max=8)
     assert places(next(reader)) == offsets(range(8))
@@ -281,6 +310,8 @@ def test_rows_that_others_delete_or_rewrite_are_not_read_twice_and_not_missed(wo
     assert [p for b in reader for p in places(b)] == offsets(range(8, 25)), "as it was planned"
     table = world.client.table()
     table.overwrite(table.scan().to_arrow())
+    assert list(reader) == []
+    assert reader.position.seen == world.lake.table().last_sequence, "the new files hold nothing new"
     world.send(2)
     assert world.read() == offsets(range(25, 27))
     assert world.read("later") == offsets(range(3), range(4, 22), range(23, 27))
@@ -381,7 +412,7 @@ def test_files_of_one_commit_that_hold_the_same_offsets_are_read_together(partit
 
 
 def test_several_topics_of_a_table_are_each_read_once() -> None:
-    topics = [Topic("a", 2, topic_id="id-a"), Topic("b", 1, topic_id="id-b")]
+    topics = [Topic(name, 2 if name == "a" else 1, topic_id=f"id-{name}") for name in "abc"]
     lake = Lake(*topics)
     client = Client(lake)
     for topic in topics:
@@ -394,8 +425,12 @@ def test_several_topics_of_a_table_are_each_read_once() -> None:
         for batch in client.subscribe(rows_max=4)
         for row in batch.rows["_tarn"].to_pylist()
     ]
-    assert len(rows) == 45
-    assert sorted(rows) == [(t, p, o) for t, p in (("a", 0), ("a", 1), ("b", 0)) for o in range(15)]
+    table = client.table()
+    table.overwrite(table.scan().to_arrow())
+    compacted = [p for batch in client.subscribe("h", rows_max=4) for p in places(batch)]
+    assert len(compacted) == 60, "one file has rows of all topics"
+    assert len(rows) == 60
+    assert sorted(rows) == [(t, p, o) for t, p in (("a", 0), ("a", 1), ("b", 0), ("c", 0)) for o in range(15)]
 
 
 # -- what ends a reader ------------------------------------------------------------------------------------
