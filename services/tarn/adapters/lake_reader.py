@@ -31,8 +31,8 @@ from tarn.core.errors import (
     TarnError,
     UnavailableError,
 )
+from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.reading import FileSpans, Place, Range, Window
-from tarn.core.spec import TRACE_COLUMN
 from tarn.core.table_state import TableState
 
 SOURCE, PARTITION, OFFSET, TIME = (

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tarn.core import transforms
 from tarn.core.column_types import FIELD_NAME, ColumnType, Primitive, parse_type, suggest
 from tarn.core.errors import InvalidSpecError
+from tarn.core.offsets import TRACE_COLUMN as TRACE_COLUMN
 
 API_VERSION = "tarn/v1"
-TRACE_COLUMN = "_tarn"
 SPEC_BYTES_MAX = 256 * 1024
 FIELDS_MAX = 1_000
 VALUES_MAX = 1_000

@@ -76,6 +76,22 @@ def test_only_the_last_reader_may_store(store: ObjectStore) -> None:
     assert new.position() == at(2)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_claim_that_arrives_late_takes_nothing_over(first: bool) -> None:
+    inner = MemoryStore()
+    if not first:
+        claim(group(inner, "before"))
+    store = FaultyStore(inner, lambda op: Fault.LATE if op.kind == "put" else None)
+    with pytest.raises(OutcomeUnknownError):
+        claim(group(store, "late"))
+    one = group(inner, "one")
+    claim(one)
+    one.store_position(at(5))
+    store.settle()
+    assert one.position() == at(5)
+    one.store_position(at(6))
+
+
 def test_a_position_that_is_of_no_use_is_not_taken_over(store: ObjectStore) -> None:
     one = group(store, "one")
     claim(one)
@@ -109,6 +125,15 @@ def test_an_answer_that_is_lost_or_late_is_resolved(fault: Fault, times: int) ->
             assert group(inner).position() == at(offset)
         store.settle()
         assert group(inner).position() == at(3), "a late write has the entity tag of its base, which is gone"
+
+
+def test_a_store_whose_answers_are_all_lost_is_read_back() -> None:
+    inner = MemoryStore()
+    store = FaultyStore(inner, lambda op: Fault.LOST_REPLY if op.kind == "put" else None)
+    one = group(store)
+    assert claim(one) == at(0)
+    one.store_position(at(4))
+    assert group(inner).position() == at(4)
 
 
 def test_a_write_that_is_never_settled_is_resolved_by_the_next_one() -> None:
