@@ -19,9 +19,11 @@ from tarn.core.reading import (
     Window,
     advanced,
     check_group,
+    ends_in,
     is_reader_key,
     next_window,
 )
+from tarn.core.table_state import TableState
 
 TOPIC = TopicIdentity(cluster="c-1", topic="t", topic_id="id-1")
 P0, P1 = ("t", 0), ("t", 1)
@@ -172,3 +174,47 @@ def test_windows_cover_every_row_once_and_stay_small(
     assert left == {}
     assert len(read) == len(set(read))
     assert set(read) == wanted
+
+
+# -- the ends of a table -----------------------------------------------------------------------------------
+
+
+def table(**streams: OffsetMap) -> TableState:
+    """A table whose snapshots are commits of these streams, in order."""
+    snapshots = [
+        {
+            "snapshot-id": number,
+            "sequence-number": number,
+            "timestamp-ms": number,
+            "summary": {f"tarn.offsets.{name}": offsets.to_json()},
+            **({"parent-snapshot-id": number - 1} if number > 1 else {}),
+        }
+        for number, (name, offsets) in enumerate(streams.items(), start=1)
+    ]
+    return TableState(
+        {
+            "table-uuid": "u",
+            "snapshots": snapshots,
+            "refs": {"main": {"snapshot-id": len(snapshots), "type": "branch"}},
+            "properties": {f"tarn.offsets.{name}.since": "1" for name in streams},
+        }
+    )
+
+
+def test_two_streams_of_one_topic_are_one_map() -> None:
+    first = OffsetMap(source=TOPIC, next={0: 100, 1: 7})
+    second = OffsetMap(source=TOPIC, next={0: 150, 2: 3})
+    for one, other in ((first, second), (second, first)):
+        found = ends_in(table(one=one, other=other), table="t")
+        assert found == {"t": OffsetMap(source=TOPIC, next={0: 150, 1: 7, 2: 3})}
+
+
+def test_streams_of_several_topics_are_several_maps() -> None:
+    other = TopicIdentity(cluster="c-1", topic="other", topic_id="id-2")
+    maps = {"a": OffsetMap(source=TOPIC, next={0: 1}), "b": OffsetMap(source=other, next={0: 2})}
+    assert ends_in(table(**maps), table="t") == {"t": maps["a"], "other": maps["b"]}
+    with pytest.raises(InvalidError, match="no ingestor has written table t"):
+        ends_in(table(), table="t")
+    again = TopicIdentity(cluster="c-1", topic="t", topic_id="id-9")
+    with pytest.raises(InvalidError, match="two topics named t"):
+        ends_in(table(a=maps["a"], b=OffsetMap(source=again, next={})), table="t")
