@@ -32,7 +32,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.core.offsets import TRACE_COLUMN
-from tarn.core.reading import FileSpans, Place, Range, Window
+from tarn.core.reading import FileSpans, Place, Range, Seen, Window
 from tarn.core.table_state import TableState
 
 SOURCE, PARTITION, OFFSET, TIME = (
@@ -85,10 +85,12 @@ class LoadedTable:
     table: Table
 
     @property
-    def sequence(self) -> int | None:
-        """Sequence number of the current snapshot; None if the format has none (version 1)."""
+    def seen(self) -> Seen | None:
+        """The current snapshot; None without one, or if the format has no sequence numbers (version 1)."""
         head = self.state.head
-        return int(head["sequence-number"]) if head is not None and self.state.format_version > 1 else None
+        if head is None or self.state.format_version == 1:
+            return None
+        return Seen(snapshot_id=int(head["snapshot-id"]), sequence=int(head["sequence-number"]))
 
 
 class LakeReader:
@@ -142,7 +144,7 @@ class LakeReader:
         Args:
             loaded: version of the table.
             open_: wanted offsets by place; not empty.
-            seen: sequence number of a snapshot that has been read completely; None if unknown.
+            seen: sequence number up to which nothing is left to read; None if unknown.
 
         Raises:
             FilesGoneError: a file is gone; look at the table again.

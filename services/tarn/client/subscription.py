@@ -24,6 +24,7 @@ from tarn.core.reading import (
     advanced,
     check_place,
     ends_in,
+    newer_than,
     next_window,
 )
 
@@ -212,7 +213,7 @@ class Subscription:
         if at == "earliest":
             return ReaderPosition(table=uuid)
         if at == "latest":
-            return ReaderPosition(table=uuid, topics=ends, seen=loaded.sequence)
+            return ReaderPosition(table=uuid, topics=ends, seen=loaded.seen)
         if not isinstance(at, datetime) or at.tzinfo is None:
             raise InvalidError(
                 f"Invalid start {at!r}: give 'earliest', 'latest', a time with a time zone, or a position"
@@ -245,9 +246,9 @@ class Subscription:
             ends = ends_in(loaded.state, table=self.reader.name)
             open_ = self._open(ends, loaded)
             if not open_:
-                self._position = advanced(self.position, {}, ends, seen=loaded.sequence)
+                self._position = advanced(self.position, {}, ends, seen=loaded.seen)
                 return None
-            files = self.reader.plan(loaded, open_, seen=self.position.seen)
+            files = self.reader.plan(loaded, open_, seen=newer_than(self.position, loaded.state))
             plan = _Plan(loaded=loaded, ends=ends, files=files, made_s=self.clock())
         open_ = self._open(plan.ends, plan.loaded)
         window = next_window(
@@ -263,7 +264,7 @@ class Subscription:
     def _advance(self, plan: _Plan, open_: Mapping[Place, Range], window: Window) -> None:
         complete = dict(window.ranges) == dict(open_)
         self._position = advanced(
-            self.position, window.ranges, plan.ends, seen=plan.loaded.sequence if complete else None
+            self.position, window.ranges, plan.ends, seen=plan.loaded.seen if complete else None
         )
         if complete:
             self._plan = None

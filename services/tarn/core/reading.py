@@ -32,19 +32,31 @@ Range: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A snapshot of which nothing is left to read.
+
+    Attributes:
+        snapshot_id: id of the snapshot.
+        sequence: its sequence number.
+    """
+
+    snapshot_id: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderPosition:
     """Everything that a reader has had of a table.
 
     Attributes:
         table: UUID of the table.
         topics: topic to the next offset per partition; offset 0 where a topic or partition is missing.
-        seen: sequence number of a snapshot up to which nothing is left to read: files that are not newer are
-            not looked at. None if unknown.
+        seen: the last snapshot of which nothing was left to read; None if unknown.
     """
 
     table: str
     topics: Mapping[str, OffsetMap] = field(default_factory=dict)
-    seen: int | None = None
+    seen: Seen | None = None
 
     def __post_init__(self) -> None:
         """Freeze the mapping."""
@@ -53,7 +65,8 @@ class ReaderPosition:
     def to_json(self) -> str:
         """Compact JSON, for whoever keeps the position with the results."""
         topics = [orjson.loads(offsets.to_json()) for offsets in self.topics.values()]
-        value = {"v": FORMAT, "table": self.table, "seen": self.seen, "topics": topics}
+        seen = None if self.seen is None else [self.seen.snapshot_id, self.seen.sequence]
+        value = {"v": FORMAT, "table": self.table, "seen": seen, "topics": topics}
         return orjson.dumps(value).decode()
 
     @staticmethod
@@ -68,11 +81,14 @@ class ReaderPosition:
             if value["v"] != FORMAT:
                 raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
             maps = [OffsetMap.from_json(orjson.dumps(topic).decode()) for topic in value["topics"]]
-            seen = value["seen"]
+            seen = None
+            if value["seen"] is not None:
+                snapshot_id, sequence = value["seen"]
+                seen = Seen(snapshot_id=int(snapshot_id), sequence=int(sequence))
             return ReaderPosition(
                 table=str(value["table"]),
                 topics={offsets.source.topic: offsets for offsets in maps},
-                seen=None if seen is None else int(seen),
+                seen=seen,
             )
         except (ValueError, KeyError, TypeError, AttributeError, CorruptStateError) as e:
             shown = str(text[:200])
@@ -86,6 +102,16 @@ class ReaderPosition:
     def next(self) -> dict[Place, int]:
         """Place to the next offset."""
         return {(name, p): offset for name, topic in self.topics.items() for p, offset in topic.next.items()}
+
+
+def newer_than(position: ReaderPosition, state: TableState) -> int | None:
+    """Sequence number up to which the table's files have no row that the reader has not had; None if unknown.
+
+    That is the one of the snapshot that was seen last, if it is in the history of the current one. Otherwise
+    the table may have gone back to rows that the snapshot did not have, in files that are older.
+    """
+    seen = position.seen
+    return seen.sequence if seen is not None and state.is_ancestor(seen.snapshot_id) else None
 
 
 def check_group(name: str) -> str:
@@ -323,7 +349,7 @@ def advanced(
     ranges: Mapping[Place, Range],
     ends: Mapping[str, OffsetMap],
     *,
-    seen: int | None,
+    seen: Seen | None,
 ) -> ReaderPosition:
     """The position after these offsets were read.
 
@@ -331,7 +357,7 @@ def advanced(
         position: position before.
         ranges: offsets that were read.
         ends: offset maps of the table.
-        seen: sequence number up to which nothing is left to read; None to leave it as it was.
+        seen: the snapshot, if nothing is left to read of it; None to leave what was seen as it was.
     """
     after = position.next | {place: end for place, (_, end) in ranges.items()}
     topics = {

@@ -16,6 +16,7 @@ from tarn.core.reading import (
     Place,
     Range,
     ReaderPosition,
+    Seen,
     Window,
     advanced,
     check_group,
@@ -36,28 +37,28 @@ def file(name: str, records: int, **spans: tuple[int, int]) -> FileSpans:
     )
 
 
-def at(offsets: Mapping[int, int], seen: int | None = None) -> ReaderPosition:
+def at(offsets: Mapping[int, int], seen: Seen | None = None) -> ReaderPosition:
     return ReaderPosition(table="u", topics={"t": OffsetMap(source=TOPIC, next=offsets)}, seen=seen)
 
 
 # -- the position ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seen", [None, 0, 17])
-def test_a_position_survives_json(seen: int | None) -> None:
+@pytest.mark.parametrize("seen", [None, Seen(snapshot_id=2**62, sequence=17)])
+def test_a_position_survives_json(seen: Seen | None) -> None:
     position = at({1: 5, 0: 3}, seen)
     assert ReaderPosition.from_json(position.to_json()) == position
     assert json.loads(position.to_json()) == {
         "v": 1,
         "table": "u",
-        "seen": seen,
+        "seen": None if seen is None else [2**62, 17],
         "topics": [{"v": 1, "cluster": "c-1", "topic": "t", "topic-id": "id-1", "next": {"0": 3, "1": 5}}],
     }
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"v":2,"table":"u","seen":1,"topics":[]}', '{"v":1,"table":"u","seen":"x","topics":[]}',
+    ["", "[]", "{}", '{"v":2,"table":"u","seen":1,"topics":[]}', '{"v":1,"table":"u","seen":[1],"topics":[]}',
      '{"v":1,"table":"u","seen":1,"topics":[{"v":1}]}'],
 )  # fmt: skip
 def test_what_is_no_position_is_refused(text: str) -> None:
@@ -67,9 +68,10 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 
 def test_it_advances_to_the_end_of_the_ranges_and_keeps_the_rest() -> None:
     ends = {"t": OffsetMap(source=TOPIC, next={0: 9, 1: 9})}
-    after = advanced(at({0: 3, 1: 4}, 7), {P0: (3, 6)}, ends, seen=None)
-    assert (after.next, after.seen) == ({P0: 6, P1: 4}, 7)
-    assert advanced(after, {P1: (4, 9)}, ends, seen=12).seen == 12
+    old, new = (Seen(snapshot_id=number, sequence=number) for number in (7, 12))
+    after = advanced(at({0: 3, 1: 4}, old), {P0: (3, 6)}, ends, seen=None)
+    assert (after.next, after.seen) == ({P0: 6, P1: 4}, old)
+    assert advanced(after, {P1: (4, 9)}, ends, seen=new).seen == new
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "9", "x" * 100])
