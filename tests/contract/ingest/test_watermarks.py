@@ -96,10 +96,20 @@ def test_it_is_the_lowest_of_the_partitions_until_one_is_idle() -> None:
 def test_bad_records_and_times_far_ahead_of_the_clock_do_not_count() -> None:
     world = World(made=timed("{column: at, maxAheadSeconds: 600}"))
     world.topic.send(0, b"junk", json.dumps({"at": (START + timedelta(minutes=20)).isoformat()}).encode())
-    world.send(3, 60 * 24)
+    world.send(3, 20, 60 * 24)
     world.ingest()
+    assert 20 * 60 < world.lake.clock.now_s + 600 < 60 * 60
+    assert world.lake.clock.now_s < 20 * 60, "20 minutes is ahead of the clock"
+    assert world.minutes() == 20
+    assert len(world.lake.offsets()) == 3, "the row itself is kept"
+
+
+def test_rows_that_cannot_be_written_do_not_count() -> None:
+    world = World(made=timed(partitioning="['truncate(10, id)']"))
+    world.topic.send(0, order(-(2**63), 10), order(5, 3))
+    world.ingest()
+    assert [offset for _, offset in world.lake.offsets()] == [1]
     assert world.minutes() == 3
-    assert len(world.lake.offsets()) == 2, "the row itself is kept"
 
 
 def test_without_a_rule_there_is_none_and_one_that_is_removed_goes() -> None:
