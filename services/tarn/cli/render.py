@@ -131,10 +131,13 @@ PROGRESS = {
 
 
 def _ingestors(seen: Status) -> Table:
-    table = new_table("ingestor", "state", "from", "to", "lag>", "rows>", "bad>", "commits>")
+    timed = any(each.watermark for each in seen.ingestors)
+    times = ["watermark", "complete through"] if timed else []
+    table = new_table("ingestor", "state", "from", "to", "lag>", "rows>", "bad>", "commits>", *times)
     for each in seen.ingestors:
         counts = (_number(n) for n in (each.lag, each.rows, each.bad_records, each.commits))
-        add_row(table, each.name, each.state, each.topic, each.table, *counts)
+        marks = (each.watermark or "", each.complete_through or "") if timed else ()
+        add_row(table, each.name, each.state, each.topic, each.table, *counts, *marks)
     return table
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tarn.adapters.files import FileIO
 from tarn.cli.ports import Bounds, Clock, Offsets
-from tarn.core import dead_letter
+from tarn.core import dead_letter, watermark
 from tarn.core.errors import (
     ConflictError,
     CorruptStateError,
@@ -26,7 +26,8 @@ from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.outcome import Unknown
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState
-from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named
+from tarn.core.watermark import Watermark
+from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named, watermark_in
 
 TAG_BEFORE = "before-rollback-"
 TAG_AGE_MS_MAX = 7 * 24 * 3_600 * 1_000
@@ -281,6 +282,9 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
                 waiting = tuple(dict.fromkeys((*pending_in(then, stream), *waiting)))
             if waiting:
                 summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(waiting)
+            mark = _later(_known_mark(state, stream), _known_mark(then, stream))
+            if mark is not None:
+                summary[watermark.PREFIX + stream] = mark.to_json()
     snapshot: Json = {
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": target,
@@ -299,6 +303,21 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
         if SUMMARY_PREFIX + stream in summary
     ]
     return CommitRequest(requirements=_requirements(state), updates=updates, snapshot_id=snapshot_id)
+
+
+def _known_mark(state: TableState, stream: str) -> Watermark | None:
+    """The stream's watermark; None if it is unreadable: the stream then begins with a new one."""
+    try:
+        return watermark_in(state, stream)
+    except CorruptStateError:
+        return None
+
+
+def _later(present: Watermark | None, then: Watermark | None) -> Watermark | None:
+    """The watermark that is later, as rows of neither are read again; the present one if columns differ."""
+    if present is None or then is None or present.column != then.column:
+        return present or then
+    return max(present, then, key=lambda mark: (mark.at_us is not None, mark.at_us))
 
 
 def _furthest(present: OffsetMap | None, then: OffsetMap | None) -> OffsetMap | None:

@@ -109,6 +109,8 @@ class IngestorFacts:
         lag: offsets that the topic holds and the table does not; None if neither Kafka nor ingest reports it.
         rows, bad_records, commits: since ingest started; None if it does not answer.
         message: why it is not running.
+        watermark: event time before which nothing more is expected; None if there is none.
+        complete_through: the same, floored to the table's partitions; likewise.
     """
 
     name: str
@@ -120,6 +122,8 @@ class IngestorFacts:
     bad_records: int | None = None
     commits: int | None = None
     message: str = ""
+    watermark: str | None = None
+    complete_through: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +232,8 @@ def ingestors(page: Any) -> tuple[IngestorFacts, ...]:
             bad_records=int(entry.get("badRecords", 0)),
             commits=int(entry.get("commits", 0)),
             message="; ".join(c["message"] for c in entry.get("conditions", ()) if c.get("message")),
+            watermark=(entry.get("eventTime") or {}).get("watermark"),
+            complete_through=(entry.get("eventTime") or {}).get("completeThrough"),
         )
         for name, entry in sorted(listed.items())
         if isinstance(entry, dict)

@@ -16,11 +16,13 @@ TarnError
 │   ├── UnauthenticatedError show a valid token
 │   └── ForbiddenError       request the missing privilege
 ├── ConflictError           reload, rebase, retry
+│   └── ReaderTakenError     another reader has taken over the group
 ├── UnavailableError        wait, retry; nothing was changed
 ├── OutcomeUnknownError     look for one's own commit id before anything else
 └── DataError               stop: continuing would lose or duplicate rows
     ├── OffsetGapError
     ├── SourceChangedError   the topic is not the one that was read before
+    ├── ReaderPlaceError     the table does not have a reader's place: recreated, or rolled back
     ├── OtherStreamError     the table holds the topic's records under another stream's name
     └── CorruptStateError    stored state contradicts itself
 """
@@ -102,6 +104,10 @@ class ConflictError(TarnError):
     """Another writer provably won: reload, rebase, retry."""
 
 
+class ReaderTakenError(ConflictError):
+    """Another reader has taken over the group: stop reading, or subscribe again to take it back."""
+
+
 class UnavailableError(TarnError):
     """A dependency does not respond and nothing was changed: wait, retry."""
 
@@ -120,6 +126,10 @@ class OffsetGapError(DataError):
 
 class SourceChangedError(DataError):
     """The topic is not the one read before (other cluster or topic id, or shorter log)."""
+
+
+class ReaderPlaceError(DataError):
+    """The table does not have the reader's place: it was recreated or rolled back."""
 
 
 class OtherStreamError(DataError):

@@ -21,6 +21,8 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 SUMMARY_PREFIX = "tarn.offsets."
 TAG_PREFIX = "tarn-offsets-"
 FORMAT = 1
+TRACE_COLUMN = "_tarn"
+"""Column of an ingested row that names its message: source, partition, offset and time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tarn.core import transforms
 from tarn.core.column_types import FIELD_NAME, ColumnType, Primitive, parse_type, suggest
 from tarn.core.errors import InvalidSpecError
+from tarn.core.offsets import TRACE_COLUMN as TRACE_COLUMN
 
 API_VERSION = "tarn/v1"
-TRACE_COLUMN = "_tarn"
 SPEC_BYTES_MAX = 256 * 1024
 FIELDS_MAX = 1_000
 VALUES_MAX = 1_000
@@ -305,6 +305,21 @@ class Batching(_Model):
     merge_small_files: Annotated[bool, Field(alias="mergeSmallFiles")] = True
 
 
+class EventTime(_Model):
+    """The event time of a row, which the stream's watermark follows; see `tarn.core.watermark`."""
+
+    column: Annotated[str, Field(pattern=COLUMN_PATTERN)]
+    max_out_of_orderness_seconds: Annotated[
+        float, Field(alias="maxOutOfOrdernessSeconds", ge=0, le=31_536_000, strict=False)
+    ] = 0.0
+    idle_timeout_seconds: Annotated[
+        float, Field(alias="idleTimeoutSeconds", ge=1, le=31_536_000, strict=False)
+    ] = 60.0
+    max_ahead_seconds: Annotated[float, Field(alias="maxAheadSeconds", ge=0, le=31_536_000, strict=False)] = (
+        3_600.0
+    )
+
+
 class DeadLetters(_Model):
     """Where bad records are written."""
 
@@ -321,10 +336,13 @@ class IngestorBody(_Model):
     format: Literal["iceberg"] = "iceberg"
     batching: Batching = Batching()
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
+    event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
     trace: bool = True
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
+        if self.columns is not None and self.event_time is not None:
+            _check_event_time(self.event_time.column, {f.name: f.type for f in self.columns.fields})
         if self.columns is not None:
             _check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
         elif self.table.partitioning or self.table.properties:
@@ -335,6 +353,23 @@ class IngestorBody(_Model):
         if str(self.table) == str(self.dead_letters.table):
             raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
         return self
+
+
+def _check_event_time(column: str, types: dict[str, str]) -> None:
+    """Require that the column of the event time is there and a timestamp.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if column not in types:
+        raise ValueError(
+            f"eventTime names column {column!r}, which schema.fields lacks{suggest(column, list(types))}; "
+            f"columns are {', '.join(types)}"
+        )
+    if types[column] not in ("timestamp", "timestamptz"):
+        raise ValueError(
+            f"eventTime: column {column} is {types[column]}; it must be a timestamp or timestamptz"
+        )
 
 
 def _check_partitioning(rules: tuple[PartitionRule, ...], types: dict[str, str]) -> None:

@@ -229,6 +229,7 @@ class Append:
         removed_files: number of files removed, whose rows the added files hold.
         removed_records: number of rows in them.
         removed_bytes: size of them, in bytes.
+        properties: table properties to set, for people.
     """
 
     commit_id: str
@@ -242,6 +243,7 @@ class Append:
     removed_files: int = 0
     removed_records: int = 0
     removed_bytes: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -252,6 +254,7 @@ class Append:
         tag: str | None = None,
         since: str | None = None,
         removed: Sequence[WrittenFile] = (),
+        properties: Mapping[str, str] | None = None,
     ) -> Append:
         """An append of these data files, with their counts; see the class for the arguments."""
         return Append(
@@ -266,6 +269,7 @@ class Append:
             removed_files=len(removed),
             removed_records=sum(f.records for f in removed),
             removed_bytes=sum(f.bytes for f in removed),
+            properties=properties or {},
         )
 
 
@@ -368,8 +372,13 @@ def build_commit(
         tagged = {"ref-name": append.tag, "type": "tag", "snapshot-id": snapshot_id}
         updates.append({"action": "set-snapshot-ref", **tagged})
         moved = state.refs.get(append.tag)
+    properties = {
+        key: value for key, value in append.properties.items() if state.properties.get(key) != value
+    }
     if append.since is not None and append.since not in state.properties:
-        updates.append({"action": "set-properties", "updates": {append.since: str(snapshot["timestamp-ms"])}})
+        properties[append.since] = str(snapshot["timestamp-ms"])
+    if properties:
+        updates.append({"action": "set-properties", "updates": properties})
     keep = frozenset({int(moved["snapshot-id"])}) if moved is not None else frozenset()
     rule = retention_of(state.properties, retention)
     old = [] if rule is None else snapshots_to_expire(state.metadata, rule, now_ms=at_ms, keep=keep, coming=1)

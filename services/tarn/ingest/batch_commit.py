@@ -6,12 +6,12 @@ Every record ends in exactly one of the two (I12).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from tarn.core import dead_letter
+from tarn.core import dead_letter, watermark
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.decode import Decoded, Decoder, joined
@@ -29,6 +29,7 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.source import OffsetBounds
 from tarn.core.table_files import EncodedFile, TableWriter
 from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
+from tarn.core.watermark import EventTimeRule, Watermark
 
 
 def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
@@ -152,18 +153,31 @@ def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
     Raises:
         CorruptStateError: the list is unreadable.
     """
-    key = dead_letter.PENDING_PREFIX + stream
-    # Every batch commit writes both entries, so the snapshot with the newest offset map is authoritative.
+    text = _stated(state, stream).get(dead_letter.PENDING_PREFIX + stream)
+    return dead_letter.pending_from_json(text) if text else ()
+
+
+def watermark_in(state: TableState, stream: str) -> Watermark | None:
+    """The stream's watermark in this version of the table; None if its last commit stated none.
+
+    Raises:
+        CorruptStateError: it is unreadable.
+    """
+    text = _stated(state, stream).get(watermark.PREFIX + stream)
+    return Watermark.from_json(text) if text else None
+
+
+def _stated(state: TableState, stream: str) -> Mapping[str, str]:
+    """The summary of the stream's last commit. It states everything, so what is not there does not hold."""
     for snapshot in state.ancestors():
-        summary = snapshot.get("summary", {})
+        summary: Mapping[str, str] = snapshot.get("summary", {})
         if SUMMARY_PREFIX + stream in summary:
-            text = summary.get(key)
-            return dead_letter.pending_from_json(text) if text else ()
+            return summary
     tagged = state.refs.get(TAG_PREFIX + stream)
     if tagged is None:
-        return ()
-    text = state.snapshot(int(tagged["snapshot-id"])).get("summary", {}).get(key)
-    return dead_letter.pending_from_json(text) if text else ()
+        return {}
+    found: Mapping[str, str] = state.snapshot(int(tagged["snapshot-id"])).get("summary", {})
+    return found
 
 
 def stream_append(
@@ -173,6 +187,8 @@ def stream_append(
     stream: str,
     offsets: OffsetMap,
     pending: tuple[PendingFile, ...],
+    mark: Watermark | None = None,
+    complete_us: int | None = None,
     removed: tuple[WrittenFile, ...] = (),
 ) -> Append:
     """The snapshot of a stream's commit, with all that the stream states in every snapshot of its own.
@@ -183,11 +199,19 @@ def stream_append(
         stream: name of the stream.
         offsets: the offset map that holds after the commit.
         pending: dead-letter files that are not yet registered after it.
+        mark: the watermark after it.
+        complete_us: the same, floored to the table's partitions, in microseconds since the epoch.
         removed: files to remove.
     """
     summary = {SUMMARY_PREFIX + stream: offsets.to_json()}
     if pending:
         summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(pending)
+    shown: dict[str, str] = {}
+    if mark is not None:
+        summary[watermark.PREFIX + stream] = mark.to_json()
+        for key, at_us in ((watermark.PREFIX, mark.at_us), (watermark.COMPLETE_PREFIX, complete_us)):
+            if at_us is not None:
+                shown[key + stream] = watermark.as_text(at_us)
     return Append.of(
         files,
         commit_id=commit_id,
@@ -195,6 +219,7 @@ def stream_append(
         tag=TAG_PREFIX + stream,
         since=marker_property(SUMMARY_PREFIX + stream),
         removed=removed,
+        properties=shown,
     )
 
 
@@ -213,6 +238,9 @@ class BatchCommit:
         letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
         registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
         beside: other streams in the table at planning time; any further stream requires a new plan.
+        event_time: rule of the stream's watermark; None for none.
+        latest: partition to the latest event time in the batch, in microseconds since the epoch.
+        at_ms: wall-clock time of the batch, in milliseconds since the epoch.
         removed: nothing; a batch only adds.
     """
 
@@ -226,6 +254,9 @@ class BatchCommit:
     letters: tuple[WrittenFile, ...] = ()
     registered: DeadLetterWatermark | None = None
     beside: frozenset[str] = frozenset()
+    event_time: EventTimeRule | None = None
+    latest: Mapping[int, int] = field(default_factory=dict)
+    at_ms: int = 0
     removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
@@ -254,8 +285,26 @@ class BatchCommit:
                 reason=f"{len(carried)} dead-letter files wait to be registered, the limit is "
                 f"{dead_letter.PENDING_FILES_MAX}; see why the dead-letter table takes none"
             )
+        mark = self._mark(state, after)
         return stream_append(
-            self.files, commit_id=self.commit_id, stream=self.stream, offsets=after, pending=waiting
+            self.files,
+            commit_id=self.commit_id,
+            stream=self.stream,
+            offsets=after,
+            pending=waiting,
+            mark=mark,
+            complete_us=None if mark is None else watermark.complete_through(state, mark),
+        )
+
+    def _mark(self, state: TableState, after: OffsetMap) -> Watermark | None:
+        if self.event_time is None:
+            return None
+        return watermark.advanced(
+            watermark_in(state, self.stream),
+            self.event_time,
+            partitions=frozenset(after.next) | self.fresh,
+            latest=self.latest,
+            now_ms=self.at_ms,
         )
 
 
@@ -282,6 +331,8 @@ class WrittenBatch:
         made: its rows and bad records.
         files: data files of the good records.
         letters: the dead-letter file of the bad records, if any.
+        latest: partition to the latest event time of the rows, in microseconds since the epoch.
+        at_ms: when they were written, in milliseconds since the epoch.
         decode_s: duration of decoding, in seconds.
         write_s: duration of encoding and writing, in seconds.
     """
@@ -289,6 +340,8 @@ class WrittenBatch:
     made: Made
     files: tuple[WrittenFile, ...]
     letters: tuple[WrittenFile, ...]
+    latest: Mapping[int, int]
+    at_ms: int
     decode_s: float
     write_s: float
 

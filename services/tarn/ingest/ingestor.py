@@ -27,6 +27,7 @@ from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
+from tarn.core.watermark import complete_through, require_event_time
 from tarn.ingest.batch_commit import (
     BatchCommit,
     CommittedBatch,
@@ -35,10 +36,12 @@ from tarn.ingest.batch_commit import (
     offsets_in,
     require_only_stream,
     streams_named,
+    watermark_in,
 )
 from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
+from tarn.ingest.event_time import event_time_rule, latest_in
 from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
 from tarn.ingest.status import State, StatusReporter
@@ -98,8 +101,11 @@ class Ingestor:
         )
         self._source: TopicReader | None = None
         self._beside: frozenset[str] = frozenset()
+        self._event_time = event_time_rule(spec)
         self._measured = False
         context.registry.update(self.name, table=str(self.table), topic=self._topic, stream=self._stream)
+        if self._event_time is not None:
+            context.registry.update(self.name, event_column=self._event_time.column)
 
     @property
     def files(self) -> TableFiles:
@@ -225,6 +231,9 @@ class Ingestor:
         positions = start_positions(table, identity, bounds, stream=self._stream)
         state = self._table.evolve(state, self._committer)
         self._table.open(state)
+        if self._event_time is not None:
+            require_event_time(state, self._event_time.column, table=str(self.table))
+        self._show_watermark(state)
         self._beside = streams_named(state) - {self._stream}
         source.seek(positions)
         self._dead_letters.register(state)
@@ -257,6 +266,15 @@ class Ingestor:
             )
             self._measured = True
 
+    def _show_watermark(self, state: TableState) -> None:
+        """Record the watermark of this version of the table."""
+        mark = watermark_in(state, self._stream) if self._event_time is not None else None
+        self._context.registry.update(
+            self.name,
+            watermark_us=None if mark is None else mark.at_us,
+            complete_us=None if mark is None else complete_through(state, mark),
+        )
+
     def _commit(self, read: OpenBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
         """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
@@ -275,6 +293,9 @@ class Ingestor:
             letters=written.letters,
             registered=self._dead_letters.marker,
             beside=self._beside,
+            event_time=self._event_time,
+            latest=written.latest,
+            at_ms=written.at_ms,
         )
         result = self._committer.commit(change, writer)
         if isinstance(result, NeedsReplan):
@@ -364,12 +385,15 @@ class Ingestor:
         started_s = context.clock()
         made = encode(batch.decoded, writer)
         files = writer.put(made.files)
-        at = datetime.fromtimestamp(context.ports.now_ms() / 1_000, tz=UTC)
+        at_ms = context.ports.now_ms()
+        at = datetime.fromtimestamp(at_ms / 1_000, tz=UTC)
         letters = self._dead_letters.write(batch.records, made.bad, at=at)
         return WrittenBatch(
             made=made,
             files=files,
             letters=letters,
+            latest=latest_in(batch, made.bad, self._event_time, now_ms=at_ms),
+            at_ms=at_ms,
             decode_s=batch.decode_s,
             write_s=context.clock() - started_s,
         )
@@ -400,6 +424,7 @@ class Ingestor:
             if oldest_ms is not None:
                 registry.observe(self.name, max(0, now_ms - oldest_ms) / 1_000)
         registry.advance(self.name, after)
+        self._show_watermark(done.state)
         registry.update(
             self.name,
             commit_ms=took_ms,

@@ -40,6 +40,18 @@ _VALUES = (
         "Snapshots of the table after the last commit.",
         lambda s: s.table_snapshots,
     ),
+    (
+        "watermark_timestamp_seconds",
+        "gauge",
+        "The stream's watermark, in seconds since the epoch; absent while it is not known.",
+        lambda s: None if s.watermark_us is None else s.watermark_us / 1_000_000,
+    ),
+    (
+        "complete_through_timestamp_seconds",
+        "gauge",
+        "The watermark, floored to the table's partitions; absent if they are not by event time.",
+        lambda s: None if s.complete_us is None else s.complete_us // 1_000_000,
+    ),
 )
 _FRESHNESS = "Age of a batch's oldest record, by its time in the log, when its commit was done."
 

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.watermark import as_text
 
 log = structlog.get_logger()
 
@@ -81,6 +82,9 @@ class IngestorStatus:
         table_files: data files of the table after that commit; None while unknown.
         table_bytes: bytes of these files; None while unknown.
         table_snapshots: snapshots of the table after that commit; None while unknown.
+        event_column: column of the event time; empty if the spec names none.
+        watermark_us: the watermark, in microseconds since the epoch; None while unknown.
+        complete_us: the same, floored to the table's partitions; None if they are not by that time.
     """
 
     state: State = State.STARTING
@@ -109,6 +113,9 @@ class IngestorStatus:
     table_files: int | None = None
     table_bytes: int | None = None
     table_snapshots: int | None = None
+    event_column: str = ""
+    watermark_us: int | None = None
+    complete_us: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -148,6 +155,13 @@ class IngestorStatus:
             "rows": self.rows,
             "badRecords": self.bad_records,
             "commits": self.commits,
+            "eventTime": {
+                "column": self.event_column,
+                "watermark": as_text(self.watermark_us) or None,
+                "completeThrough": as_text(self.complete_us) or None,
+            }
+            if self.event_column
+            else None,
             "lastCommit": {
                 "atMs": self.commit_at_ms,
                 "durationMs": round(self.commit_ms, 3),

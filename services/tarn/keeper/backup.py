@@ -21,6 +21,7 @@ from tarn.core.audit.offsets import stands
 from tarn.core.catalog_objects import VIEW, PointerValue
 from tarn.core.errors import TarnError
 from tarn.core.object_store import PART_BYTES, BulkStore, ObjectBody
+from tarn.core.reading import FOLDER
 from tarn.keeper.archive import Begin, End, Writer
 from tarn.keeper.fsck import Tell, stand_data
 from tarn.keeper.hold import held
@@ -110,6 +111,7 @@ def backup(
             ]
             streams += [stand_data(stand) for stand in stands(found)]
             copy.objects(locations(found), places)
+            copy.positions(places.key(str(found.metadata.get("location", ""))))
         copy.at = "catalog"
         for key in keys_to_copy(list(register.objects)):
             copy.data(key, register.objects[key])
@@ -170,6 +172,13 @@ class _Copy:
             return False
         self._seen.add(digest)
         return True
+
+    def positions(self, root: str | None) -> None:
+        """Copy the positions of the readers of a table with this key."""
+        for entry in self._store.list(f"{root.rstrip('/')}/{FOLDER}/") if root else ():
+            stored = self._store.get(entry.key)
+            if stored is not None:
+                self.data(entry.key, stored.data)
 
     def data(self, key: str, data: bytes) -> None:
         self.writer.add(key, len(data), iter((data,)))

@@ -23,14 +23,17 @@ from tarn.core.errors import (
 )
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitOutcome, TableName
-from tarn.core.table_state import CommitRequest
-from tarn.ingest.batch_commit import offsets_in
+from tarn.core.table_state import CommitRequest, TableState
+from tarn.ingest.batch_commit import offsets_in, watermark_in
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
+from tests.contract.ingest.test_watermarks import order as timed_order
+from tests.contract.ingest.test_watermarks import timed
 from tests.support.lake import BUCKET, TABLE, Lake, order, spec
 
 NAME = TableName(("bronze",), "orders")
+WATERMARK = "tarn.watermark.orders"
 FIRST, SECOND = 20, 30
 
 
@@ -326,6 +329,58 @@ def test_dead_letters_that_wait_are_not_forgotten_by_a_kept_rollback() -> None:
     assert world.lake.rows("ops.dead_letters") == []
     world.send(1)
     assert [row["value"] for row in world.lake.rows("ops.dead_letters")] == [b"junk"]
+
+
+def timed_world(minutes: int, later: int) -> World:
+    """A world whose orders have event times: first these minutes, in `middle`, then the later ones."""
+    world = World()
+    world.spec = timed()
+    for number, at in enumerate((minutes, later)):
+        world.topic.send(0, timed_order(100 + number, at))
+        world.ingest()
+        if number == 0:
+            world.middle = world.lake.table().head_id
+    return world
+
+
+def mark_of(world: World) -> int | None:
+    found = watermark_in(world.lake.table(), "orders")
+    return None if found is None else found.at_us
+
+
+def test_the_watermark_goes_back_with_the_offsets_and_stays_with_them() -> None:
+    world = timed_world(5, 9)
+    nine = mark_of(world)
+    world.roll_back(str(world.middle), Offsets.KEEP)
+    assert mark_of(world) == nine
+    world = timed_world(5, 9)
+    world.roll_back(str(world.middle), Offsets.REWIND)
+    assert nine is not None
+    assert mark_of(world) == nine - 4 * 60_000_000
+    world = timed_world(5, 9)
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    world.roll_back(done.tag, Offsets.KEEP)
+    assert mark_of(world) == nine, "the one of the target is later"
+
+
+def test_a_damaged_watermark_does_not_hold_up_a_rollback() -> None:
+    world = timed_world(5, 9)
+    inner = world.lake.local.load
+
+    def load(table: TableName) -> TableState:
+        state = inner(table)
+        for snapshot in state.metadata["snapshots"]:
+            if WATERMARK in snapshot["summary"]:
+                snapshot["summary"][WATERMARK] = "{}"
+        return state
+
+    world.lake.local.load = load  # type: ignore[method-assign]
+    world.roll_back(str(world.middle), Offsets.KEEP)
+    world.lake.local.load = inner  # type: ignore[method-assign]
+    assert mark_of(world) is None
+    world.topic.send(0, timed_order(200, 7))
+    world.ingest()
+    assert mark_of(world) is not None
 
 
 def test_a_table_without_streams_needs_no_word_about_offsets() -> None:

@@ -35,6 +35,7 @@ from pyiceberg.types import (
 )
 
 from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.lake_scan import deletes_of
 from tarn.cli.clients import scans
 from tarn.cli.clients.catalog_facts import CatalogFacts
 from tarn.cli.clients.duck import Duck
@@ -160,7 +161,7 @@ def test_position_deletes_are_read_whatever_their_paths_are_encoded_as(world: Wo
     file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET
     )
-    found = scans._deletes(table.io, file)
+    found = deletes_of(table.io, file)
     assert {path: positions.to_pylist() for path, positions in found.items()} == {
         "s3://a/1": [4, 7],
         "s3://a/2": [0],

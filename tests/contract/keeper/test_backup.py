@@ -108,6 +108,18 @@ def test_what_comes_back_is_the_same_and_clean(world: World):
     assert check(fresh).damage == []
 
 
+def test_positions_of_readers_come_back_and_are_no_leftovers(world: World):
+    folder = world.metadata()[0].rpartition("/metadata/")[0]
+    before = check(world.store).orphans
+    world.store.put(f"{folder}/readers/billing.json", b'{"v": 1}')
+    assert check(world.store).orphans == before, "they belong to the table"
+    data, _ = take(world.bulk)
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert fresh.get(f"{folder}/readers/billing.json").data == b'{"v": 1}'
+    assert (check(fresh).findings, check(fresh).orphans) == ([], 0)
+
+
 def test_any_tar_shows_it(world: World):
     data, _ = take(world.bulk)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -74,6 +75,21 @@ def test_the_status_shows_a_row_per_service_layer_ingestor_and_table_and_faults_
         for part in parts:
             assert part in row, (first, part)
     assert text(err).splitlines() == ["kafka: [red]away[/red]", "a.b: broken"]
+
+
+def test_watermarks_are_shown_if_a_stream_has_one() -> None:
+    plain = IngestorFacts(name="plain", state="Running", topic="t", table="a.b", lag=0)
+    timed = replace(
+        plain, name="timed", watermark="2026-03-01T11:59:58Z", complete_through="2026-03-01T11:00:00Z"
+    )
+    shown = []
+    for ingestors in ((plain,), (plain, timed)):
+        out, err = consoles()
+        print_status(Status(at=AT, services=(), tables=(), ingestors=ingestors), out, err)
+        shown.append(text(out))
+    assert "watermark" not in shown[0]
+    (row,) = [line for line in shown[1].splitlines() if line.startswith("timed")]
+    assert [cell.strip() for cell in row.split("│")][-2:] == ["2026-03-01T11:59:58Z", "2026-03-01T11:00:00Z"]
 
 
 def layer(

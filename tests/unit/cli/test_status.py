@@ -289,6 +289,9 @@ def page(state: str, message: str = "") -> dict:
         rows=4,
         bad_records=1,
         commits=2,
+        event_column="sent_at",
+        watermark_us=1_700_000_000_000_000,
+        complete_us=1_699_999_200_000_000,
     )
     return {"service": "ingest", "ingestors": {"canary": status.to_json()}}
 
@@ -302,6 +305,7 @@ def test_what_ingest_says_is_understood():
         "ops.canary",
     )
     assert (found.lag, found.rows, found.bad_records, found.commits) == (3, 4, 1, 2)
+    assert (found.watermark, found.complete_through) == ("2023-11-14T22:13:20Z", "2023-11-14T22:00:00Z")
     assert ingestors(None) == ingestors({}) == ingestors({"ingestors": [1]}) == ()
 
 

@@ -25,6 +25,7 @@ IF_NOT_SAID = {
     "spec.source.kafka.topics": "one of the three",
     "spec.source.kafka.topicPattern": "one of the three",
     "spec.schema": "the table's columns",
+    "spec.eventTime": "no watermark",
     "spec.schema.fields[].values": "any",
     "spec.schema.fields[].from": "the name",
 }
@@ -42,7 +43,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
             yield from fields_of(kind, f"{path}.")
         elif items and path.endswith("fields"):
             yield from fields_of(items[0], f"{path}[].")
-        elif items and path == "spec.schema":
+        elif items and path in ("spec.schema", "spec.eventTime"):
             yield path, info
             yield from fields_of(items[0], f"{path}.")
         else:

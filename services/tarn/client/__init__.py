@@ -1,0 +1,150 @@
+"""A table as a queue: `subscribe` reads the rows that ingest adds, each once per group.
+
+    with subscribe("bronze.orders", group="billing", timeout_s=60) as orders:
+        for batch in orders:
+            use(batch.rows)
+
+docs/ingestion.md, Reading a table as a queue, says what holds after a crash, and what ends a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+
+from tarn.adapters.lake_reader import LakeReader
+from tarn.adapters.store import FileStore, S3Store
+from tarn.client.group import Group, group_key
+from tarn.client.subscription import Batch, Limits, Start, Subscription
+from tarn.core.errors import InvalidError, InvalidSettingError
+from tarn.core.object_store import ObjectStore
+from tarn.core.reading import ReaderPosition, check_group
+
+__all__ = ("Batch", "ReaderPosition", "Subscription", "subscribe")
+
+
+def subscribe(
+    table: str,
+    *,
+    group: str | None,
+    start: Start = "earliest",
+    position: Start | None = None,
+    columns: Sequence[str] | None = None,
+    catalog: Catalog | None = None,
+    auto_commit: bool = True,
+    rows_max: int = 100_000,
+    files_max: int = 64,
+    poll_s: float = 1.0,
+    timeout_s: float | None = None,
+) -> Subscription:
+    """Read an ingested table as a queue.
+
+    Args:
+        table: qualified name of the table.
+        group: name of the group, whose position is stored below the table's location; None to store nothing.
+        start: where a group begins that has no position yet: "earliest", "latest", a time with a time zone
+            (the first message of each partition that has this time or a later one), or a position.
+        position: the same, for a group that has a position too: it begins there from now on.
+        columns: columns of the rows; None for all.
+        catalog: a pyiceberg catalog; None for the one that `scripts/tarn env` describes.
+        auto_commit: store the position of a batch when the next one is asked for; otherwise call `commit`.
+        rows_max: maximum number of rows in a batch.
+        files_max: maximum number of files that a batch is read from, unless more hold the same offsets.
+        poll_s: pause between two looks at a table without new rows, in seconds.
+        timeout_s: seconds without a row after which the iteration ends; None for never, 0 to read what there
+            is.
+
+    Raises:
+        InvalidError: an argument is invalid, or no ingestor writes the table.
+        NoSuchTableError: the table does not exist.
+        ReaderPlaceError: the table does not have the position's place.
+        ForbiddenError: the credentials may not read the table, or store the group's position.
+        UnavailableError: catalog or store do not respond.
+    """
+    limits = Limits(rows_max=rows_max, files_max=files_max, poll_s=poll_s, timeout_s=timeout_s)
+    if group is not None:
+        check_group(group)
+    if "." not in table.strip("."):
+        raise InvalidError(f"Invalid table {table!r}: give namespace and name, such as 'bronze.orders'")
+    reader = LakeReader(catalog or _catalog(os.environ), table, columns=columns)
+    subscription = Subscription(
+        reader=reader,
+        group=None if group is None else _group(group, reader, os.environ),
+        limits=limits,
+        auto_commit=auto_commit,
+    )
+    subscription.open(start, position)
+    return subscription
+
+
+def _catalog(env: Mapping[str, str]) -> Catalog:
+    """The catalog that the variables of `scripts/tarn env` describe."""
+    names = ("TARN_CATALOG_URI", "TARN_CATALOG_CREDENTIAL", "TARN_WAREHOUSE")
+    missing = [name for name in names if not env.get(name)]
+    if missing:
+        raise InvalidSettingError(
+            f'{", ".join(missing)} not set: run eval "$(scripts/tarn env)" first, or pass a catalog'
+        )
+    uri, credential, warehouse = (env[name] for name in names)
+    return load_catalog("tarn", type="rest", uri=uri, credential=credential, warehouse=warehouse)
+
+
+def _group(name: str, reader: LakeReader, env: Mapping[str, str]) -> Group:
+    loaded = reader.load()
+    properties = {key: str(value) for key, value in loaded.table.io.properties.items()}
+    store, prefix = open_store(loaded.state.root, properties, env)
+    return Group(
+        name=name,
+        store=store,
+        key=group_key(prefix, name),
+        reader=uuid.uuid4().hex,
+        new_nonce=lambda: uuid.uuid4().hex,
+    )
+
+
+def open_store(
+    location: str, properties: Mapping[str, str], env: Mapping[str, str]
+) -> tuple[ObjectStore, str]:
+    """Open the object store of a location; return it with the key of the location.
+
+    Args:
+        location: location of a table: `s3://bucket/key` or `file:///folder`.
+        properties: pyiceberg's FileIO properties of the table.
+        env: environment, for what the properties do not say: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+            `AWS_REGION`, `AWS_ENDPOINT_URL`.
+
+    Raises:
+        InvalidSettingError: the location is of another kind, or something is missing.
+    """
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return FileStore(unquote(parts.path)), ""
+    if parts.scheme not in ("s3", "s3a", "s3n"):
+        raise InvalidSettingError(
+            f"positions cannot be stored beside {location}: only s3 and file are supported; subscribe with "
+            "group=None, and keep the position with the results"
+        )
+    found = {
+        "endpoint": properties.get("s3.endpoint") or env.get("AWS_ENDPOINT_URL", ""),
+        "access_key_id": properties.get("s3.access-key-id") or env.get("AWS_ACCESS_KEY_ID", ""),
+        "secret_access_key": properties.get("s3.secret-access-key") or env.get("AWS_SECRET_ACCESS_KEY", ""),
+    }
+    missing = [f"s3.{name.replace('_', '-')}" for name, value in found.items() if not value]
+    if missing:
+        raise InvalidSettingError(
+            f"positions cannot be stored beside {location}: set {', '.join(missing)} of the catalog, or the "
+            "AWS_… variables"
+        )
+    region = properties.get("s3.region") or properties.get("client.region") or env.get("AWS_REGION")
+    store = S3Store(
+        bucket=parts.netloc,
+        region=region or "us-east-1",
+        endpoint=found["endpoint"],
+        access_key_id=found["access_key_id"],
+        secret_access_key=found["secret_access_key"],
+    )
+    return store, parts.path.strip("/")
