@@ -177,12 +177,15 @@ def complete_through(state: TableState, mark: Watermark) -> int | None:
     return None if finest is None else _floored(mark.at_us, finest)
 
 
-def _floored(at_us: int, transform: str) -> int:
+def _floored(at_us: int, transform: str) -> int | None:
     unit = _UNITS.get(transform)
     if unit is not None:
         length_us = unit // timedelta(microseconds=1)
         return at_us // length_us * length_us
-    at = _EPOCH + timedelta(microseconds=at_us)
+    try:
+        at = _EPOCH + timedelta(microseconds=at_us)
+    except OverflowError:
+        return None
     start = at.replace(month=at.month if transform == "month" else 1, day=1, hour=0, minute=0, second=0)
     return (start.replace(microsecond=0) - _EPOCH) // timedelta(microseconds=1)
 

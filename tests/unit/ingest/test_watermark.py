@@ -171,6 +171,13 @@ def test_before_the_epoch_it_is_floored_too() -> None:
     assert as_text(2**63 - 1) == "", "beyond the year 9999"
 
 
+@pytest.mark.parametrize("transform", ["month", "year"])
+def test_before_the_year_1_nothing_is_complete_and_no_commit_fails(transform: str) -> None:
+    first = round(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    assert complete_through(table(transform), Watermark(column="at", at_us=first)) == first
+    assert complete_through(table(transform), Watermark(column="at", at_us=first - 1)) is None
+
+
 # -- the spec ----------------------------------------------------------------------------------------------
 
 
