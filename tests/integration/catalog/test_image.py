@@ -57,7 +57,7 @@ def test_pyiceberg_needs_no_special_flags_and_the_embedded_form_sees_the_same(se
         assert told["defaults"]["s3.endpoint"] == endpoint
 
 
-@pytest.mark.in_turn(1, "32 writers lose commits between two replicas, not within one")
+@pytest.mark.in_turn(3, "32 writers lose commits between two replicas, not within one")
 @pytest.mark.timeout(300)
 def test_32_writers_on_two_replicas_lose_nothing(serve: Serve, record_property) -> None:
     servers = serve(2)
