@@ -37,7 +37,10 @@ os.kill(main_process(), signal.Signals[sys.argv[1]])
 """
 
 # Allocates memory until the container has none left and the OOM killer ends a process: the one named here.
+# By large requests that the kernel fills: a loop of small ones needs its own code, which the kernel drops and
+# reads again as long as that gains a page; once it ended nobody for minutes.
 FILL = f"""{MAIN}
+import mmap, time
 victim, mib_max = sys.argv[1] or main_process(), int(sys.argv[2])
 with open(f'/proc/{{victim}}/oom_score_adj', 'w') as file:
     file.write('1000')
@@ -50,9 +53,13 @@ def runs():
         return False
 
 held = []
-while len(held) < mib_max and runs():
-    held.append(b'x' * (1 << 20))
-print('gone' if not runs() else f'still there after {{len(held)}} MiB')
+filled = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+while 64 * len(held) < mib_max and runs():
+    held.append(mmap.mmap(-1, 64 << 20, flags=filled))
+for _ in range(50):
+    if runs():
+        time.sleep(0.1)
+print('gone' if not runs() else f'still there after {{64 * len(held)}} MiB')
 """
 
 FIND = """
