@@ -26,7 +26,7 @@ from pyiceberg.typedef import Record
 
 from tarn.adapters import manifest_audit
 from tarn.adapters.lake_reader import LakeReader
-from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
+from tarn.adapters.manifests import _MemoryOutput, _Sink, _Writer, read_list
 from tarn.client.group import Group, group_key
 from tarn.client.subscription import Limits, Start, Subscription
 from tarn.core.object_store import ObjectStore
@@ -77,17 +77,6 @@ class _Input(InputFile):
         return io.BytesIO(self._data())
 
 
-class _Stream(io.BytesIO):
-    def __init__(self, keep: Callable[[bytes], object]) -> None:
-        super().__init__()
-        self._keep = keep
-
-    def close(self) -> None:
-        if not self.closed:
-            self._keep(self.getvalue())
-        super().close()
-
-
 class _Output(OutputFile):
     def __init__(self, location: str, lake: Lake) -> None:
         super().__init__(location)
@@ -101,7 +90,7 @@ class _Output(OutputFile):
 
     def create(self, overwrite: bool = False) -> Any:
         key = self.location.removeprefix(f"s3://{BUCKET}/")
-        return _Stream(lambda data: self._lake.store.put(key, data))
+        return _Sink(lambda data: self._lake.store.put(key, data))
 
     def to_input_file(self) -> InputFile:
         return _Input(self.location, self._lake)

@@ -404,7 +404,7 @@ class _OneBlock(avro_files.Output):
 class _Sink(io.BytesIO):
     """A buffer that hands over its content when closed."""
 
-    def __init__(self, keep: Callable[[bytes], None]) -> None:
+    def __init__(self, keep: Callable[[bytes], object]) -> None:
         super().__init__()
         self._keep = keep
 
