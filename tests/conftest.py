@@ -18,7 +18,7 @@ from tests.support.containers import (
 )
 from tests.support.plays import NIGHTLY, TIMES
 from tests.support.stack import Stack, running_stack
-from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, tier_of
+from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, last_in_their_folders, tier_of
 from tests.support.turns import of_other_turns
 
 # The reaper image of testcontainers comes from a registry; leftovers are removed by label instead.
@@ -54,14 +54,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timeout") is None:
             times = TIMES if item.get_closest_marker("plays") else 1
             item.add_marker(pytest.mark.timeout(TIMEOUT_S_BY_TIER[tier] * times))
-
-
-def last_in_their_folders(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Order tests so that those marked `runs_last` come after the others of their folder."""
-    folders = {item.path.parent: n for n, item in reversed(list(enumerate(items)))}
-    return sorted(
-        items, key=lambda item: (folders[item.path.parent], item.get_closest_marker("runs_last") is not None)
-    )
 
 
 @pytest.hookimpl(wrapper=True)

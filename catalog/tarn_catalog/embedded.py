@@ -244,7 +244,8 @@ class EmbeddedCatalog(PyIcebergCatalog):
     @_table_errors
     def table_exists(self, identifier: str | Identifier) -> bool:
         """See `pyiceberg.catalog.Catalog.table_exists`."""
-        return self._exists(lambda: self.session.check_exists(self._slot(identifier)))
+        session = self.session  # A principal that is gone is no missing table.
+        return self._exists(lambda: session.check_exists(self._slot(identifier)))
 
     @_table_errors
     def drop_table(self, identifier: str | Identifier) -> None:
@@ -310,8 +311,9 @@ class EmbeddedCatalog(PyIcebergCatalog):
     @_namespace_errors
     def namespace_exists(self, namespace: str | Identifier) -> bool:
         """See `pyiceberg.catalog.Catalog.namespace_exists`."""
+        session = self.session  # A principal that is gone is no missing namespace.
         levels = self.identifier_to_tuple(namespace)
-        return self._exists(lambda: self.session.load_namespace(levels))
+        return self._exists(lambda: session.load_namespace(levels))
 
     @_namespace_errors
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
@@ -358,7 +360,8 @@ class EmbeddedCatalog(PyIcebergCatalog):
     @_view_errors
     def view_exists(self, identifier: str | Identifier) -> bool:
         """See `pyiceberg.catalog.Catalog.view_exists`."""
-        return self._exists(lambda: self.session.check_exists(self._slot(identifier, VIEW)))
+        session = self.session  # A principal that is gone is no missing view.
+        return self._exists(lambda: session.check_exists(self._slot(identifier, VIEW)))
 
     @_view_errors
     def load_view(self, identifier: str | Identifier) -> View:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 TESTS_DIR = Path(__file__).resolve().parent.parent
 
@@ -28,3 +32,11 @@ def tier_of(path: Path) -> str | None:
     except (ValueError, IndexError):
         return None
     return first if first in TIMEOUT_S_BY_TIER else None
+
+
+def last_in_their_folders(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Order tests so that those marked `runs_last` come after the others of their folder."""
+    folders = {item.path.parent: n for n, item in reversed(list(enumerate(items)))}
+    return sorted(
+        items, key=lambda item: (folders[item.path.parent], item.get_closest_marker("runs_last") is not None)
+    )

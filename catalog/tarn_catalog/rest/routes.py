@@ -218,8 +218,8 @@ class Routes:
 
     def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
         """Return a `LoadTableResult` or `LoadViewResult`; its entity tag covers what can differ by client."""
-        told = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
-        etag = f'"{hashlib.sha256(told.encode()).hexdigest()[:32]}"'
+        answered = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
+        etag = f'"{hashlib.sha256(answered.encode()).hexdigest()[:32]}"'
         wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
         if call.method == "GET" and etag in wanted:
             return RestResponse(status=NOT_MODIFIED, headers={"etag": etag})
@@ -407,7 +407,7 @@ class _Route:
     public: bool = False
     probe: bool = False
     waits: bool = True
-    told: bool = True
+    advertised: bool = True
 
 
 _NS = "v1/namespaces/{namespace}"
@@ -425,10 +425,10 @@ def _apart(function: access_routes.Function) -> Function:
 _ROUTES = tuple(
     _Route(method=method, template=template, function=function, asks=frozenset(asks), **options)
     for method, template, function, asks, options in (
-        ("GET", "health", Routes._health, (), {"public": True, "told": False}),
-        ("POST", "health/deep", Routes._health_deep, (), {"probe": True, "told": False}),
-        ("POST", "v1/oauth/tokens", Routes._token, (), {"public": True, "told": False}),
-        ("GET", "v1/config", Routes._config, (), {"waits": False, "told": False}),
+        ("GET", "health", Routes._health, (), {"public": True, "advertised": False}),
+        ("POST", "health/deep", Routes._health_deep, (), {"probe": True, "advertised": False}),
+        ("POST", "v1/oauth/tokens", Routes._token, (), {"public": True, "advertised": False}),
+        ("GET", "v1/config", Routes._config, (), {"waits": False, "advertised": False}),
         ("GET", "v1/namespaces", Routes._list_namespaces, (Operation.LIST_NAMESPACES,), {}),
         ("POST", "v1/namespaces", Routes._create_namespace, (Operation.CREATE_NAMESPACE,), {}),
         ("GET", _NS, Routes._load_namespace, (Operation.LOAD_NAMESPACE,), {}),
@@ -460,19 +460,21 @@ _ROUTES = tuple(
         ("POST", f"{_NS}/register-view", Routes._register_view, (Operation.REGISTER,), {}),
         ("POST", "v1/views/rename", Routes._rename_view, (Operation.RENAME,), {}),
         # In the specification, not in this version.
-        ("GET", f"{_TABLE}/credentials", Routes._not_supported, (), {"told": False}),
-        ("POST", f"{_TABLE}/plan", Routes._not_supported, (), {"told": False}),
-        ("POST", f"{_TABLE}/tasks", Routes._not_supported, (), {"told": False}),
+        ("GET", f"{_TABLE}/credentials", Routes._not_supported, (), {"advertised": False}),
+        ("POST", f"{_TABLE}/plan", Routes._not_supported, (), {"advertised": False}),
+        ("POST", f"{_TABLE}/tasks", Routes._not_supported, (), {"advertised": False}),
         # Tarn's own.
         *(
-            (method, template, _apart(function), asks, {"told": False})
+            (method, template, _apart(function), asks, {"advertised": False})
             for method, template, function, asks in access_routes.ROUTES
         ),
     )
 )
 
 ENDPOINTS = tuple(
-    f"{route.method} /v1/{{prefix}}/{route.template.removeprefix('v1/')}" for route in _ROUTES if route.told
+    f"{route.method} /v1/{{prefix}}/{route.template.removeprefix('v1/')}"
+    for route in _ROUTES
+    if route.advertised
 )
 
 

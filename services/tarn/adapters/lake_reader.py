@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import And, BooleanExpression, Or
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.types import PrimitiveType
@@ -214,23 +214,17 @@ class LakeReader:
         snapshot = loaded.table.current_snapshot()
         if snapshot is None:
             return []
+        # Deletes apply to rows that are not newer than they are: files beyond `seen` need no earlier ones.
         manifests = [
             manifest
             for manifest in snapshot.manifests(loaded.table.io)
-            if manifest.content == ManifestContent.DELETES
-            or seen is None
-            or (manifest.sequence_number or 0) > seen
+            if seen is None or (manifest.sequence_number or 0) > seen
         ]
         planner = ManifestGroupPlanner(loaded.table.metadata, loaded.table.io, row_filter=wanted)
         try:
             return list(
                 planner.plan_files(
-                    manifests,
-                    lambda entry: (
-                        entry.data_file.content != DataFileContent.DATA
-                        or seen is None
-                        or (entry.sequence_number or 0) > seen
-                    ),
+                    manifests, lambda entry: seen is None or (entry.sequence_number or 0) > seen
                 )
             )
         except ValueError as e:

@@ -7,7 +7,7 @@ is proven: a record that is later than the rule allows becomes a row like any ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -147,15 +147,15 @@ def advanced(
     return Watermark(column=rule.column, at_us=at, partitions=held)
 
 
-def latest_times(times: pa.ChunkedArray, partitions: Sequence[int], *, limit_us: int) -> dict[int, int]:
+def latest_times(times: pa.ChunkedArray, partitions: pa.Array, *, limit_us: int) -> dict[int, int]:
     """Partition to the latest of these event times that is not beyond the limit.
 
     Args:
         times: event times, a timestamp column in microseconds.
-        partitions: partition of each.
+        partitions: partition of each, as whole numbers.
         limit_us: limit in microseconds since the epoch.
     """
-    table = pa.table({"p": pa.array(partitions, pa.int32()), "t": times.cast(pa.int64())})
+    table = pa.table({"p": partitions, "t": times.cast(pa.int64())})
     found = table.filter(pc.less_equal(table["t"], limit_us)).group_by("p").aggregate([("t", "max")])
     return {row["p"]: row["t_max"] for row in found.to_pylist()}
 

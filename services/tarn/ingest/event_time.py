@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tarn.core.spec import IngestorSpec
 from tarn.core.watermark import EventTimeRule, latest_times
@@ -40,10 +41,9 @@ def latest_in(
     rows, index = batch.decoded.rows, batch.decoded.index
     if rule is None or not index:
         return {}
-    kept = [row for row, at in enumerate(index) if at not in bad]
-    times = rows[rule.column]
-    if len(kept) < len(index):
-        times, index = times.take(pa.array(kept, pa.int64())), [index[row] for row in kept]
-    partitions = batch.records.partitions
-    limit_us = now_ms * 1_000 + rule.ahead_us
-    return latest_times(times, [partitions[at] for at in index], limit_us=limit_us)
+    times, records = rows[rule.column], pa.array(index, pa.int64())
+    partitions = pa.array(batch.records.partitions, pa.int32()).take(records)
+    if bad:
+        good = pc.invert(pc.is_in(records, pa.array(list(bad), pa.int64())))
+        times, partitions = times.filter(good), partitions.filter(good)
+    return latest_times(times, partitions, limit_us=now_ms * 1_000 + rule.ahead_us)

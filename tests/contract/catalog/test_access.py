@@ -760,8 +760,14 @@ def test_in_process_everything_is_allowed_unless_a_principal_is_named(lake: Worl
         with pytest.raises(ForbiddenError, match="bob may not"):
             refused()
     nobody = EmbeddedCatalog("lake", core=lake.core, principal="nobody")
-    with pytest.raises(UnauthorizedError, match="Principal does not exist: nobody"):
-        nobody.list_tables("ns")
+    for asked in (
+        lambda: nobody.list_tables("ns"),
+        lambda: nobody.table_exists("ns.t"),
+        lambda: nobody.view_exists("ns.t"),
+        lambda: nobody.namespace_exists("ns"),
+    ):
+        with pytest.raises(UnauthorizedError, match="Principal does not exist: nobody"):
+            asked()
 
 
 def test_a_damaged_list_of_grants_stops_stored_principals_alone(lake: World) -> None:

@@ -854,7 +854,7 @@ def test_listing_pages_skip_the_dropped(world: World) -> None:
 
 
 def test_a_listing_of_what_is_known_starts_no_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting threads took ten times as long as the rest of a listing."""
+    """Starting threads takes longer than a listing that asks the store nothing."""
     for number in range(5):
         world.catalog.tables.create(TableIdentifier.of(("ns",), f"t{number}"), NEW)
     first = world.catalog.namespaces.list_tables(("ns",), kind="table").names

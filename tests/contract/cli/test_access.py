@@ -68,7 +68,7 @@ def run(*words: str) -> int:
     return codes[0]
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert run(*words, "--json") == 0
     return json.loads(capsys.readouterr().out)
 
@@ -90,7 +90,7 @@ def test_from_a_new_principal_to_its_end(world: World, capsys: pytest.CaptureFix
         "bob: MANAGE, READ, WRITE on table:shop.eu.orders",
         "bob: WRITE on table:shop.eu.orders",
     ]
-    found = told(capsys, "grants", "table:shop.eu.orders")
+    found = printed(capsys, "grants", "table:shop.eu.orders")
     assert found["owner"] == "tester"
     assert [(one["to"], one["privileges"]) for one in found["grants"]] == [("bob", ["WRITE"])]
     assert run("revoke", "write", "table:shop.eu.orders", "bob") == 0
@@ -103,7 +103,7 @@ def test_from_a_new_principal_to_its_end(world: World, capsys: pytest.CaptureFix
 
 
 def test_roles_give_what_was_granted_to_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    made = told(capsys, "principal", "create", "bob")
+    made = printed(capsys, "principal", "create", "bob")
     bob = world.client(f"{made['client-id']}:{made['client-secret']}")
     for words in (
         ("role", "create", "staff"),
@@ -116,7 +116,7 @@ def test_roles_give_what_was_granted_to_them(world: World, capsys: pytest.Captur
     bob.load(TableName(("shop", "eu"), "orders"))
     with pytest.raises(NoSuchTableError):
         bob.load(TableName(("shop", "eu"), "none"))
-    assert told(capsys, "role", "list") == [
+    assert printed(capsys, "role", "list") == [
         {"name": "admin", "members": []},
         {"name": "staff", "members": ["bob"]},
     ]
@@ -127,13 +127,13 @@ def test_roles_give_what_was_granted_to_them(world: World, capsys: pytest.Captur
     for line in ("staff  bob", "namespace:shop  staff  CREATE, READ", "warehouse       staff  CREATE"):
         assert line in out
     assert "built in" in out
-    assert told(capsys, "principal", "list")[1]["name"] == "bob"
+    assert printed(capsys, "principal", "list")[1]["name"] == "bob"
     assert run("role", "remove", "staff", "bob") == 0
     with pytest.raises(ForbiddenError):
         bob.load(TableName(("shop", "eu"), "orders"))
     assert run("role", "drop", "staff") == 0
     capsys.readouterr()
-    assert told(capsys, "grants")["grants"] == []
+    assert printed(capsys, "grants")["grants"] == []
 
 
 def test_whoami_shows_the_command_lines_own_principal(
@@ -141,7 +141,7 @@ def test_whoami_shows_the_command_lines_own_principal(
 ) -> None:
     assert run("whoami") == 0
     assert capsys.readouterr().out.startswith("tester (tester), roles: admin")
-    assert told(capsys, "whoami")["grants"] == []
+    assert printed(capsys, "whoami")["grants"] == []
     assert run("grants", "warehouse") == 0
     assert capsys.readouterr().out.startswith("owner: nobody")
 
@@ -174,7 +174,7 @@ def test_mistakes_are_named_with_an_exit_code(
     assert found == code, error
 
 
-def test_an_unknown_outcome_is_told_as_one(world: World) -> None:
+def test_an_unknown_outcome_is_printed_as_one(world: World) -> None:
     """Of a principal whose creation got lost, nobody has the secret."""
     world.store.plan = lambda op: Fault.RESET if op.key == GRANTS_KEY and op.kind == "put" else None
     with pytest.raises(OutcomeUnknownError, match="could not create principal zoe: Cannot tell whether"):

@@ -123,8 +123,8 @@ def test_the_latest_time_of_each_partition_up_to_a_limit() -> None:
     times = pa.chunked_array(
         [pa.array([5, None, 9], pa.timestamp("us", "UTC")), pa.array([7, 3, 100], pa.timestamp("us", "UTC"))]
     )
-    assert latest_times(times, [0, 1, 0, 2, 2, 1], limit_us=50) == {0: 9, 2: 7}
-    assert latest_times(times.slice(0, 0), [], limit_us=50) == {}
+    assert latest_times(times, pa.array([0, 1, 0, 2, 2, 1]), limit_us=50) == {0: 9, 2: 7}
+    assert latest_times(times.slice(0, 0), pa.array([], pa.int32()), limit_us=50) == {}
 
 
 # -- complete through --------------------------------------------------------------------------------------

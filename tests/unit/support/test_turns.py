@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tarn_host.testing.tiers import TURNS
 
-from tests.support.tiers import TESTS_DIR
+from tests.support.tiers import TESTS_DIR, last_in_their_folders
 from tests.support.turns import of_other_turns, one_after_the_other
 
 ALL = [str(n + 1) for n in range(TURNS)]
@@ -63,3 +64,14 @@ def test_the_docs_name_what_the_other_turns_miss() -> None:
     for file, reason in rows:
         written.setdefault(file.strip("`"), set()).add(reason)
     assert written == reasons() != {}
+
+
+def test_tests_marked_last_come_after_the_others_of_their_folder() -> None:
+    def at(folder: str, name: str, *, last: bool = False) -> Any:
+        mark = pytest.mark.runs_last if last else None
+        return SimpleNamespace(
+            nodeid=name, path=Path(folder) / "test_x.py", get_closest_marker=lambda _: mark and mark.mark
+        )
+
+    items = [at("a", "1", last=True), at("a", "2"), at("b", "3", last=True), at("a", "4"), at("b", "5")]
+    assert [item.nodeid for item in last_in_their_folders(items)] == ["2", "4", "1", "5", "3"]
