@@ -1,0 +1,147 @@
+"""The ingestor spec as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tarn.core.column_types import suggest
+from tarn.core.spec.base import SpecModel
+from tarn.core.spec.fields import COLUMN_PATTERN, SchemaSpec
+from tarn.core.spec.source import Source
+from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
+
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
+
+
+class Metadata(SpecModel):
+    """Name of the ingestor, and of its stream, under which the table keeps offsets; by default the same."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    stream: Annotated[str | None, Field(pattern=NAME_PATTERN)] = None
+
+
+class Batching(SpecModel):
+    """When a batch is closed: at the first limit reached."""
+
+    max_records: Annotated[int, Field(alias="maxRecords", ge=1, le=5_000_000)] = 100_000
+    max_bytes: Annotated[int, Field(alias="maxBytes", ge=1_024, le=1_073_741_824)] = 33_554_432
+    max_latency_seconds: Annotated[
+        float, Field(alias="maxLatencySeconds", ge=0.05, le=3_600, strict=False)
+    ] = 1.0
+    merge_small_files: Annotated[bool, Field(alias="mergeSmallFiles")] = True
+
+
+class EventTime(SpecModel):
+    """The event time of a row, which the stream's watermark follows; see `tarn.core.watermark`."""
+
+    column: Annotated[str, Field(pattern=COLUMN_PATTERN)]
+    max_out_of_orderness_seconds: Annotated[
+        float, Field(alias="maxOutOfOrdernessSeconds", ge=0, le=31_536_000, strict=False)
+    ] = 0.0
+    idle_timeout_seconds: Annotated[
+        float, Field(alias="idleTimeoutSeconds", ge=1, le=31_536_000, strict=False)
+    ] = 60.0
+    max_ahead_seconds: Annotated[float, Field(alias="maxAheadSeconds", ge=0, le=31_536_000, strict=False)] = (
+        3_600.0
+    )
+
+
+class DeadLetters(SpecModel):
+    """Where bad records are written."""
+
+    table: TableRef = TableRef(namespace="ops", name="dead_letters")
+    max_record_bytes: Annotated[int, Field(alias="maxRecordBytes", ge=1_024, le=104_857_600)] = 4_194_304
+
+
+class IngestorBody(SpecModel):
+    """Definition of the ingestor."""
+
+    source: Source
+    table: TableSpec
+    columns: Annotated[SchemaSpec | None, Field(alias="schema")] = None
+    format: Literal["iceberg"] = "iceberg"
+    batching: Batching = Batching()
+    dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
+    event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
+    trace: bool = True
+
+    @model_validator(mode="after")
+    def _references(self) -> IngestorBody:
+        if self.columns is not None and self.event_time is not None:
+            _check_event_time(self.event_time.column, {f.name: f.type for f in self.columns.fields})
+        if self.columns is not None:
+            check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
+        elif self.table.partitioning or self.table.properties:
+            raise ValueError(
+                "partitioning and properties are for a table that ingest creates, which needs a schema; "
+                "without one, the columns are those of a table that is there already"
+            )
+        if str(self.table) == str(self.dead_letters.table):
+            raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
+        return self
+
+
+def _check_event_time(column: str, types: dict[str, str]) -> None:
+    """Require that the column of the event time is there and a timestamp.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if column not in types:
+        raise ValueError(
+            f"eventTime names column {column!r}, which schema.fields lacks{suggest(column, list(types))}; "
+            f"columns are {', '.join(types)}"
+        )
+    if types[column] not in ("timestamp", "timestamptz"):
+        raise ValueError(
+            f"eventTime: column {column} is {types[column]}; it must be a timestamp or timestamptz"
+        )
+
+
+class IngestorSpec(SpecModel):
+    """One ingestor: one topic, or several, into one table."""
+
+    api_version: Annotated[Literal["tarn/v1"], Field(alias="apiVersion")]
+    kind: Literal["Ingestor"]
+    metadata: Metadata
+    spec: IngestorBody
+
+    @property
+    def name(self) -> str:
+        """Name of the ingestor."""
+        return self.metadata.name
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream, under which the table keeps its offsets."""
+        return self.metadata.stream or self.metadata.name
+
+    @property
+    def topic(self) -> str:
+        """The topic, of a spec with one."""
+        topic = self.spec.source.kafka.topic
+        assert topic is not None, f"{self.name}: its topics are {self.spec.source.kafka}"
+        return topic
+
+    def per_topic(self, topics: Iterable[str]) -> tuple[IngestorSpec, ...]:
+        """One spec for each of the topics, as each is a stream of its own; itself if it names one topic.
+
+        Name and stream are followed by a dot, which neither has otherwise, and the topic.
+        """
+        if self.spec.source.kafka.topic is not None:
+            return (self,)
+        return tuple(self._of_topic(topic) for topic in topics)
+
+    def _of_topic(self, topic: str) -> IngestorSpec:
+        names = {"name": f"{self.name}.{topic}", "stream": f"{self.stream}.{topic}"}
+        kafka = {"topic": topic, "topics": None, "topic_pattern": None}
+        source = Source(kafka=self.spec.source.kafka.model_copy(update=kafka))
+        return self.model_copy(
+            update={
+                "metadata": self.metadata.model_copy(update=names),
+                "spec": self.spec.model_copy(update={"source": source}),
+            }
+        )

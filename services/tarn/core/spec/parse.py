@@ -1,0 +1,83 @@
+"""Reading a spec from YAML, with messages that name what is wrong in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tarn.core.column_types import suggest
+from tarn.core.errors import InvalidSpecError
+from tarn.core.spec.base import shown
+from tarn.core.spec.fields import FieldSpec, SchemaSpec
+from tarn.core.spec.ingestor import Batching, DeadLetters, IngestorBody, IngestorSpec, Metadata
+from tarn.core.spec.source import KafkaSource, Source
+from tarn.core.spec.table import TableRef, TableSpec
+
+SPEC_BYTES_MAX = 256 * 1024
+
+_ALLOWED: dict[str, type[BaseModel]] = {
+    "": IngestorSpec,
+    "metadata": Metadata,
+    "spec": IngestorBody,
+    "spec.source": Source,
+    "spec.source.kafka": KafkaSource,
+    "spec.table": TableSpec,
+    "spec.schema": SchemaSpec,
+    "spec.schema.fields": FieldSpec,
+    "spec.batching": Batching,
+    "spec.deadLetters": DeadLetters,
+    "spec.deadLetters.table": TableRef,
+}
+
+
+def parse_spec(text: str, *, file: str) -> IngestorSpec:
+    """Parse a spec from YAML.
+
+    Raises:
+        InvalidSpecError: names the file, the path in it, the value, and what is allowed.
+    """
+    if len(text.encode()) > SPEC_BYTES_MAX:
+        raise InvalidSpecError(f"{file}: more than {SPEC_BYTES_MAX} bytes; a spec is a small text", file=file)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(e, "problem", None) or str(e)
+        raise InvalidSpecError(
+            f"{file}{where}: unreadable YAML: {problem}; fix the text there", file=file
+        ) from e
+    if not isinstance(value, dict):
+        raise InvalidSpecError(
+            f"{file}: holds {_kind(value)}, not a mapping with apiVersion, kind, metadata and spec", file=file
+        )
+    try:
+        return IngestorSpec.model_validate(value)
+    except ValidationError as e:
+        problems = [_tell(error) for error in e.errors(include_url=False)]
+        raise InvalidSpecError(f"{file}: {'; '.join(problems)}", file=file, problems=problems) from e
+
+
+def _tell(error: Any) -> str:
+    """One problem as a message: path, value, what is allowed."""
+    parts = [str(p) for p in error["loc"]]
+    path = ".".join(parts) or "the file"
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        parent = ".".join(p for p in parts[:-1] if not p.isdigit())
+        model = _ALLOWED.get(parent)
+        allowed = [f.alias or n for n, f in model.model_fields.items()] if model is not None else []
+        return f"{path}: unknown field{suggest(parts[-1], allowed)}; allowed are {', '.join(allowed)}"
+    if kind == "missing":
+        return f"{path}: missing; it has no default"
+    if kind == "value_error":
+        return f"{path}: {error['ctx']['error']}"
+    return f"{path}: {shown(error['input'])} is not allowed: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _kind(value: object) -> str:
+    return {type(None): "nothing", list: "a list", str: "a text"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
