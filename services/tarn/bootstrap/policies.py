@@ -18,6 +18,7 @@ _OBJECTS: Mapping[Area, str] = {
     Area.HOLDS: "reaper/v1/holds/*",
     Area.MEASURED: "reaper/v1/measured/*",
     Area.REAPER: "reaper/*",
+    Area.CHECKPOINTS: "checkpoints/*",
 }
 _INSIDE_REAPER = (Area.HOLDS, Area.MEASURED)
 _TABLES = "warehouse/*"
@@ -72,6 +73,7 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
         if held[area] > held[Area.REAPER]:
             yield area, _OBJECTS[area]
     yield Area.REAPER, _OBJECTS[Area.REAPER]
+    yield Area.CHECKPOINTS, _OBJECTS[Area.CHECKPOINTS]
 
 
 def _on_tables(

@@ -23,6 +23,7 @@ class Area(Enum):
     HOLDS = "reaper/v1/holds/*"
     MEASURED = "reaper/v1/measured/*"
     REAPER = "the rest of reaper/*"
+    CHECKPOINTS = "checkpoints/*"
 
 
 class Action(Enum):
@@ -96,7 +97,16 @@ SERVICES: Mapping[str, Service] = {
     ),
     # The broker's admin: it has all privileges, and logs in over the broker's loopback only.
     "kafka": Service(uid=10002),
-    "spark": Service(uid=10004, store=_ENGINE, credentials_for=("catalog",)),
+    # Kafka as a source of streams, and checkpoints of streams.
+    "spark": Service(
+        uid=10004,
+        store={**_ENGINE, Area.CHECKPOINTS: _ALL_ACTIONS},
+        kafka=(
+            Right(resource="TOPIC", name=ALL, operations=("READ",)),
+            Right(resource="GROUP", name="spark-kafka-", prefixed=True, operations=("READ",)),
+        ),
+        credentials_for=("catalog",),
+    ),
     "trino": Service(uid=10003, store=_ENGINE, credentials_for=("catalog",)),
     # Specs name the topics, and may request their creation. A table stores the cluster id: the library asks
     # for the privileges on the cluster along with it, and their denial would be logged at each commit.
@@ -119,7 +129,7 @@ SERVICES: Mapping[str, Service] = {
     # A person's tools, also from the host. The token of JupyterLab is there to be shown.
     "cli": Service(
         uid=10007,
-        store={**_ENGINE, Area.MEASURED: _READ},
+        store={**_ENGINE, Area.MEASURED: _READ, Area.CHECKPOINTS: _ALL_ACTIONS},
         kafka=(
             Right(
                 resource="TOPIC",

@@ -238,8 +238,8 @@ def test_the_admins_password_and_one_nobody_holds_are_renewed_too(root: Path):
         forget_kafka_password(volumes, user)
         make_credentials(volumes)
         assert contents(root)[path] != before[path]
-    with pytest.raises(InvalidError, match="no such user of Kafka: 'spark'"):
-        forget_kafka_password(volumes, "spark")
+    with pytest.raises(InvalidError, match="no such user of Kafka: 'trino'"):
+        forget_kafka_password(volumes, "trino")
 
 
 def test_a_consumer_reads_its_own_secrets(root: Path):

@@ -51,6 +51,7 @@ PREFIXES = {
     "reaper/v1/holds/": Area.HOLDS,
     "reaper/v1/measured/": Area.MEASURED,
     "reaper/": Area.REAPER,
+    "checkpoints/": Area.CHECKPOINTS,
 }
 
 
