@@ -114,7 +114,7 @@ def test_metrics_are_in_the_text_form_of_prometheus():
 def test_each_metric_is_the_value_of_its_name():
     found = registry(committed={0: 5}, ends={0: 9}, measured=True, commit_ms=1_500.0)
     amounts = {"rows": 11, "bad_records": 12, "bytes": 13, "commits": 14, "merges": 15}
-    found.add("orders", **amounts, conflicts=16, unknowns=17)
+    found.add("orders", **amounts, snapshots=18, conflicts=16, unknowns=17)
     found.update("orders", table_files=21, table_bytes=22, table_snapshots=23)
     found.observe("orders", 0.1)
     found.observe("orders", 4_000.0)
@@ -130,12 +130,14 @@ def test_each_metric_is_the_value_of_its_name():
         "bad_records_total": "12",
         "bytes_total": "13",
         "commits_total": "14",
+        "snapshots_total": "18",
         "merges_total": "15",
         "conflicts_total": "16",
         "unknown_outcomes_total": "17",
         "lag_offsets": "4",
         "last_commit_seconds": "1.5",
         "running": "1",
+        "ready_replicas": "1",
         "table_data_files": "21",
         "table_bytes": "22",
         "table_snapshots": "23",
