@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
+from tarn.core import small_files
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, TableState, commit_ids
@@ -260,6 +261,33 @@ def test_the_watermark_is_that_of_all_partitions() -> None:
     assert mark is not None
     shown = lake.registry.get("orders").to_json()["eventTime"]["watermark"]
     assert shown == "2023-11-14T08:00:00Z"
+
+
+def test_each_reader_merges_the_small_files_of_its_own_batches() -> None:
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    crew = readers(spec(2), lake.context())
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] % 12 == 1 and turn[0] < 600:
+            for p in (0, 1):
+                topic.send(p, order(turn[0]))
+        if turn[0] == 300:
+            lake.clock.now_s += small_files.EVERY_S + 1
+        return turn[0] > 700
+
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(reader.cycle, until) for reader in crew]:
+            one.result(WITHIN_S)
+    together(lake, crew)
+    status = lake.registry.get("orders")
+    assert status.merges >= 2
+    assert len(lake.files()) < status.commits
+    assert lake.offsets() == [(p, n) for p in (0, 1) for n in range(len(topic.logs[0]))]
+    assert clean(lake) == []
+    lake.history_is_a_chain()
 
 
 def test_snapshots_follow_the_freshness_target_and_not_the_number_of_readers() -> None:
