@@ -76,12 +76,7 @@ def require_only_stream(
     """
     for other in sorted(_others(state, stream)):
         found = _map_of(state, other)
-        if isinstance(found, OffsetMap) and (found.source.cluster, found.source.topic_id) != (
-            source.cluster,
-            source.topic_id,
-        ):
-            continue
-        if found is None:
+        if not _may_overlap(found, source):
             continue
         if isinstance(found, OffsetMap) and all(
             p not in bounds or bounds[p].start >= offset for p, offset in found.next.items()
@@ -96,6 +91,13 @@ def require_only_stream(
             stream=stream,
             other=other,
         )
+
+
+def _may_overlap(found: OffsetMap | Literal["unknown"] | None, source: TopicIdentity) -> bool:
+    """Whether a stream with this map may have read records of the topic; not if it has no rows here."""
+    if isinstance(found, OffsetMap):
+        return (found.source.cluster, found.source.topic_id) == (source.cluster, source.topic_id)
+    return found is not None
 
 
 def _way_out(other: str, stream: str, topic: str) -> str:
@@ -220,6 +222,9 @@ def stream_append(
         since=marker_property(SUMMARY_PREFIX + stream),
         removed=removed,
         properties=shown,
+        restated=frozenset(
+            {SUMMARY_PREFIX + stream, dead_letter.PENDING_PREFIX + stream, watermark.PREFIX + stream}
+        ),
     )
 
 
@@ -237,7 +242,7 @@ class BatchCommit:
         files: data files of the good records.
         letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
         registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
-        beside: other streams in the table at planning time; any further stream requires a new plan.
+        beside: other streams in the table at planning time; a further one of the topic requires a new plan.
         event_time: rule of the stream's watermark; None for none.
         latest: partition to the latest event time in the batch, in microseconds since the epoch.
         at_ms: wall-clock time of the batch, in milliseconds since the epoch.
@@ -269,8 +274,9 @@ class BatchCommit:
         if not isinstance(after, OffsetMap):
             return after
         new = streams_named(state) - {self.stream} - self.beside
-        if new:
-            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
+        same = [other for other in sorted(new) if _may_overlap(_map_of(state, other), self.source)]
+        if same:
+            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(same)}")
         carried = dead_letter.unregistered(
             pending_in(state, self.stream), self.registered, table_uuid=state.uuid
         )

@@ -11,6 +11,7 @@ from tarn.core.history import Retention
 from tarn.core.source import TopicClient
 from tarn.core.table_catalog import TableCatalog
 from tarn.core.table_files import TableFormat
+from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import StatusRegistry
 
@@ -36,6 +37,8 @@ class Limits:
         retry_s: base of the wait after a dependency fails, doubled per failure up to retry_s_max.
         retry_s_max: longest wait after a dependency fails.
         stopped_retry_s: how often a stopped ingestor retries.
+        gather_s_max: longest wait of a commit for neighbours whose files are on the way.
+        gather_share: the same, as a share of the freshness target.
     """
 
     poll_s_max: float = 0.25
@@ -45,6 +48,8 @@ class Limits:
     retry_s: float = 0.5
     retry_s_max: float = 10.0
     stopped_retry_s: float = 15.0
+    gather_s_max: float = 0.25
+    gather_share: float = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,7 @@ class IngestContext:
         retention: default snapshot retention.
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
         decode_records: number of read records from which on they are decoded before the batch is closed.
+        bookkeepers: the bookkeepers of the process, one per table.
     """
 
     sources: TopicClient
@@ -78,3 +84,4 @@ class IngestContext:
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
     decode_records: int = 8_192
+    bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)

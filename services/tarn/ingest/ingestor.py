@@ -17,17 +17,16 @@ import pyarrow as pa
 import structlog
 
 from tarn.core import dead_letter
-from tarn.core.batch import BatchBuilder
+from tarn.core.batch import BatchBuilder, RawRecords
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
-from tarn.core.outcome import Conflict, Unknown
+from tarn.core.offsets import TopicIdentity, require_same_source
 from tarn.core.small_files import SmallFiles
-from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader, start_positions
+from tarn.core.source import NoSuchTopicError, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
-from tarn.core.watermark import complete_through, require_event_time
+from tarn.core.watermark import require_event_time
 from tarn.ingest.batch_commit import (
     BatchCommit,
     CommittedBatch,
@@ -36,14 +35,17 @@ from tarn.ingest.batch_commit import (
     offsets_in,
     require_only_stream,
     streams_named,
-    watermark_in,
 )
-from tarn.ingest.committer import Committer, Done, NeedsReplan
+from tarn.ingest.bookkeeper import Bookkeeper, Seat
+from tarn.ingest.changes import NeedsReplan
+from tarn.ingest.committer import Committer
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
 from tarn.ingest.event_time import event_time_rule, latest_in
 from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
+from tarn.ingest.progress import Progress
+from tarn.ingest.replicas import Replica
 from tarn.ingest.status import State, StatusReporter
 from tarn.ingest.stream_table import StreamTable
 
@@ -59,25 +61,30 @@ class Plan:
         identity: identity of the topic.
         state: version of the table.
         fresh: partitions missing from the table's offset map.
+        own: partitions that are read here.
     """
 
     source: TopicReader
     identity: TopicIdentity
     state: TableState
     fresh: frozenset[int]
+    own: frozenset[int]
 
 
 class Ingestor:
-    """Runs one spec.
+    """Runs one spec, or one replica of it.
 
     Args:
         spec: ingestor spec.
         context: dependencies and limits.
+        replica: number of the replica, from 0.
     """
 
-    def __init__(self, spec: IngestorSpec, context: IngestContext) -> None:
+    def __init__(self, spec: IngestorSpec, context: IngestContext, *, replica: int = 0) -> None:
         self.spec = spec
-        self.name = spec.name
+        self._replica = Replica(index=replica, count=spec.spec.replicas)
+        self._progress = Progress(spec, self._replica, context)
+        self.name = self._progress.name
         self._stream = spec.stream
         self._context = context
         body = spec.spec
@@ -86,13 +93,16 @@ class Ingestor:
         self.table = self._table.name
         self._small_files = SmallFiles()
         self._reporter = StatusReporter(
-            spec.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
+            self.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
         )
         letters = body.dead_letters.table
         self._dead_letter_table = TableName(letters.levels, letters.name)
-        self._committer = self._new_committer(self.table)
+        limits, latency_s = context.limits, body.batching.max_latency_seconds
+        self._commits = self._seat(
+            self.table, gather_s=min(limits.gather_s_max, latency_s * limits.gather_share)
+        )
         self._dead_letters = DeadLetterWriter(
-            self._new_committer(self._dead_letter_table),
+            self._seat(self._dead_letter_table),
             context.tables.table(str(self._dead_letter_table), dead_letter.FIELDS, trace=False),
             stream=self._stream,
             topic=self._topic,
@@ -102,10 +112,6 @@ class Ingestor:
         self._source: TopicReader | None = None
         self._beside: frozenset[str] = frozenset()
         self._event_time = event_time_rule(spec)
-        self._measured = False
-        context.registry.update(self.name, table=str(self.table), topic=self._topic, stream=self._stream)
-        if self._event_time is not None:
-            context.registry.update(self.name, event_column=self._event_time.column)
 
     @property
     def files(self) -> TableFiles:
@@ -153,8 +159,11 @@ class Ingestor:
         plan = self._plan()
         self._reporter.tell(State.RUNNING)
         # Left by any way out only when no commit is under way.
-        with self._context.executor() as executor:
-            self._ingest(plan, executor, until)
+        try:
+            with self._context.executor() as executor:
+                self._ingest(plan, executor, until)
+        finally:
+            self._commits.turn.leave()
 
     def _ingest(self, plan: Plan, executor: Executor, until: Callable[[], bool]) -> None:
         """Read batches and commit them in order; see `cycle`."""
@@ -168,7 +177,7 @@ class Ingestor:
         while not until():
             now = self._context.clock()
             self._context.registry.update(self.name, beat_s=now)
-            wait_s = batch.wait_s(now)
+            wait_s = self._commits.turn.wait_s(now, opened_s=batch.opened_s, wait_s=batch.wait_s(now))
             idle = wait_s is None and batch.ranges() and now - committed_s >= limits.watermark_s
             due = wait_s == 0.0 or idle
             if commit is not None and (due or commit.done()):
@@ -187,6 +196,7 @@ class Ingestor:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
+                self._commits.turn.close(now)
                 commit = executor.submit(self._commit, batch, plan)
                 batch = self._new_batch()
                 continue
@@ -199,7 +209,7 @@ class Ingestor:
                 if not self._measure(plan.source) or (idle_table and not self._look(plan)):
                     return
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
-            for polled in plan.source.poll(records_max=max(1, batch.room), timeout_s=timeout_s):
+            for polled in self._poll(plan, batch, timeout_s):
                 batch.add(polled)
         if commit is not None:
             result = commit.result()
@@ -207,10 +217,17 @@ class Ingestor:
         if uncommitted:
             plan.source.commit_group_offsets(uncommitted)
 
+    def _poll(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> list[RawRecords]:
+        if not plan.own:
+            # More replicas than partitions: this one stands by, as the topic may get more.
+            self._context.ports.sleep(timeout_s)
+            return []
+        return plan.source.poll(records_max=max(1, batch.room), timeout_s=timeout_s)
+
     def _plan(self) -> Plan:
         """Open the topic, create missing tables and topics, and seek to the table's committed offsets."""
         kafka = self.spec.spec.source.kafka
-        self._measured = False
+        self._progress.measured = False
         self._small_files.clear()
         source = self._source = self._context.sources.open(self._topic, stream=self._stream)
         try:
@@ -221,21 +238,22 @@ class Ingestor:
             self._context.sources.create(self._topic, partitions=kafka.partitions)
             identity = source.identity()
         self._dead_letters.ensure()
-        state = self._table.ensure(self._committer)
+        state = self._table.ensure(self._commits)
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
-        self._show(state, table, identity, bounds)
+        self._progress.planned(state, table, identity, bounds)
         # From here on the reported lag is true even if the ingestor stops; each plan refreshes it.
         if table is None:
             require_only_stream(state, self._stream, identity, bounds, table=str(self.table))
         positions = start_positions(table, identity, bounds, stream=self._stream)
-        state = self._table.evolve(state, self._committer)
+        state = self._table.evolve(state, self._commits)
         self._table.open(state)
         if self._event_time is not None:
             require_event_time(state, self._event_time.column, table=str(self.table))
-        self._show_watermark(state)
+        self._progress.watermark(state)
         self._beside = streams_named(state) - {self._stream}
-        source.seek(positions)
+        own = self._replica.own(positions)
+        source.seek(own)
         self._dead_letters.register(state)
         self._context.registry.update(self.name, progress_s=self._context.clock())
         log.info(
@@ -243,37 +261,12 @@ class Ingestor:
             ingestor=self.name,
             table=str(self.table),
             topic=self._topic,
-            positions={str(p): o for p, o in positions.items()},
+            positions={str(p): o for p, o in own.items()},
             snapshot_id=state.head_id,
         )
         known = table.next if table is not None else {}
         fresh = frozenset(p for p in positions if p not in known)
-        return Plan(source=source, identity=identity, state=state, fresh=fresh)
-
-    def _show(
-        self,
-        state: TableState,
-        table: OffsetMap | None,
-        identity: TopicIdentity,
-        bounds: Mapping[int, OffsetBounds],
-    ) -> None:
-        """Record the committed and end offsets, if they belong to the same topic."""
-        if table is None or table.source == identity:
-            held = next_or_start(table, {p: b.start for p, b in bounds.items()})
-            ends = {p: b.end for p, b in bounds.items()}
-            self._context.registry.update(
-                self.name, committed=held, ends=ends, snapshot_id=state.head_id, measured=True
-            )
-            self._measured = True
-
-    def _show_watermark(self, state: TableState) -> None:
-        """Record the watermark of this version of the table."""
-        mark = watermark_in(state, self._stream) if self._event_time is not None else None
-        self._context.registry.update(
-            self.name,
-            watermark_us=None if mark is None else mark.at_us,
-            complete_us=None if mark is None else complete_through(state, mark),
-        )
+        return Plan(source=source, identity=identity, state=state, fresh=fresh, own=frozenset(own))
 
     def _commit(self, read: OpenBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
         """Write and commit one batch; runs in the executor."""
@@ -297,7 +290,7 @@ class Ingestor:
             latest=written.latest,
             at_ms=written.at_ms,
         )
-        result = self._committer.commit(change, writer)
+        result = self._commits.commit(change, writer)
         if isinstance(result, NeedsReplan):
             log.warning(
                 "batch does not fit the table; planning again", ingestor=self.name, reason=result.reason
@@ -312,7 +305,9 @@ class Ingestor:
             log.info("the table is ahead of this batch; planning again", ingestor=self.name)
             return NeedsReplan(state=result.state, reason="the table is ahead of the batch")
         self._follow(writer, result.state)
-        self._report(written, result, after, oldest_ms=batch.oldest_ms, took_s=took_s)
+        self._progress.committed(
+            written, result, after, commit_id=change.commit_id, oldest_ms=batch.oldest_ms, took_s=took_s
+        )
         if written.letters:
             self._dead_letters.register(result.state)
             self._reporter.tell(State.RUNNING)
@@ -359,7 +354,7 @@ class Ingestor:
             files=writer.put(encoded),
             removed=group.files,
         )
-        result = self._committer.commit(change, writer)
+        result = self._commits.commit(change, writer)
         if isinstance(result, NeedsReplan):
             log.info(
                 "small files changed meanwhile; planning again", ingestor=self.name, reason=result.reason
@@ -398,69 +393,10 @@ class Ingestor:
             write_s=context.clock() - started_s,
         )
 
-    def _report(
-        self,
-        written: WrittenBatch,
-        done: Done,
-        after: Mapping[int, int],
-        *,
-        oldest_ms: int | None,
-        took_s: float,
-    ) -> None:
-        """Show a committed batch on the status page and in the log.
-
-        Args:
-            written: the batch.
-            done: its commit.
-            after: partition to next offset.
-            oldest_ms: time of its oldest record in the log, in milliseconds since the epoch, if known.
-            took_s: duration from decoding to the commit's response, in seconds.
-        """
-        registry, made, took_ms = self._context.registry, written.made, took_s * 1_000
-        now_ms = self._context.ports.now_ms()
-        if done.by_us:
-            size = sum(file.bytes for file in written.files)
-            registry.add(self.name, rows=made.rows, bad_records=len(made.bad), bytes=size, commits=1)
-            if oldest_ms is not None:
-                registry.observe(self.name, max(0, now_ms - oldest_ms) / 1_000)
-        registry.advance(self.name, after)
-        self._show_watermark(done.state)
-        registry.update(
-            self.name,
-            commit_ms=took_ms,
-            commit_at_ms=now_ms,
-            progress_s=self._context.clock(),
-            snapshot_id=done.state.head_id,
-            table_files=done.state.total("data-files"),
-            table_bytes=done.state.total("files-size"),
-            table_snapshots=len(done.state.metadata.get("snapshots") or ()),
-        )
-        log.debug(
-            "batch committed",
-            ingestor=self.name,
-            rows=made.rows,
-            bad=len(made.bad),
-            attempts=done.attempts,
-            ms=round(took_ms, 1),
-            decode_ms=round(written.decode_s * 1_000, 1),
-            write_ms=round(written.write_s * 1_000, 1),
-        )
-        if written.letters:
-            log.warning(
-                "bad records went to dead letters",
-                ingestor=self.name,
-                records=len(made.bad),
-                table=str(self._dead_letter_table),
-                first=next(iter(made.bad.values())),
-            )
-
     def _measure(self, source: TopicReader) -> bool:
         """Refresh the end offsets, which the lag is computed from; False if a new plan is needed."""
-        ends = {p: b.end for p, b in source.bounds().items()}
-        status = self._context.registry.update(self.name, ends=ends, measured=True)
-        if status.lag == 0:
-            self._context.registry.update(self.name, progress_s=self._context.clock())
-        if set(ends) - set(status.committed):
+        status = self._progress.reached(source.bounds())
+        if set(status.ends) - set(status.committed):
             log.info("the topic has new partitions; planning again", ingestor=self.name)
             return False
         return True
@@ -468,28 +404,33 @@ class Ingestor:
     def _look(self, plan: Plan) -> bool:
         """Check topic and table while no records arrive; False if a new plan is needed."""
         require_same_source(plan.identity, plan.source.identity())
-        now, before = self._committer.load(), plan.state
-        moved = now.uuid != before.uuid or offsets_in(now, self._stream) != offsets_in(before, self._stream)
+        now, before = self._commits.load(), plan.state
+        moved = now.uuid != before.uuid or self._stands(now) != self._stands(before)
         if moved or not self._table.writer.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return False
         self._dead_letters.register(now)
         return True
 
-    def _new_committer(self, table: TableName) -> Committer:
-        context = self._context
-        return Committer(
-            context.catalog,
-            table,
-            ports=context.ports,
-            retention=context.retention,
-            on_wait=self._reporter.tell_wait,
-            on_refusal=self._count_refusal,
-        )
+    def _stands(self, state: TableState) -> tuple[TopicIdentity, Mapping[int, int]] | None:
+        """The topic and the next offsets of this reader's partitions in this version of the table, if any."""
+        found = offsets_in(state, self._stream)
+        own = self._replica.own(found.next) if found is not None else {}
+        return (found.source, own) if found is not None and own else None
 
-    def _count_refusal(self, outcome: Conflict | Unknown) -> None:
-        counter = "conflicts" if isinstance(outcome, Conflict) else "unknowns"
-        self._context.registry.add(self.name, **{counter: 1})
+    def _seat(self, table: TableName, *, gather_s: float = 0.0) -> Seat:
+        """This reader's place at the table's bookkeeper; with `commit: direct` it has one of its own."""
+        context = self._context
+
+        def make() -> Bookkeeper:
+            committer = Committer(context.catalog, table, ports=context.ports, retention=context.retention)
+            return Bookkeeper(committer, clock=context.clock)
+
+        direct = self.spec.spec.commit == "direct"
+        keeper = make() if direct else context.bookkeepers.of(table, make)
+        return keeper.seat(
+            on_wait=self._reporter.tell_wait, on_refusal=self._progress.refused, gather_s=gather_s
+        )
 
     def _new_batch(self) -> OpenBatch:
         limits = self.spec.spec.batching
@@ -505,7 +446,7 @@ class Ingestor:
 
     def _rest(self, seconds: float) -> bool:
         """Wait; False if the process stops meanwhile. The lag is unknown if this cycle did not measure it."""
-        if not self._measured:
+        if not self._progress.measured:
             self._context.registry.update(self.name, measured=False)
         try:
             self._context.ports.sleep(seconds)

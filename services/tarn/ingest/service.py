@@ -132,24 +132,30 @@ class Service:
     def _run(self, spec: IngestorSpec) -> None:
         """Run the ingestor of each topic of a spec, until the process stops."""
         kafka = spec.spec.source.kafka
+        running: dict[str, list[threading.Thread]] = {}
         if kafka.topic is not None:
-            Ingestor(spec, self._context).run()
-            return
-        running: dict[str, threading.Thread] = {}
+            running[kafka.topic] = self._begin(spec)
         reporter = StatusReporter(
             spec.name, self._registry, clock=self._context.clock, now_ms=self._context.ports.now_ms
         )
-        while True:
+        while kafka.topic is None:
             topics = kafka.names or self._matching(spec, reporter, begun=bool(running))
             for one in spec.per_topic(topics):
                 if one.topic not in running:
-                    ingestor = Ingestor(one, self._context)
-                    running[one.topic] = threading.Thread(target=ingestor.run, name=one.name, daemon=True)
-                    running[one.topic].start()
+                    running[one.topic] = self._begin(one)
             if kafka.names or not self._sleep(TOPICS_LOOK_S):
                 break
-        for thread in running.values():
-            thread.join()
+        for threads in running.values():
+            for thread in threads:
+                thread.join()
+
+    def _begin(self, spec: IngestorSpec) -> list[threading.Thread]:
+        """Start the readers of one topic, each in a thread of its own."""
+        readers = [Ingestor(spec, self._context, replica=n) for n in range(spec.spec.replicas)]
+        threads = [threading.Thread(target=one.run, name=one.name, daemon=True) for one in readers]
+        for thread in threads:
+            thread.start()
+        return threads
 
     def _matching(self, spec: IngestorSpec, reporter: StatusReporter, *, begun: bool) -> list[str]:
         """Names of the topics that the pattern matches; if there are none yet, the status page says why."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 import structlog
@@ -44,6 +45,11 @@ class Histogram:
     counts: tuple[int, ...] = (0,) * (len(FRESHNESS_S) + 1)
     sum_s: float = 0.0
 
+    def joined(self, other: Histogram) -> Histogram:
+        """The durations of both."""
+        counts = tuple(one + more for one, more in zip(self.counts, other.counts, strict=True))
+        return Histogram(counts=counts, sum_s=self.sum_s + other.sum_s)
+
     def plus(self, seconds: float) -> Histogram:
         """The histogram with one more duration."""
         at = bisect_left(FRESHNESS_S, seconds)
@@ -70,7 +76,8 @@ class IngestorStatus:
         ends: partition to log end offset, as last read.
         rows: rows committed since the process started.
         bad_records: bad records since the process started.
-        commits: commits of batches since the process started.
+        commits: batches committed since the process started.
+        snapshots: snapshots with these batches; one that holds batches of several readers counts for one.
         merges: commits that merged small files since the process started.
         bytes: bytes of the data files committed since the process started, without merged ones.
         conflicts: commit requests that another writer's commit refused since the process started.
@@ -85,6 +92,9 @@ class IngestorStatus:
         event_column: column of the event time; empty if the spec names none.
         watermark_us: the watermark, in microseconds since the epoch; None while unknown.
         complete_us: the same, floored to the table's partitions; None if they are not by that time.
+        replica_of: name of the ingestor, if several readers share its topic; empty for the only one.
+        replicas: number of these readers.
+        ready: number of them that run.
     """
 
     state: State = State.STARTING
@@ -102,6 +112,7 @@ class IngestorStatus:
     rows: int = 0
     bad_records: int = 0
     commits: int = 0
+    snapshots: int = 0
     merges: int = 0
     bytes: int = 0
     conflicts: int = 0
@@ -116,6 +127,9 @@ class IngestorStatus:
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
+    replica_of: str = ""
+    replicas: int = 1
+    ready: int = 0
 
     @property
     def lag(self) -> int | None:
@@ -144,6 +158,8 @@ class IngestorStatus:
                     "sinceMs": self.since_ms,
                 }
             ],
+            "replicas": self.replicas,
+            "readyReplicas": self.ready,
             "table": self.table,
             "topic": self.topic,
             "stream": self.stream,
@@ -170,6 +186,51 @@ class IngestorStatus:
         }
 
 
+_WORST_FIRST = (State.INVALID, State.STOPPED, State.WAITING, State.STARTING, State.RUNNING, State.FINISHED)
+
+
+def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
+    """The status of an ingestor, from those of its readers: the worst state, and the sums.
+
+    Args:
+        statuses: status of each reader; at least one.
+    """
+    if len(statuses) == 1:
+        return statuses[0]
+    shown = min(statuses, key=lambda one: _WORST_FIRST.index(one.state))
+    last = max(statuses, key=lambda one: one.commit_at_ms)
+    marks = [one.watermark_us for one in statuses if one.watermark_us is not None]
+    complete = [one.complete_us for one in statuses if one.complete_us is not None]
+    return replace(
+        last,
+        state=shown.state,
+        reason=shown.reason,
+        message=shown.message,
+        since_ms=shown.since_ms,
+        beat_s=min(one.beat_s for one in statuses),
+        progress_s=min(one.progress_s for one in statuses),
+        measured=all(one.measured for one in statuses),
+        committed=_union([one.committed for one in statuses]),
+        ends=_union([one.ends for one in statuses]),
+        rows=sum(one.rows for one in statuses),
+        bad_records=sum(one.bad_records for one in statuses),
+        commits=sum(one.commits for one in statuses),
+        snapshots=sum(one.snapshots for one in statuses),
+        merges=sum(one.merges for one in statuses),
+        bytes=sum(one.bytes for one in statuses),
+        conflicts=sum(one.conflicts for one in statuses),
+        unknowns=sum(one.unknowns for one in statuses),
+        freshness=reduce(lambda sums, one: sums.joined(one), (one.freshness for one in statuses)),
+        watermark_us=max(marks, default=None),
+        complete_us=max(complete, default=None),
+        ready=sum(one.ready for one in statuses),
+    )
+
+
+def _union(maps: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    return {partition: offset for one in maps for partition, offset in one.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
     """Result of the last check of a dependency."""
@@ -180,7 +241,7 @@ class Dependency:
 
 
 class StatusRegistry:
-    """Statuses of all ingestors and dependencies. Thread-safe."""
+    """Statuses of all readers and dependencies. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -191,6 +252,7 @@ class StatusRegistry:
         """Set fields of an ingestor's status; returns the new status."""
         with self._lock:
             found = replace(self._ingestors.get(name, IngestorStatus()), **changes)
+            found = replace(found, ready=int(found.state is State.RUNNING))
             self._ingestors[name] = found
             return found
 
@@ -226,12 +288,18 @@ class StatusRegistry:
             self._ingestors[name] = replace(found, committed={**found.committed, **after}, ends=ends)
 
     def get(self, name: str) -> IngestorStatus:
-        """Status of one ingestor."""
-        with self._lock:
-            return self._ingestors.get(name, IngestorStatus())
+        """Status of one ingestor, or of one of its readers."""
+        return (self.readers() | self.ingestors()).get(name, IngestorStatus())
 
     def ingestors(self) -> dict[str, IngestorStatus]:
-        """Statuses of all ingestors, by name."""
+        """Statuses of all ingestors, by name; that of one with several readers sums theirs up."""
+        found: dict[str, list[IngestorStatus]] = {}
+        for name, status in self.readers().items():
+            found.setdefault(status.replica_of or name, []).append(status)
+        return {name: as_one(statuses) for name, statuses in sorted(found.items())}
+
+    def readers(self) -> dict[str, IngestorStatus]:
+        """Statuses of all readers, by name: an ingestor has one, or as many as its spec has replicas."""
         with self._lock:
             return dict(sorted(self._ingestors.items()))
 

@@ -13,6 +13,7 @@ from tarn.core.spec.fields import COLUMN_PATTERN, SchemaSpec
 from tarn.core.spec.source import Source
 from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 
+REPLICAS_MAX = 64
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
 
 
@@ -64,6 +65,8 @@ class IngestorBody(SpecModel):
     columns: Annotated[SchemaSpec | None, Field(alias="schema")] = None
     format: Literal["iceberg"] = "iceberg"
     batching: Batching = Batching()
+    replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1
+    commit: Literal["bookkeeper", "direct"] = "bookkeeper"
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
     event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
     trace: bool = True
