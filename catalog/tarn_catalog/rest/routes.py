@@ -20,7 +20,8 @@ from tarn_catalog.operations.session import Operation, Session
 from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.rest import access_routes
 from tarn_catalog.rest.auth import Authenticator, Principal
-from tarn_catalog.rest.request import RestRequest, get, levels_of, objects, strings
+from tarn_catalog.rest.lines import Place
+from tarn_catalog.rest.request import SEPARATOR, RestRequest, get, levels_of, objects, strings
 from tarn_catalog.rest.response import (
     JSON_HEADERS,
     NO_CONTENT,
@@ -74,6 +75,7 @@ class Routes:
             arguments=arguments,
             asks=route.asks,
             principal=principal,
+            place=route.place(arguments),
         )
 
     def answer(self, call: RestRequest, admitted: Admitted) -> RestResponse:
@@ -388,6 +390,7 @@ class Admitted:
         arguments: the arguments in the path.
         asks: the operations that the handler may carry out; it checks the rights of at least one.
         principal: who sent it; None for a public route.
+        place: the line that it has to wait in; None if it need not wait for others.
     """
 
     public: bool
@@ -396,6 +399,7 @@ class Admitted:
     arguments: list[str]
     asks: frozenset[Operation]
     principal: Principal | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,8 +412,18 @@ class _Route:
     probe: bool = False
     waits: bool = True
     advertised: bool = True
+    alone: bool = False
+    several: bool = False
+
+    def place(self, arguments: list[str]) -> Place | None:
+        """Return the line of a request: that of its table or view, or that of changes of several objects."""
+        if self.alone:
+            return Place(what=".".join((*arguments[0].split(SEPARATOR), arguments[1])))
+        return SEVERAL if self.several else None
 
 
+# Which objects these change is in their bodies. Each may take long: some threads are left to others.
+SEVERAL = Place(what="several objects at once", width=8)
 _NS = "v1/namespaces/{namespace}"
 _TABLE = f"{_NS}/tables/{{table}}"
 _VIEW = f"{_NS}/views/{{view}}"
@@ -439,26 +453,26 @@ _ROUTES = tuple(
         ("POST", f"{_NS}/tables", Routes._create_table, (Operation.CREATE,), {}),
         ("GET", _TABLE, Routes._load_table, (Operation.LOAD,), {}),
         ("HEAD", _TABLE, Routes._table_exists, (Operation.LOAD,), {}),
-        ("POST", _TABLE, Routes._commit_table, (Operation.COMMIT, Operation.CREATE), {}),
-        ("DELETE", _TABLE, Routes._drop_table, (Operation.DROP,), {}),
+        ("POST", _TABLE, Routes._commit_table, (Operation.COMMIT, Operation.CREATE), {"alone": True}),
+        ("DELETE", _TABLE, Routes._drop_table, (Operation.DROP,), {"alone": True}),
         ("POST", f"{_TABLE}/metrics", Routes._metrics, (Operation.REPORT,), {}),
-        ("POST", f"{_NS}/register", Routes._register_table, (Operation.REGISTER,), {}),
-        ("POST", "v1/tables/rename", Routes._rename_table, (Operation.RENAME,), {}),
+        ("POST", f"{_NS}/register", Routes._register_table, (Operation.REGISTER,), {"several": True}),
+        ("POST", "v1/tables/rename", Routes._rename_table, (Operation.RENAME,), {"several": True}),
         (
             "POST",
             "v1/transactions/commit",
             Routes._commit_tables,
             (Operation.COMMIT, Operation.CREATE),
-            {},
+            {"several": True},
         ),
         ("GET", f"{_NS}/views", Routes._list_views, (Operation.LIST,), {}),
         ("POST", f"{_NS}/views", Routes._create_view, (Operation.CREATE,), {}),
         ("GET", _VIEW, Routes._load_view, (Operation.LOAD,), {}),
         ("HEAD", _VIEW, Routes._view_exists, (Operation.LOAD,), {}),
-        ("POST", _VIEW, Routes._replace_view, (Operation.COMMIT,), {}),
-        ("DELETE", _VIEW, Routes._drop_view, (Operation.DROP,), {}),
-        ("POST", f"{_NS}/register-view", Routes._register_view, (Operation.REGISTER,), {}),
-        ("POST", "v1/views/rename", Routes._rename_view, (Operation.RENAME,), {}),
+        ("POST", _VIEW, Routes._replace_view, (Operation.COMMIT,), {"alone": True}),
+        ("DELETE", _VIEW, Routes._drop_view, (Operation.DROP,), {"alone": True}),
+        ("POST", f"{_NS}/register-view", Routes._register_view, (Operation.REGISTER,), {"several": True}),
+        ("POST", "v1/views/rename", Routes._rename_view, (Operation.RENAME,), {"several": True}),
         # In the specification, not in this version.
         ("GET", f"{_TABLE}/credentials", Routes._not_supported, (), {"advertised": False}),
         ("POST", f"{_TABLE}/plan", Routes._not_supported, (), {"advertised": False}),

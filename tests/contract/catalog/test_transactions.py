@@ -470,6 +470,12 @@ class Alone:
     map = staticmethod(map)
 
 
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every operation of the catalog run in the thread that calls it."""
+    for module in ("operations.rename_register_purge", "operations.namespaces", "state.parallel"):
+        monkeypatch.setattr(f"tarn_catalog.{module}.ThreadPoolExecutor", Alone)
+
+
 NAMES = ("ns.a", "ns.c", "two.b", "two.d")
 # Kinds of play: all actions; a namespace created and dropped; one table with many contenders for its name;
 # tables and views in turn under the same names.
@@ -710,8 +716,7 @@ def test_actors_under_faults_and_kills_leave_everything_whole(
     record_property, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each seed is a separate play; TARN_TEST_SEEDS asks for more of them."""
-    for module in ("rename_register_purge", "namespaces"):
-        monkeypatch.setattr(f"tarn_catalog.operations.{module}.ThreadPoolExecutor", Alone)
+    alone(monkeypatch)
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
         play = Play(seed)
