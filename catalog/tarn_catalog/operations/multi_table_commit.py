@@ -103,9 +103,13 @@ class MultiTableCommit:
             held = dict(zip(keys, read, strict=True))
             if self._done(changes, held, repeat):
                 return
-            parts = in_parallel(
-                lambda change, held=held: self._part(change, held[change.slot.key], made, repeat), changes
-            )
+
+            def part(
+                change: Change, held: Mapping[str, Versioned[Pointer] | None] = held
+            ) -> ParticipantChange:
+                return self._part(change, held[change.slot.key], made, repeat)
+
+            parts = in_parallel(part, changes)
             done = self._transactions.run(
                 parts, repeat=repeat, confirm=partial(self._confirm, changes, made, repeat)
             )
@@ -157,14 +161,14 @@ class MultiTableCommit:
             then = placed(slot, stored.parsed["table-uuid"], stored.location)
             return replace(pointer_change(slot, held, then), again=again)
         held = self._tables.there(slot, held)
-        base, stored = made.next.get(slot.key, ("", None))
-        if stored is None or base != held.value.metadata:
+        if made.next.get(slot.key, ("",))[0] != held.value.metadata:
             current = self._tables.current(held)
             meta = self._judged(change, current, repeat)
             stored = current
             if meta is not None:
                 stored = self._core.write_metadata(self._tables.next_location(current.location), meta)
             made.next[slot.key] = current.location, stored
+        stored = made.next[slot.key][1]
         return replace(
             pointer_change(slot, held, placed(slot, held.value.uuid, stored.location)), again=again
         )
