@@ -220,7 +220,7 @@ class MultiTableCommit:
         held = self._tables.there(slot, held)
         assert held.value.metadata is not None, slot
         if held.value.metadata == made.next[slot.key][0]:
-            # Only the pointer was written anew, as by a transaction that was given up.
+            # Only the pointer was written again, as by a transaction that was given up.
             made.late.pop(slot.key, None)
             return pointer_change(slot, held, placed(slot, held.value.uuid, made.next[slot.key][1].location))
         location = self._tables.next_location(held.value.metadata)

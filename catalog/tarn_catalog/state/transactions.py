@@ -18,7 +18,7 @@ only after the object was read again: changed means start over, unchanged means 
 
 A transaction that takes long renews its record, so that others see progress and do not abort it: at most for
 20 s, less than they wait. If another writer changes an object before the intent is there, a change that can
-be made `again` on the new value takes that object anew and keeps the intents that it has. Objects are taken
+be made `again` on the new value takes that object once more and keeps the intents that it has. Objects are taken
 in key order and nobody waits for anything else meanwhile, so that transactions never wait in a circle.
 
 Only the transaction's own process deletes its record: after a commit once no object carries its intent, after
@@ -128,7 +128,7 @@ class _Course:
         self._began = self._renewed = core.patience.clock()
 
     def renew(self) -> None:
-        """Write the pending record anew, if it is time to.
+        """Write the pending record again, if it is time to.
 
         Raises:
             StartOverError: another writer has aborted the transaction.
@@ -266,7 +266,7 @@ class Transactions:
             parts: the changes; their values come from `read_to_write`.
             repeat: the request's idempotency key, recorded with every participant.
             confirm: raises TarnError if a precondition does not hold, StartOverError if the change has to be
-                begun anew; called once all intents are written.
+                begun again; called once all intents are written.
 
         Returns:
             The new values by key, as far as they are known; None if another writer won.
