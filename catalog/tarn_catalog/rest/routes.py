@@ -491,6 +491,13 @@ ENDPOINTS = tuple(
     if route.advertised
 )
 
+SERVED = tuple(
+    (route.method, route.template, route.public)
+    for route in _ROUTES
+    if route.function is not Routes._not_supported
+)
+"""Method, path and whether it needs no token, of each route that this version carries out."""
+
 
 def _fits(template: str, parts: list[str]) -> list[str] | None:
     """Return the arguments if the path matches the template, else None."""

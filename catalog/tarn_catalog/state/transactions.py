@@ -18,8 +18,8 @@ only after the object was read again: changed means start over, unchanged means 
 
 A transaction that takes long renews its record, so that others see progress and do not abort it: at most for
 20 s, less than they wait. If another writer changes an object before the intent is there, a change that can
-be made `again` on the new value takes that object once more and keeps the intents that it has. Objects are taken
-in key order and nobody waits for anything else meanwhile, so that transactions never wait in a circle.
+be made `again` on the new value takes that object once more and keeps the intents that it has. Objects are
+taken in key order and nobody waits for anything else meanwhile, so that transactions never wait in a circle.
 
 Only the transaction's own process deletes its record: after a commit once no object carries its intent, after
 an abort only if it never asked for the commit. Otherwise a delayed request could create the deleted record
