@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+SECONDS_MAX = 120.0
+
 
 @dataclass(slots=True, kw_only=True)
 class Race:
@@ -34,14 +36,14 @@ class Race:
         return min(counts) / max(1, *counts)
 
 
-def race(commit: Callable[[int, int], str | None], *, writers: int, seconds: float) -> Race:
+def race(commit: Callable[[int, int], str | None], *, writers: int, commits: int) -> Race:
     """Let writers commit one after the other, all at one time, and count.
 
     Args:
         commit: makes one commit, given the writer and the number of the commit; returns None once it is
             carried out, or the refusal in words.
         writers: how many.
-        seconds: no writer begins another commit after that long.
+        commits: no writer begins another commit once so many are carried out, or after two minutes.
     """
     found = Race()
     lock, start = threading.Lock(), threading.Barrier(writers)
@@ -50,9 +52,9 @@ def race(commit: Callable[[int, int], str | None], *, writers: int, seconds: flo
     def write(writer: int) -> None:
         try:
             start.wait()
-            until = time.monotonic() + seconds
+            until = time.monotonic() + SECONDS_MAX
             number = 0
-            while time.monotonic() < until:
+            while found.total < commits and time.monotonic() < until:
                 number += 1
                 began = time.monotonic()
                 refusal = commit(writer, number)

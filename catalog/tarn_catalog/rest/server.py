@@ -54,6 +54,25 @@ def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:
     return inside, published
 
 
+def _own_address(host: str) -> str:
+    """Return the address to listen at: of several that a name has, the first that is this machine's.
+
+    The name of a service in Compose has the addresses of all of its replicas.
+    """
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return host  # binding says what is wrong with it
+    for family, _, _, _, address in found:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            try:
+                tried.bind((address[0], 0))
+            except OSError:
+                continue
+            return str(address[0])
+    return host
+
+
 def bound(settings: Settings) -> list[socket.socket]:
     """Return the two bound sockets: inside, published.
 
@@ -61,7 +80,8 @@ def bound(settings: Settings) -> list[socket.socket]:
         InvalidSettingError: an address or a port cannot be used; the message names the variable.
     """
     sockets: list[socket.socket] = []
-    family = socket.AF_INET6 if ":" in settings.catalog_host else socket.AF_INET
+    host = _own_address(settings.catalog_host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port, variable in (
         (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
         (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
@@ -72,7 +92,7 @@ def bound(settings: Settings) -> list[socket.socket]:
         sockets.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((settings.catalog_host, port))
+            one.bind((host, port))
         except OSError as e:
             for opened in sockets:
                 opened.close()

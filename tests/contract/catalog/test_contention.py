@@ -167,11 +167,10 @@ def test_64_writers_in_process_write_one_file_per_commit_and_are_served_evenly(r
             return e.message
         return None
 
-    found = race(write, writers=64, seconds=2.0)
+    found = race(write, writers=64, commits=64 * 6)
     record_property("commits", found.total)
     assert not found.refused
     assert world.files() == found.total
-    assert found.total >= 64 * 3, "each had several turns"
     assert found.evenness(64) >= 0.5
     assert world.properties() == {f"w{writer}": str(found.done[writer]) for writer in range(64)}
 
@@ -187,13 +186,12 @@ def test_64_writers_over_http_write_one_file_per_commit_and_are_served_evenly(
             status, _, answer = clients[writer].ask("POST", TABLE, commit(**{f"w{writer}": str(number)}))
             return None if status == 200 else str(answer)
 
-        found = race(write, writers=64, seconds=3.0)
+        found = race(write, writers=64, commits=64 * 4)
     record_property("commits", found.total)
     assert not found.refused
     assert world.files() == found.total
     for client in clients:
         client.close()
-    assert found.total >= 64 * 2, "each had several turns"
     assert found.evenness(64) >= 0.5
 
 
