@@ -363,6 +363,27 @@ def test_a_table_that_was_changed_meanwhile_is_judged_on_what_it_is_now(world: W
     assert not list(world.memory.list(TRANSACTIONS_PREFIX))
 
 
+def test_a_commit_that_others_abort_writes_no_metadata_again(world: World) -> None:
+    slots = MANY[:3]
+    for slot in slots:
+        world.healthy.tables.create(slot, NEW)
+    aborted: list[str] = []
+
+    def plan(op: Op) -> None:
+        if op.kind == "put" and op.key == slots[2].key and not aborted:
+            (record,) = world.memory.list(TRANSACTIONS_PREFIX)
+            aborted.append(record.key)
+            held = world.healthy.core.read(record.key, Record.load)
+            world.healthy.transactions._decide(held, RecordState.ABORTED)
+
+    world.store.plan = plan
+    changes = [Change(slot=slot, requirements=[], updates=set_to(together="1")) for slot in slots]
+    world.catalog.together.commit(changes)
+    assert aborted
+    assert [world.properties(slot) for slot in slots] == [{"together": "1"}] * 3
+    assert [world.files(slot) for slot in slots] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_commit_to_several_tables_that_a_repeat_of_it_outran_is_done_once(
     world: World, keyed: bool
