@@ -363,6 +363,18 @@ def test_a_table_that_was_changed_meanwhile_is_judged_on_what_it_is_now(world: W
     assert not list(world.memory.list(TRANSACTIONS_PREFIX))
 
 
+def test_pointers_are_taken_in_the_order_of_their_keys_whatever_the_client_names_first(world: World) -> None:
+    slots = MANY[:4]
+    for slot in slots:
+        world.healthy.tables.create(slot, NEW)
+    world.store.seen.clear()
+    changes = [Change(slot=slot, requirements=[], updates=set_to(a="1")) for slot in reversed(slots)]
+    world.catalog.together.commit(changes)
+    keys = [slot.key for slot in slots]
+    written = [op.key for op in world.store.seen if op.kind == "put" and op.key in keys]
+    assert written[: len(keys)] == sorted(keys)
+
+
 def test_a_commit_that_others_abort_writes_no_metadata_again(world: World) -> None:
     slots = MANY[:3]
     for slot in slots:
