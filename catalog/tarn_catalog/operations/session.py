@@ -49,6 +49,7 @@ class Operation(StrEnum):
     DROP_NAMESPACE = "drop-namespace"
     LIST = "list"
     LOAD = "load"
+    VEND = "vend"
     REPORT = "report"
     CREATE = "create"
     COMMIT = "commit"
@@ -97,6 +98,7 @@ RIGHTS: Mapping[Operation, Rights] = {
     Operation.DROP_NAMESPACE: ((Place.NAMESPACE, Privilege.MANAGE),),
     Operation.LIST: ((Place.NAMESPACE, Need.ANY),),
     Operation.LOAD: ((Place.THING, Privilege.READ),),
+    Operation.VEND: ((Place.THING, Privilege.READ),),
     Operation.REPORT: ((Place.THING, Privilege.READ),),
     Operation.CREATE: ((Place.NAMESPACE, Privilege.CREATE),),
     Operation.COMMIT: ((Place.THING, Privilege.WRITE),),

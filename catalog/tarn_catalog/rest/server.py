@@ -136,7 +136,12 @@ def make_routes(settings: Settings, store: ObjectStore) -> Routes:
     Raises:
         InvalidSettingError: the secrets cannot be read.
     """
-    catalog = Catalog(store, settings.roots, grants_max_age_s=settings.catalog_grants_max_age_s)
+    catalog = Catalog(
+        store,
+        settings.roots,
+        grants_max_age_s=settings.catalog_grants_max_age_s,
+        vending=settings.vending(),
+    )
     return Routes(catalog, Authenticator(settings.secrets_dir, access=catalog.access))
 
 
@@ -147,6 +152,7 @@ def run(settings: Settings) -> None:
         TarnError: the service cannot start; the message states the reason.
     """
     Authenticator(settings.secrets_dir)  # says what is wrong with the secrets, before the wait for the store
+    settings.vending()  # the same
     sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
@@ -155,6 +161,7 @@ def run(settings: Settings) -> None:
         inside=f"{settings.catalog_host}:{settings.catalog_port_inside}",
         published=f"{settings.catalog_host}:{settings.catalog_port_published}",
         bucket=settings.bucket,
+        vends_credentials=bool(settings.sts_endpoint),
     )
     asyncio.run(serve(listeners(settings, make_routes(settings, store)), sockets))
     log.info("catalog stopped")

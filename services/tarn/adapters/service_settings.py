@@ -50,6 +50,13 @@ Endpoint = Annotated[
 ]
 """Address without a path; a slash at its end is removed."""
 
+OptionalEndpoint = Annotated[
+    str,
+    AfterValidator(lambda value: _url(value, path=False) if value else value),
+    Field(description="empty, or http or https, a host and a port, as in http://minio:9000"),
+]
+"""Address without a path, or none."""
+
 Url = Annotated[
     str,
     AfterValidator(lambda value: _url(value, path=True)),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from tarn.core.credentials import STORE_USERS
+from tarn.core.credentials import STORE_RIGHTS
 from tarn.core.errors import InvalidError
-from tarn.core.services import SERVICES, Action, Area, StoreRights
+from tarn.core.services import Action, Area, StoreRights
 
 Policy = dict[str, object]
 
@@ -34,7 +34,7 @@ _MULTIPART = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
 def policies(bucket: str) -> dict[str, Policy]:
     """Return {store user: policy} for this bucket."""
-    return {user: policy(SERVICES[user].store or {}, bucket) for user in STORE_USERS}
+    return {user: policy(rights, bucket) for user, rights in STORE_RIGHTS.items()}
 
 
 def policy(rights: StoreRights, bucket: str) -> Policy:

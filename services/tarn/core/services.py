@@ -67,6 +67,8 @@ class Service:
     Attributes:
         uid: the uid and gid that it runs as and that may read its volume.
         store: privileges of its own store user; None if it has no store user.
+        vending: privileges of a second store user that it holds, `vending`: parts of them are handed on, for
+            minutes, to clients without a store user.
         kafka: privileges of its own Kafka user; empty if it has no Kafka user.
         credentials_for: services whose credential it holds: `catalog` (a principal of its own), `spark` or
             `jupyter` (their token).
@@ -74,6 +76,7 @@ class Service:
 
     uid: int
     store: StoreRights | None = None
+    vending: StoreRights | None = None
     kafka: tuple[Right, ...] = ()
     credentials_for: tuple[str, ...] = ()
 
@@ -94,6 +97,8 @@ SERVICES: Mapping[str, Service] = {
             Area.METADATA: frozenset({Action.READ, Action.WRITE}),
             Area.DATA: _READ_LIST,
         },
+        # Not `delete`: only the reaper deletes files of tables.
+        vending={Area.METADATA: _READ, Area.DATA: _READ_LIST | {Action.WRITE}},
     ),
     # The broker's admin: it has all privileges, and logs in over the broker's loopback only.
     "kafka": Service(uid=10002),
