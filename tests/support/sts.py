@@ -217,13 +217,13 @@ def check_contract(served: Served) -> int:
     everything = _policy({"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]})
     most = config_of(service().assume(everything.replace("s3:*", "s3:GetObject"), duration_s=DURATION_S_MIN))
     assert served.attempt(most, "get", "warehouse/b/x")
-    assert not served.attempt(most, "get", "catalog/v1/grants.json")
+    assert not served.attempt(most, "get", "catalog/v1/probe/x")
     puts = _policy(_allow("s3:PutObject", "*"), _allow("s3:DeleteObject", "*"))
     writer = config_of(service().assume(puts, duration_s=DURATION_S_MIN))
     assert served.attempt(writer, "put", "warehouse/a/x")
     assert not served.attempt(writer, "put", "warehouse/a/x.metadata.json")
     assert not served.attempt(writer, "delete", "warehouse/a/x")
-    assert not served.attempt(writer, "put", "catalog/v1/grants.json")
+    assert not served.attempt(writer, "put", "catalog/v1/probe/x")
     # Half of the keys is nothing.
     assert not served.attempt(
         {**writer, "s3.session-token": most["s3.session-token"]}, "put", "warehouse/a/x"

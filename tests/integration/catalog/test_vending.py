@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 import pyarrow as pa
 import pytest
 from minio import Minio, MinioAdmin
-from minio.credentials import StaticProvider
+from minio.credentials import Credentials, StaticProvider
 from minio.error import MinioAdminException, S3Error
+from minio.signer import sign_v4_sts
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.types import StringType
 
 from tarn.core.credentials import VENDING_USER
 from tarn.core.naming import WarehouseLayout
@@ -31,6 +36,10 @@ from tests.integration.minio.conftest import write_secrets
 from tests.support.sts import check_contract
 
 VENDED = {"X-Iceberg-Access-Delegation": "vended-credentials"}
+EVERYTHING = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}],
+}
 ROWS = pa.table({"x": pa.array([1, 2, 3], pa.int64())})
 REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidTokenId", "ExpiredToken"}
 
@@ -71,7 +80,8 @@ class RealSts:
         try:
             actions[action]()
         except S3Error as e:
-            assert e.code in REFUSED, (action, key, e.code)
+            if e.code not in REFUSED:
+                raise
             return False
         return True
 
@@ -188,7 +198,7 @@ def test_a_reader_by_a_role_reads_rows_with_pyiceberg_and_no_store_key(lake: Lak
 
 
 def test_a_writer_does_everything_that_pyiceberg_does_without_deleting(lake: Lake) -> None:
-    """Create as select, append, overwrite, delete rows, evolve, tag, expire: no right to delete is missing."""
+    """Create as select, append, overwrite, delete rows, evolve, tag: no right to delete is missing."""
     ann = lake.principal("ann")
     lake.grant(ann, "CREATE")
     catalog = lake.open(ann)
@@ -200,7 +210,7 @@ def test_a_writer_does_everything_that_pyiceberg_does_without_deleting(lake: Lak
     table.overwrite(ROWS)
     table.delete("x = 2")
     with table.update_schema() as update:
-        update.add_column("y", "string")
+        update.add_column("y", StringType())
     table.append(pa.table({"x": [9], "y": ["z"]}))
     table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "here").commit()
     assert sorted(table.scan().to_arrow()["x"].to_pylist()) == [1, 3, 9]
@@ -239,7 +249,7 @@ def test_the_matrix_on_the_store(lake: Lake) -> None:
                     assert not lake.sts.attempt(credential["config"], "put", key), (who, key)
                     assert not lake.sts.attempt(credential["config"], "delete", key), (who, key)
                     cells += 2
-            for key in ("catalog/v1/grants.json", "reaper/v1/holds/x", f"warehouse/{secrets.token_hex(4)}"):
+            for key in ("catalog/v1/probe/x", "reaper/v1/holds/x", f"warehouse/{secrets.token_hex(4)}"):
                 for action in ("get", "put", "delete"):
                     assert not lake.sts.attempt(credential["config"], action, key), (who, action, key)
                     cells += 1
@@ -256,28 +266,35 @@ def test_vended_keys_make_no_further_keys(lake: Lake, sts: RealSts) -> None:
     host = sts.endpoint.removeprefix("http://")
     keys = (config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"])
     admin = MinioAdmin(endpoint=host, credentials=StaticProvider(*keys), secure=False, region=REGION)
+    account = {"access_key": secrets.token_hex(8), "secret_key": secrets.token_hex(16)}
     for ask in (
-        lambda: admin.add_service_account(),
-        lambda: admin.add_service_account(access_key=sts.key[0]),
+        lambda: admin.add_service_account(**account),
+        lambda: admin.add_service_account(**account, policy=EVERYTHING),
         lambda: admin.list_service_account(sts.key[0]),
         lambda: admin.user_list(),
         lambda: admin.policy_list(),
     ):
-        with pytest.raises((MinioAdminException, ValueError)) as caught:
+        with pytest.raises(MinioAdminException, match="AccessDenied"):
             ask()
-        assert "AccessDenied" in str(caught.value), caught.value
-    from minio.credentials import AssumeRoleProvider
-
-    provider = AssumeRoleProvider(sts.endpoint, *keys[:2], duration_seconds=3600, region=REGION)
-    with pytest.raises(ValueError, match=r"STS|403|InvalidClientTokenId|AccessDenied"):
-        provider.retrieve()
-
-
-def test_the_store_user_itself_cannot_make_accounts_that_do_not_end(sts: RealSts) -> None:
-    host = sts.endpoint.removeprefix("http://")
-    admin = MinioAdmin(endpoint=host, credentials=StaticProvider(*sts.key), secure=False, region=REGION)
-    with pytest.raises(MinioAdminException, match="AccessDenied"):
-        admin.user_list()
+    body = urlencode({"Action": "AssumeRole", "Version": "2011-06-15", "DurationSeconds": "3600"})
+    now, digest = datetime.now(UTC), hashlib.sha256(body.encode()).hexdigest()
+    signed = sign_v4_sts(
+        method="POST",
+        url=urlsplit(f"{sts.endpoint}/"),
+        region=REGION,
+        headers={
+            "content-type": "application/x-www-form-urlencoded",
+            "host": host,
+            "x-amz-content-sha256": digest,
+            "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ"),
+            "x-amz-security-token": keys[2],
+        },
+        credentials=Credentials(*keys),
+        content_sha256=digest,
+        date=now,
+    )
+    answer = httpx.post(f"{sts.endpoint}/", content=body, headers=signed)
+    assert (answer.status_code, "AccessDenied" in answer.text) == (403, True), answer.text
 
 
 def test_keys_outlive_a_revocation_and_no_new_ones_are_given(lake: Lake) -> None:
