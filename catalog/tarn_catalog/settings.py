@@ -10,6 +10,7 @@ from tarn.adapters.service_settings import (
     OptionalEndpoint,
     Port,
     StoreSettings,
+    Switch,
     Warehouse,
 )
 from tarn.adapters.store import S3Store
@@ -34,6 +35,7 @@ class Settings(StoreSettings):
     catalog_grants_max_age_s: int = Field(default=MAX_AGE_S, ge=0, le=60)
     hosts: HostNames = ""
     sts_endpoint: OptionalEndpoint = ""
+    trail: Switch = "off"
 
     @property
     def own_hosts(self) -> Hosts:

@@ -329,8 +329,7 @@ class Routes:
 
     def _metrics(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
-        call.json()
-        call.session.report(slot)
+        call.session.report(slot, call.json())
         return NO_CONTENT
 
     # -- views

@@ -19,6 +19,7 @@ from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.health import check_store
+from tarn_catalog.operations.trail import Trail
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.connections import door
@@ -130,7 +131,7 @@ async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
     await asyncio.gather(*tasks)
 
 
-def make_routes(settings: Settings, store: ObjectStore) -> Routes:
+def make_routes(settings: Settings, store: ObjectStore, trail: Trail | None = None) -> Routes:
     """Return the routes over the lake in a store.
 
     Raises:
@@ -141,6 +142,7 @@ def make_routes(settings: Settings, store: ObjectStore) -> Routes:
         settings.roots,
         grants_max_age_s=settings.catalog_grants_max_age_s,
         vending=settings.vending(),
+        trail=trail,
     )
     return Routes(catalog, Authenticator(settings.secrets_dir, access=catalog.access))
 
@@ -163,7 +165,15 @@ def run(settings: Settings) -> None:
         bucket=settings.bucket,
         vends_credentials=bool(settings.sts_endpoint),
     )
-    asyncio.run(serve(listeners(settings, make_routes(settings, store)), sockets))
+    trail = Trail(store) if settings.trail == "on" else None
+    routes = make_routes(settings, store, trail)
+    if trail is not None:
+        trail.start()
+    try:
+        asyncio.run(serve(listeners(settings, routes), sockets))
+    finally:
+        if trail is not None:
+            trail.stop()
     log.info("catalog stopped")
 
 

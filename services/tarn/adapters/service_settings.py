@@ -71,6 +71,7 @@ HostNames = Annotated[
     Field(description="host names or addresses without ports, separated by commas, as in a.lan,b.lan"),
 ]
 Port = Annotated[int, Field(ge=0, le=65_535)]
+Switch = Literal["on", "off"]
 Warehouse = Annotated[str, Field(min_length=1, description="a name that is not empty")]
 
 

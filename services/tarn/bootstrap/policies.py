@@ -19,6 +19,7 @@ _OBJECTS: Mapping[Area, str] = {
     Area.MEASURED: "reaper/v1/measured/*",
     Area.REAPER: "reaper/*",
     Area.CHECKPOINTS: "checkpoints/*",
+    Area.TRAIL: "trail/*",
 }
 _INSIDE_REAPER = (Area.HOLDS, Area.MEASURED)
 _TABLES = "warehouse/*"
@@ -74,6 +75,7 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
             yield area, _OBJECTS[area]
     yield Area.REAPER, _OBJECTS[Area.REAPER]
     yield Area.CHECKPOINTS, _OBJECTS[Area.CHECKPOINTS]
+    yield Area.TRAIL, _OBJECTS[Area.TRAIL]
 
 
 def _on_tables(

@@ -24,6 +24,7 @@ class Area(Enum):
     MEASURED = "reaper/v1/measured/*"
     REAPER = "the rest of reaper/*"
     CHECKPOINTS = "checkpoints/*"
+    TRAIL = "trail/*"
 
 
 class Action(Enum):
@@ -96,6 +97,7 @@ SERVICES: Mapping[str, Service] = {
             Area.CATALOG: _ALL_ACTIONS,
             Area.METADATA: frozenset({Action.READ, Action.WRITE}),
             Area.DATA: _READ_LIST,
+            Area.TRAIL: _ALL_ACTIONS,
         },
         # Not `delete`: only the reaper deletes files of tables.
         vending={Area.METADATA: _READ, Area.DATA: _READ_LIST | {Action.WRITE}},
@@ -117,7 +119,7 @@ SERVICES: Mapping[str, Service] = {
     # for the privileges on the cluster along with it, and their denial would be logged at each commit.
     "ingest": Service(
         uid=10006,
-        store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}},
+        store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}, Area.TRAIL: _READ_LIST},
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
             Right(resource="GROUP", name="tarn-", prefixed=True, operations=("READ",)),
