@@ -480,6 +480,32 @@ def test_a_location_too_long_for_a_policy_gets_none_and_the_words(lake: Lake) ->
     assert lake.sts.requests == 0
 
 
+OWN, OTHER = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://tarn/catalog/v1",
+        "s3://tarn/warehouse",
+        f"s3://tarn/catalog/v1/t-{OWN}",
+        f"s3://other/warehouse/ns/t-{OWN}",
+        f"s3://tarn/warehouse/ns/t-{OTHER}",
+        f"s3://tarn/warehouse/ns/t-{OTHER}/data/t-{OWN}",
+        f"s3://tarn/warehouse/../catalog/t-{OWN}",
+        f"s3://tarn/warehouse/ns/t-{OWN}/..",
+        f"s3://tarn/warehouse//t-{OWN}",
+        f"s3://tarn/warehouse/n*/t-{OWN}",
+    ],
+)
+def test_a_location_that_is_not_the_tables_own_gets_no_keys(lake: Lake, location: str) -> None:
+    vending = lake.world.core.vending
+    assert vending is not None
+    with pytest.raises(InvalidLocationError):
+        vending.vend("a", location=location, table_uuid=OWN, mode=Mode.READ)
+    assert lake.sts.requests == 0
+
+
 def test_a_table_that_takes_the_name_meanwhile_does_not_lend_its_rights(lake: Lake) -> None:
     """The metadata of a table that the caller may read, the pointer of one that it owns."""
     lake.world.principal("eve")
