@@ -183,7 +183,7 @@ class Tables:
         return self._first(slot, held, table_uuid, meta, repeat)
 
     def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
-        table_uuid = self.core.new_uuid()
+        table_uuid = wanted.table_uuid or self.core.new_uuid()
         location = self.core.roots.new_table(slot.namespace, slot.name, table_uuid, requested=wanted.location)
         meta = table_metadata.new_table(
             schema=wanted.schema,

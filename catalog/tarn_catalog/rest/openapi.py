@@ -133,6 +133,8 @@ COMMIT = _object(
 REGISTER = _object({"name": STRING, "metadata-location": STRING}, {"overwrite": BOOLEAN})
 RENAME = _object({"source": _ref("Identifier"), "destination": _ref("Identifier")})
 
+STORAGE_CREDENTIAL = _object({"prefix": STRING, "config": STRINGS})
+
 COMPONENTS: dict[str, Json] = {
     "Error": _object({"error": _object({"message": STRING, "type": STRING, "code": INTEGER})}),
     "OAuthError": _object({"error": STRING}, {"error_description": STRING}),
@@ -146,7 +148,10 @@ COMPONENTS: dict[str, Json] = {
     "Namespaces": _object({"namespaces": _list(LEVELS)}, {"next-page-token": STRING}),
     "Identifiers": _object({"identifiers": _list(_ref("Identifier"))}, {"next-page-token": STRING}),
     "PropertiesChanged": _object({name: _list(STRING) for name in ("updated", "removed", "missing")}),
-    "Loaded": _object({"metadata": ANYTHING}, {"metadata-location": STRING, "config": STRINGS}),
+    "Loaded": _object(
+        {"metadata": ANYTHING},
+        {"metadata-location": STRING, "config": STRINGS, "storage-credentials": _list(STORAGE_CREDENTIAL)},
+    ),
     "TableRequirement": schema_of(types.TableRequirement),
     "TableUpdate": schema_of(types.TableUpdate),
     "ViewRequirement": _object({"type": {"enum": ["assert-view-uuid"]}, "uuid": STRING}),
@@ -228,6 +233,9 @@ ANSWERS: Mapping[str, Json] = {
     "GET v1/namespaces/{namespace}/views": _ref("Identifiers"),
     "POST v1/namespaces/{namespace}/tables": _ref("Loaded"),
     "GET v1/namespaces/{namespace}/tables/{table}": _ref("Loaded"),
+    "GET v1/namespaces/{namespace}/tables/{table}/credentials": _object(
+        {"storage-credentials": _list(STORAGE_CREDENTIAL)}
+    ),
     "POST v1/namespaces/{namespace}/tables/{table}": _ref("Loaded"),
     "POST v1/namespaces/{namespace}/register": _ref("Loaded"),
     "POST v1/namespaces/{namespace}/views": _ref("Loaded"),

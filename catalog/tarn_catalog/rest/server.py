@@ -19,6 +19,7 @@ from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.health import check_store
+from tarn_catalog.operations.trail import Trail
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.connections import door
@@ -150,13 +151,19 @@ async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
     await asyncio.gather(*tasks)
 
 
-def make_routes(settings: Settings, store: ObjectStore) -> Routes:
+def make_routes(settings: Settings, store: ObjectStore, trail: Trail | None = None) -> Routes:
     """Return the routes over the lake in a store.
 
     Raises:
         InvalidSettingError: the secrets cannot be read.
     """
-    catalog = Catalog(store, settings.roots, grants_max_age_s=settings.catalog_grants_max_age_s)
+    catalog = Catalog(
+        store,
+        settings.roots,
+        grants_max_age_s=settings.catalog_grants_max_age_s,
+        vending=settings.vending(),
+        trail=trail,
+    )
     return Routes(catalog, Authenticator(settings.secrets_dir, access=catalog.access))
 
 
@@ -167,6 +174,7 @@ def run(settings: Settings) -> None:
         TarnError: the service cannot start; the message states the reason.
     """
     Authenticator(settings.secrets_dir)  # says what is wrong with the secrets, before the wait for the store
+    settings.vending()  # the same
     sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
@@ -175,8 +183,17 @@ def run(settings: Settings) -> None:
         inside=f"{settings.catalog_host}:{settings.catalog_port_inside}",
         published=f"{settings.catalog_host}:{settings.catalog_port_published}",
         bucket=settings.bucket,
+        vends_credentials=bool(settings.sts_endpoint),
     )
-    asyncio.run(serve(listeners(settings, make_routes(settings, store)), sockets))
+    trail = Trail(store) if settings.trail == "on" else None
+    routes = make_routes(settings, store, trail)
+    if trail is not None:
+        trail.start()
+    try:
+        asyncio.run(serve(listeners(settings, routes), sockets))
+    finally:
+        if trail is not None:
+            trail.stop()
     log.info("catalog stopped")
 
 

@@ -30,6 +30,7 @@ from tarn.core.errors import (
 from tarn.core.source import NoSuchTopicError
 from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
 from tarn.core.table_catalog import TableName
+from tarn.core.trail import LOGS, spec_text
 from tarn.ingest.batch_commit import offsets_in, streams_named
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.health import (
@@ -71,8 +72,12 @@ class Loaded:
         return frozenset(file for clash in self.clashes for file in clash.files)
 
 
-def load_specs(folder: Path) -> Loaded:
+def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
     """Load all `*.yaml` and `*.yml` files of the folder.
+
+    Args:
+        folder: the folder.
+        trail: whether to add the specs of the catalog's trail (`tarn.core.trail`).
 
     Raises:
         InvalidSettingError: the folder cannot be read.
@@ -92,6 +97,8 @@ def load_specs(folder: Path) -> Loaded:
             errors[path.name] = e
         except (OSError, UnicodeDecodeError) as e:
             errors[path.name] = InvalidSpecError(f"{path.name}: cannot be read: {e}", file=path.name)
+    for one in LOGS if trail else ():
+        specs[f"built-in {one.name}"] = parse_spec(spec_text(one), file=f"built-in {one.name}")
     return Loaded(specs=specs, errors=errors, clashes=tuple(clashes(specs)))
 
 
@@ -304,7 +311,7 @@ def main(arguments: list[str]) -> int:
     try:
         settings = Settings.read()
         folder = options.specs or settings.specs_dir
-        loaded = load_specs(folder)
+        loaded = load_specs(folder, trail=settings.trail == "on" and not options.check)
         if options.check:
             errors = list(loaded.errors.values())
             for clash in loaded.clashes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tarn.adapters.kafka import Client
 from tarn.adapters.kafka_login import KafkaSettings
-from tarn.adapters.service_settings import HostNames, Port, StoreSettings, Url, Warehouse
+from tarn.adapters.service_settings import HostNames, Port, StoreSettings, Switch, Url, Warehouse
 from tarn.core.hosts import Hosts, parse_names
 
 
@@ -20,6 +20,7 @@ class Settings(StoreSettings, KafkaSettings):
     ingest_port: Port = 8091
     ingest_kafka_client: Client = "librdkafka"
     hosts: HostNames = ""
+    trail: Switch = "off"
 
     @property
     def own_hosts(self) -> Hosts:

@@ -13,6 +13,7 @@ from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources, cluster_id
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
+from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
@@ -94,10 +95,9 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         InvalidSettingError: a secret file cannot be read.
     """
     sleep = stoppable_sleep(stop)
+    kafka = KafkaSources(settings.kafka_bootstrap, settings.kafka_login, client=settings.ingest_kafka_client)
     return IngestContext(
-        sources=KafkaSources(
-            settings.kafka_bootstrap, settings.kafka_login, client=settings.ingest_kafka_client
-        ),
+        sources=TrailTopics(make_store(settings), bucket=settings.bucket, others=kafka, sleep=sleep),
         catalog=make_catalog(settings),
         tables=IcebergFormat(
             FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id

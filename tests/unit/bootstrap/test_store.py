@@ -52,6 +52,7 @@ PREFIXES = {
     "reaper/v1/measured/": Area.MEASURED,
     "reaper/": Area.REAPER,
     "checkpoints/": Area.CHECKPOINTS,
+    "trail/": Area.TRAIL,
 }
 
 
