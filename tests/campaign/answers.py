@@ -169,14 +169,19 @@ class ToldApart(Killed):
     def draw(self, chance: random.Random) -> None:
         """See `Scenario.draw`."""
         super().draw(chance)
-        self.left += 5
+        self.left += 7
 
     def op(self, who: str, op: Op) -> Fault | None:
         """See `Scenario.op`."""
         if op.kind != "put" or kind_of(op.key) == "other":
             return None
-        if self.chance.random() < 0.6 or not self.due():
+        swap = who.startswith("catalog") and kind_of(op.key) == "pointer"
+        if self.chance.random() < (0.3 if swap else 0.85):
             return None
+        if self.left == 0:
+            return None
+        self.left -= 1
+        self.sim.hit()
         if who.startswith("engine") or who == "reaper":
             return self.chance.choice((Fault.BUSY, Fault.BUSY_DONE, Fault.RESET, Fault.LOST_REPLY))
         return self.chance.choice((Fault.CONFLICT, Fault.BUSY, Fault.BUSY_DONE, Fault.RESET))

@@ -59,7 +59,9 @@ class OffsetsGone(Killed):
                 return
 
     def ended(self) -> None:
-        """The log is restored."""
+        """The log is restored; until then no engine may have gone on in silence."""
+        if self.trimmed and not self.sim.caught_up() and "OffsetGap" not in self.sim.stops:
+            self.sim.watch.problems.append("the next offset was gone from the log, and no engine stopped for it")
         self.sim.topic.starts = dict.fromkeys(self.sim.topic.starts, 0)
 
 

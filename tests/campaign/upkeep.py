@@ -135,11 +135,23 @@ class StaleReaders(Scenario):
     def draw(self, chance: random.Random) -> None:
         """See `Scenario.draw`."""
         self.chance = chance
-        self.answers = {"rows": 0, "gone": 0}
+        self.ending = 0
 
     def actors(self) -> dict[str, Callable[[], None]]:
         """Readers that stay with what they loaded, and commits to two tables at once beside them."""
         return {"pinned-0": self._pinned, "pairs": self._pairs, "reader-1": self._read, "reader-2": self._read}
+
+    def op(self, who: str, op: Op) -> Fault | None:
+        """Between a pointer and its record, and between a commit and its end, others have time."""
+        catalog, kind = who.startswith("catalog"), kind_of(op.key)
+        waits = catalog and ((op.kind, kind) == ("get", "record") or (op.kind == "put" and self.ending > 0))
+        self.ending -= catalog and kind == "pointer" and op.kind == "put" and self.ending > 0
+        if waits and self.chance.random() < 0.7:
+            for _ in range(self.chance.randrange(25)):
+                self.sim.turn()
+        if catalog and (op.kind, kind) == ("put", "record"):
+            self.ending = 2
+        return None
 
     def _read(self) -> None:
         self.sim.read()
