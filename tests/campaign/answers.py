@@ -163,7 +163,7 @@ class ToldApart(Killed):
     """Fault 8."""
 
     number = 8
-    name = "412, 409 and 503 of the store told apart"
+    name = "412, 409 and 503 of the store distinguished"
     what = "409 and 503 are sent again after a look; 503 proves nothing; 412 is looked at, not repeated."
 
     def draw(self, chance: random.Random) -> None:
@@ -212,5 +212,3 @@ class Late(Killed):
         if op.kind != "put" or kind_of(op.key) == "other" or self.chance.random() < 0.85:
             return None
         return Fault.LATE if self.due() else None
-
-

@@ -79,7 +79,9 @@ class AfterPointer(Killed):
 
     number = 3
     name = "killed right after the commit, before the answer is read"
-    what = "The commit is in; the catalog or the process that ingests dies over it. It is found, not repeated."
+    what = (
+        "The commit is in; the catalog or the process that ingests dies over it. It is found, not repeated."
+    )
 
     def op(self, who: str, op: Op) -> Fault | None:
         """See `Scenario.op`."""

@@ -1,7 +1,7 @@
-"""Rules of the product that are taken out, one at a time; the faults that rest on them must notice it.
+"""Rules of the product that are taken out, one at a time; faults that rest on them must notice.
 
-Several rules stand behind one another: where one alone changes nothing, a mutant takes out all that would hide
-its loss, and says so in its name.
+Several rules back each other up: where one alone changes nothing, a mutant takes out all that would hide its
+loss, and says so in its name.
 """
 
 from __future__ import annotations
@@ -127,16 +127,16 @@ def _remembering(self: Committer, change: Any, writer: Any) -> Any:
 def _gives_up(self: Committer, change: Any, writer: Any) -> Any:
     def refused(outcome: Any) -> None:
         if isinstance(outcome, Conflict):
-            raise _Refused
+            raise _RefusedError
 
     with patch.object(self, "_on_refusal", refused):
         try:
             return _commit(self, change, writer)
-        except _Refused:
+        except _RefusedError:
             return NeedsReplan(state=self.load(), reason="refused")
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     pass
 
 
@@ -161,7 +161,9 @@ def _ancestors_only(self: TableState, key: str, *, tag: str) -> str | None:
 def _register_on(self: RegisterChange, state: TableState) -> Any:
     markers = dead_letters.markers_in(state)
     found = markers.get(self.stream)
-    return _on(replace(self, after=found, sequence=max(self.sequence, found.sequence + 1 if found else 0)), state)
+    return _on(
+        replace(self, after=found, sequence=max(self.sequence, found.sequence + 1 if found else 0)), state
+    )
 
 
 _on = RegisterChange.on
@@ -213,7 +215,9 @@ def _reached(store: Any, data: bytes) -> set[str]:
     waiting = [data]
     while waiting:
         text = waiting.pop()
-        for name in re.findall(rb"s3://tarn/(warehouse/[A-Za-z0-9_./-]+?\.(?:metadata\.json|avro|parquet))", text):
+        for name in re.findall(
+            rb"s3://tarn/(warehouse/[A-Za-z0-9_./-]+?\.(?:metadata\.json|avro|parquet))", text
+        ):
             key = name.decode()
             if key not in found:
                 found.add(key)
@@ -293,9 +297,7 @@ MUTANTS = (
         name="neither range nor commit id",
         rule="a batch goes on any base, and nobody looks for the own commit after an unknown outcome",
         faults=(3, 4, 5, 6, 19),
-        patches=_of(
-            (batch_commit, "check_offsets", _any_range), (Committer, "_settled", _nothing)
-        ),
+        patches=_of((batch_commit, "check_offsets", _any_range), (Committer, "_settled", _nothing)),
     ),
     Mutant(
         name="any range",
@@ -343,9 +345,7 @@ MUTANTS = (
         name="begins where the log does, any range",
         rule="an offset that the log no longer has is passed over in silence",
         faults=(13,),
-        patches=_of(
-            (ingestor, "start_positions", _clamped), (batch_commit, "check_offsets", _any_range)
-        ),
+        patches=_of((ingestor, "start_positions", _clamped), (batch_commit, "check_offsets", _any_range)),
     ),
     Mutant(
         name="any topic",
@@ -459,5 +459,3 @@ def run(names: list[str], *, seeds: int) -> int:
             sys.stdout.write(f"{mutant.name}, fault {fault}: {text}\n")
             sys.stdout.flush()
     return 1 if alive else 0
-
-

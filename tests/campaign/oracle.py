@@ -130,5 +130,3 @@ def _shipped(sim: Sim, pool: ThreadPoolExecutor) -> list[str]:
     checked = fsck(store, manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
     problems += [f"fsck: {finding.where}: {finding.what}" for finding in checked.damage]
     return problems
-
-

@@ -1,4 +1,4 @@
-"""Result files: what a run of the campaign wrote down, and nothing else. Simulated and real runs never mix."""
+"""Result files: what a run of the campaign wrote down. Simulated and real runs never mix."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def simulate(
         former = results.read(file)
         if (former.kind, former.commit, former.changed) != ("simulated", result.commit, result.changed):
             raise ValueError(
-                f"{file} is of commit {former.commit} ({former.kind}), this is {result.commit}: counts of two "
-                "versions are not added; give another --out"
+                f"{file} is of commit {former.commit} ({former.kind}), this is {result.commit}: counts of "
+                "two versions are not added; give another --out"
             )
         former.seeds_wanted = seeds
         result = former
@@ -152,9 +152,7 @@ def simulate(
         result.counts.setdefault(fault, Counts(fault=fault))
         result.next_seed.setdefault(fault, first)
     environment = get_context("spawn")
-    with ProcessPoolExecutor(
-        processes, mp_context=environment, max_tasks_per_child=RUNS_PER_PROCESS
-    ) as pool:
+    with ProcessPoolExecutor(processes, mp_context=environment, max_tasks_per_child=RUNS_PER_PROCESS) as pool:
         waiting: set[Future[list[Run]]] = set()
         work = _work(result, faults, seeds)
         while True:
@@ -180,7 +178,11 @@ def _work(result: Result, faults: Sequence[int], seeds: int) -> Iterator[tuple[i
     """Chunks of seeds, the fault with the fewest first, until all have enough."""
     asked = {fault: len(result.counts[fault].seeds) for fault in faults}
     while True:
-        left = [n for n in faults if len(result.counts[n].seeds) < seeds and not _hopeless(result.counts[n], seeds)]
+        left = [
+            n
+            for n in faults
+            if len(result.counts[n].seeds) < seeds and not _hopeless(result.counts[n], seeds)
+        ]
         if not left:
             return
         fault = min(left, key=lambda n: (asked[n], n))

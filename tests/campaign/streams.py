@@ -28,7 +28,9 @@ class OffsetsGone(Killed):
 
     number = 13
     name = "group offsets reset, or the log's start moved beyond the table"
-    what = "Lost group offsets are harmless; a log that no longer has the next offset stops the stream loudly."
+    what = (
+        "Lost group offsets are harmless; a log that no longer has the next offset stops the stream loudly."
+    )
     issues = (11,)
 
     def draw(self, chance: random.Random) -> None:
@@ -61,7 +63,9 @@ class OffsetsGone(Killed):
     def ended(self) -> None:
         """The log is restored; until then no engine may have gone on in silence."""
         if self.trimmed and not self.sim.caught_up() and "OffsetGap" not in self.sim.stops:
-            self.sim.watch.problems.append("the next offset was gone from the log, and no engine stopped for it")
+            self.sim.watch.problems.append(
+                "the next offset was gone from the log, and no engine stopped for it"
+            )
         self.sim.topic.starts = dict.fromkeys(self.sim.topic.starts, 0)
 
 
@@ -69,7 +73,7 @@ class Recreated(Killed):
     """Fault 14."""
 
     number = 14
-    name = "the topic is deleted and made anew"
+    name = "the topic is deleted and created again"
     what = "Offsets start at 0 again under another topic id: noticed; the new topic is read as a new stream."
     issues = (11,)
 
@@ -102,7 +106,9 @@ class Recreated(Killed):
         ends = dict(held.next) if held is not None else {}
         self.former = [(p, o, n) for p, o, n in self.old if o < ends.get(p, 0)]
         text = SPEC.replace("FORMAT", str(sim.spec.spec.table.format_version)).replace("PARTITIONING", "[]")
-        sim.spec = parse_spec(text.replace("name: orders}", "name: orders, stream: anew}", 1), file="anew.yaml")
+        sim.spec = parse_spec(
+            text.replace("name: orders}", "name: orders, stream: anew}", 1), file="anew.yaml"
+        )
         sim.watch.stream, sim.watch.rewritten = "anew", True
         sim.watch.versions[-1] = replaced(sim.watch.versions[-1], next={})
 
@@ -186,7 +192,9 @@ class Poison(Killed):
 
     number = 16
     name = "poison records"
-    what = "Broken, null and wrong records, with kills and lost answers: each is one dead letter; all goes on."
+    what = (
+        "Broken, null and wrong records, with kills and lost answers: each is one dead letter; all goes on."
+    )
     issues = (11,)
 
     def record(self, chance: random.Random, number: int) -> Any:
@@ -231,7 +239,7 @@ class Transactions(Scenario):
 
     number = 17
     name = "aborted and open transactions"
-    what = "Aborted records never appear; an open transaction is waited for; offsets without record are no loss."
+    what = "Aborted records never appear; an open transaction is waited for; offsets without a record count as read."
     issues = (11,)
 
     def draw(self, chance: random.Random) -> None:

@@ -78,8 +78,10 @@ class StoreDown(Scenario):
             return None if self.how == "full" else Fault.RESET
         if self.how == "paused":
             return self.chance.choice((Fault.LATE, Fault.RESET, Fault.LOST_REPLY))
-        return self.chance.choice((Fault.RESET, Fault.RESET, Fault.LOST_REPLY)) if self.how == "killed" else (
-            Fault.RESET
+        return (
+            self.chance.choice((Fault.RESET, Fault.RESET, Fault.LOST_REPLY))
+            if self.how == "killed"
+            else (Fault.RESET)
         )
 
 
@@ -88,7 +90,9 @@ class ClocksAndCredentials(Killed):
 
     number = 24
     name = "clocks off by an hour, credentials that end"
-    what = "Every process has its own wall clock, and it jumps; the store denies for a while. Order never depends on it."
+    what = (
+        "Each process has a clock of its own, which jumps; the store denies for a while. Order never changes."
+    )
     issues = (12,)
 
     def draw(self, chance: random.Random) -> None:
@@ -128,7 +132,7 @@ class StaleReaders(Scenario):
 
     number = 25
     name = "readers of an expired snapshot, readers beside transactions"
-    what = "A reader that stays with its snapshot gets its rows or a clean error; names of files are never reused."
+    what = "A reader that keeps its snapshot gets its rows or a clean error; file names are never reused."
     thin = True
     reaper = True
 
@@ -139,7 +143,12 @@ class StaleReaders(Scenario):
 
     def actors(self) -> dict[str, Callable[[], None]]:
         """Readers that stay with what they loaded, and commits to two tables at once beside them."""
-        return {"pinned-0": self._pinned, "pairs": self._pairs, "reader-1": self._read, "reader-2": self._read}
+        return {
+            "pinned-0": self._pinned,
+            "pairs": self._pairs,
+            "reader-1": self._read,
+            "reader-2": self._read,
+        }
 
     def op(self, who: str, op: Op) -> Fault | None:
         """Between a pointer and its record, and between a commit and its end, others have time."""
@@ -194,5 +203,3 @@ class StaleReaders(Scenario):
                 continue
             finally:
                 replica.busy = False
-
-

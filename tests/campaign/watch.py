@@ -137,7 +137,9 @@ class Watch:
         self.lists.add(head["manifest-list"])
         parent = next((s for s in now.metadata["snapshots"] if s["snapshot-id"] == before.head), None)
         if parent is not None and not self.rewritten and head["timestamp-ms"] < parent["timestamp-ms"]:
-            self.problems.append(f"snapshot {now.head} is older than {before.head}, which was there before it")
+            self.problems.append(
+                f"snapshot {now.head} is older than {before.head}, which was there before it"
+            )
         if head["manifest-list"] in self.denied:
             self.problems.append(f"the catalog said that snapshot {now.head} was not committed, and it was")
         if self.rewritten:

@@ -322,9 +322,7 @@ class Sim:
         self.topic = Topic("orders", self.chance.choice((1, 2, 3)))
         self.topics = {"orders": self.topic}
         thin = scenario.thin if scenario.thin is not None else self.chance.random() < 0.5
-        self.lake = Lake(
-            self.topic, retention=Retention(newest=3, steps=(), total_min=0) if thin else None
-        )
+        self.lake = Lake(self.topic, retention=Retention(newest=3, steps=(), total_min=0) if thin else None)
         self.lake.numbers = random.Random(self.chance.getrandbits(64))
         self.lake.decode_records = self.chance.choice((8_192, 1, 4))
         self.store = self.lake.store
@@ -351,9 +349,7 @@ class Sim:
         scenario.begin(self)
         self.lake.local.catalog = self.catalog_on(self.store, 0)
         self.catalogs = [Replica(self, number) for number in range(CATALOGS)]
-        self.engines = [
-            Engine(self, f"engine-{number}") for number in range(scenario.engines(self.chance))
-        ]
+        self.engines = [Engine(self, f"engine-{number}") for number in range(scenario.engines(self.chance))]
 
     # -- time, ids, turns
 
@@ -519,7 +515,11 @@ class Sim:
             replica.crashes += 1
             return latest
         self.reads += 1
-        places = [n for n in range(max(0, began), len(watch.versions)) if watch.versions[n].location == found.location]
+        places = [
+            n
+            for n in range(max(0, began), len(watch.versions))
+            if watch.versions[n].location == found.location
+        ]
         if not places:
             watch.problems.append(f"a reader saw {found.location}, which was not current while it read")
             return latest
@@ -543,7 +543,9 @@ class Sim:
             if sent.id is not None and o < ends.get(p, 0) and (p, o) not in self.scenario.deleted
         )
         if not self.scenario.other_rows and [x for x in found if x not in self.scenario.deleted] != wanted:
-            self.watch.problems.append(f"a reader saw rows {found}, and offsets {dict(ends)} promise {wanted}")
+            self.watch.problems.append(
+                f"a reader saw rows {found}, and offsets {dict(ends)} promise {wanted}"
+            )
 
     def keep(self) -> None:
         """The reaper, over and over."""

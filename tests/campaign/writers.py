@@ -43,7 +43,9 @@ class Race(Scenario):
             actors = {f"writer-{n}": partial(self._try, n, catalog, base, won) for n, catalog in left.items()}
             sim.schedule.run(actors, crash_at={})
             if len(won) != 1:
-                sim.watch.problems.append(f"{len(won)} of {len(left)} writers were told that they won a round")
+                sim.watch.problems.append(
+                    f"{len(won)} of {len(left)} writers were told that they won a round"
+                )
                 return
             del left[won[0]]
             sim.hit()
@@ -235,7 +237,9 @@ class Expiry(Scenario):
 
     number = 21
     name = "expiry races a new tag or branch"
-    what = "Snapshots expire while tags and branches are set on them: no ref points at nothing, no file is gone."
+    what = (
+        "Snapshots expire while tags and branches are set on them: no ref points at nothing, no file is gone."
+    )
     thin = True
     reaper = True
 
@@ -318,5 +322,7 @@ class Expiry(Scenario):
             refs = {**metadata["refs"], "main": {"snapshot-id": at, "type": "branch"}}
             version = {**metadata, "current-snapshot-id": at, "refs": refs}
             rows = self.sim.lake.rows(state=TableState(version))
-            total = next(s for s in metadata["snapshots"] if s["snapshot-id"] == at)["summary"]["total-records"]
+            total = next(s for s in metadata["snapshots"] if s["snapshot-id"] == at)["summary"][
+                "total-records"
+            ]
             assert len(rows) == int(total), f"{name} has {len(rows)} of {total} rows"
