@@ -73,6 +73,8 @@ def _simulate(asked: argparse.Namespace) -> int:
 
 
 def _real(asked: argparse.Namespace) -> int:
+    # The users' scripts are not an installed package.
+    sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "lib"))
     from tests.campaign.real import campaign
 
     return campaign(

@@ -13,6 +13,7 @@ from tests.campaign.results import ROOT, Counts, Kind, Result, read
 FILE = ROOT / "docs" / "faults.md"
 RESULTS = ROOT / "docs" / "results"
 
+SUMMED = ("faults", "rows", "lost", "doubled")
 HERE = Path(__file__).parent
 
 
@@ -53,12 +54,14 @@ def _total(result: Result) -> str:
     every = list(result.counts.values())
     least = min((len(counts.seeds) for counts in every), default=0)
     reads = sum(counts.reads for counts in every)
+    runs, failed = (
+        sum(len(one) for one in some)
+        for some in ([counts.seeds for counts in every], [counts.failed for counts in every])
+    )
+    sums = {name: sum(getattr(counts, name) for counts in every) for name in SUMMED}
     text = (
-        f"{sum(len(counts.seeds) for counts in every)} runs of {len(every)} faults, "
-        f"at least {least} seeds each of {result.seeds_wanted} asked for; {sum(counts.faults for counts in every)} faults, "
-        f"{sum(counts.rows for counts in every)} rows, {sum(counts.lost for counts in every)} lost, "
-        f"{sum(counts.doubled for counts in every)} doubled, "
-        f"{sum(len(counts.failed) for counts in every)} runs failed"
+        f"{runs} runs of {len(every)} faults, at least {least} seeds each of {result.seeds_wanted} wanted; "
+        f"{', '.join(f'{number} {name}' for name, number in sums.items())}, {failed} runs failed"
     )
     return f"{text}; {reads} reads beside the writers." if reads else f"{text}."
 

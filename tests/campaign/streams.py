@@ -239,7 +239,7 @@ class Transactions(Scenario):
 
     number = 17
     name = "aborted and open transactions"
-    what = "Aborted records never appear; an open transaction is waited for; offsets without a record count as read."
+    what = "Aborted records never appear, open transactions are waited for, offsets without record are read."
     issues = (11,)
 
     def draw(self, chance: random.Random) -> None:
