@@ -48,12 +48,14 @@ class Mutant:
         rule: what the product does without it.
         faults: the faults that must notice, each by itself.
         patches: takes the rule out until the stack is closed.
+        seed: the first seed to try; a rare order of steps is found later than others.
     """
 
     name: str
     rule: str
     faults: tuple[int, ...]
     patches: Patches
+    seed: int = 0
 
 
 def _of(*changes: tuple[Any, str, Any]) -> Patches:
@@ -327,6 +329,7 @@ MUTANTS = (
         name="503 is a no",
         rule="the catalog takes a 503 of the store for a proof that nothing was written",
         faults=(8,),
+        seed=38,
         patches=_of((Register, "_write", _busy_is_no)),
     ),
     Mutant(
@@ -436,7 +439,7 @@ def dies(mutant: Mutant, fault: int, *, seeds: int) -> tuple[int, str] | None:
     from tests.campaign.simulate import one
 
     with ThreadPoolExecutor(max_workers=2) as pool, without(mutant):
-        for seed in range(seeds):
+        for seed in range(mutant.seed, mutant.seed + seeds):
             found = one(fault, seed, pool)
             if found.problems:
                 return seed, found.problems[0]

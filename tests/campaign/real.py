@@ -40,7 +40,7 @@ BAD_EVERY = 50
 HEALED_WITHIN_S = 180.0
 RUNS_WITHIN_S = 90.0
 DOWN_S = 20.0
-GRACE_S = 5
+GRACE_S = 60
 FOLDER = project.STATE_DIR / "campaign"
 
 SPEC = """
@@ -305,7 +305,7 @@ class Round:
             with contextlib.suppress(AssertionError):
                 eventually(
                     lambda: len(self.rig.noted("done")) >= total or self._caught_up(),
-                    timeout_s=90,
+                    timeout_s=120,
                     what="the plan is done",
                 )
             self.happened += len(self.rig.noted("done"))

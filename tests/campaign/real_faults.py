@@ -53,7 +53,7 @@ REAL: dict[int, RealFault] = {
     ),
     19: RealFault(how="the proxy answers 504 and forwards the commit 3 s later", plan=("late 3",)),
     22: RealFault(
-        how="the proxy holds a commit for 25 s, beside a reaper with 5 s of grace", plan=("slow 1",)
+        how="the proxy holds a commit for 75 s, beside a reaper with 60 s of grace", plan=("slow 1",)
     ),
     23: RealFault(how="the store is killed, or frozen for 20 s; so is the broker", action="stop_store"),
 }

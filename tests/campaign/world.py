@@ -57,7 +57,7 @@ ENGINE_TURNS_MAX = 260
 READS_MAX = 400
 ROW_READS_MAX = 6
 STUCK_S = 300.0
-HEAL_ROUNDS_MAX = 12
+HEAL_ROUNDS_MAX = 5
 FOR_GOOD = ("OffsetGap", "SourceChanged")
 """Reasons that only a person ends: an engine that stopped for them is not followed for long."""
 GRACES = Graces(metadata_ms=1_000, files_ms=2_000)
@@ -606,7 +606,7 @@ class Sim:
         healer.over = lambda: False
         for number in range(HEAL_ROUNDS_MAX):
             # Offsets without records are committed after some seconds only.
-            self.lake.work(healer.ingestor(), turns=15 if number < 3 else 1_500)
+            self.lake.work(healer.ingestor(), turns=15 if number < 3 else 600)
             if self.caught_up():
                 break
         self.lake.work(healer.ingestor(), turns=12)

@@ -10,7 +10,7 @@ broken is a line of `FOLDER/done`, each answer of the catalog to a commit one of
     500, 502, 504  answered so without being forwarded
     500-done, …    forwarded, and answered so
     late           answered 504, forwarded 3 s later
-    slow           forwarded after 25 s
+    slow           forwarded after 75 s
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 LATE_S = 3.0
-SLOW_S = 25.0
+SLOW_S = 75.0
 TIMEOUT_S = 60.0
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
