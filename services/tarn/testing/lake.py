@@ -160,7 +160,7 @@ class Lake:
         return found
 
     def rows(self, name: str, state: TableState | None = None) -> list[dict[str, Any]]:
-        """Every row that a reader of the current snapshot sees, or of that of another version of the table."""
+        """Every row that a reader of the current snapshot sees, or of that of another version."""
         state = state or self.table(name)
         found: list[dict[str, Any]] = []
         for entry in self.files(name, state):
