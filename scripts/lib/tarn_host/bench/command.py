@@ -19,7 +19,17 @@ from typing import Any
 
 from tarn_host import shell
 from tarn_host.arguments import Parser
-from tarn_host.bench import catalog, ingest, ingest_page, memory, peers, soak, soak_page
+from tarn_host.bench import (
+    catalog,
+    commit_command,
+    commit_page,
+    ingest,
+    ingest_page,
+    memory,
+    peers,
+    soak,
+    soak_page,
+)
 from tarn_host.console import StopError, agree, line, stopped
 from tarn_host.stack import engine, needs
 from tarn_host.stack.project import ROOT
@@ -53,6 +63,7 @@ ABOUT = {
         "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
+    "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
     "peers": (
@@ -99,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     peers_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
+    commit_command.add(verbs)
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
     soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
@@ -117,6 +129,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep("memory", "scripts/bench memory", memory.measure())
         elif options.verb == "catalog":
             _catalog(options)
+        elif options.verb == "commit":
+            numbers = commit_command.numbers_of(options)
+            runs = commit_command.measure(numbers)
+            if options.quick:
+                line(commit_page.section(runs))
+                line("nothing was kept: this shows that it works, not what it costs")
+                return 0
+            _keep("commit", f"scripts/bench commit {numbers.words()}", runs)
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))
@@ -382,6 +402,8 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             continue
         if raw["bench"] == "peers":
             parts.append(f"\n{peers.section(runs)}")
+        if raw["bench"] == "commit":
+            parts.append(f"\n{commit_page.section(runs)}")
             continue
         if raw["bench"] == "ingest":
             parts.append(f"\n{ingest_page.section(runs)}")
