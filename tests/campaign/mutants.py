@@ -118,24 +118,26 @@ def _deleting(self: Committer, outcome: Any, attempts: int) -> None:
         self._catalog._sim.store.delete(file.path.removeprefix(f"s3://{BUCKET}/"))  # type: ignore[attr-defined]
 
 
-_commit = Committer.commit
+_commit_all = Committer.commit_all
 
 
-def _remembering(self: Committer, change: Any, writer: Any) -> Any:
-    self._mutant_files = change.files  # type: ignore[attr-defined]
-    return _commit(self, change, writer)
+def _remembering(self: Committer, members: Any, **options: Any) -> None:
+    self._mutant_files = [file for member in members for file in member.change.files]  # type: ignore[attr-defined]
+    _commit_all(self, members, **options)
 
 
-def _gives_up(self: Committer, change: Any, writer: Any) -> Any:
+def _gives_up(self: Committer, members: Any, **options: Any) -> None:
     def refused(outcome: Any) -> None:
         if isinstance(outcome, Conflict):
             raise _RefusedError
 
-    with patch.object(self, "_on_refusal", refused):
-        try:
-            return _commit(self, change, writer)
-        except _RefusedError:
-            return NeedsReplan(state=self.load(), reason="refused")
+    for member in members:
+        member.on_refusal = refused
+    try:
+        _commit_all(self, members, **options)
+    except _RefusedError:
+        for member in members:
+            member.result = member.result or NeedsReplan(state=self.load(), reason="refused")
 
 
 class _RefusedError(Exception):
@@ -299,7 +301,7 @@ MUTANTS = (
         name="neither range nor commit id",
         rule="a batch goes on any base, and nobody looks for the own commit after an unknown outcome",
         faults=(3, 4, 5, 6, 19),
-        patches=_of((batch_commit, "check_offsets", _any_range), (Committer, "_settled", _nothing)),
+        patches=_of((batch_commit, "check_offsets", _any_range), (committer, "settle_committed", _nothing)),
     ),
     Mutant(
         name="any range",
@@ -317,13 +319,13 @@ MUTANTS = (
         name="files deleted",
         rule="an engine deletes the files of a commit whose outcome is unknown",
         faults=(4, 6, 19),
-        patches=_of((Committer, "commit", _remembering), (Committer, "_unknown", _deleting)),
+        patches=_of((Committer, "commit_all", _remembering), (Committer, "_unknown", _deleting)),
     ),
     Mutant(
         name="refusal ends the batch",
         rule="a batch that met another commit is read and written again",
         faults=(7,),
-        patches=_of((Committer, "commit", _gives_up)),
+        patches=_of((Committer, "commit_all", _gives_up)),
     ),
     Mutant(
         name="503 is a no",

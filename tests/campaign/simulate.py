@@ -7,14 +7,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import patch
 
 import structlog
 
 from tests.campaign import results
 from tests.campaign.results import Counts, Result
+from tests.contract.catalog.schedule import POOLS, Alone
 
 CHUNK = 20
 """Seeds of one fault that a process runs before it reports."""
@@ -59,7 +62,10 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
     problems: tuple[str, ...] = ()
     rows = lost = doubled = 0
     try:
-        sim.run()
+        with ExitStack() as alone:
+            for name in POOLS:
+                alone.enter_context(patch(name, Alone))
+            sim.run()
         verdict = judge(sim, pool)
         rows, lost, doubled, problems = verdict.rows, verdict.lost, verdict.doubled, verdict.problems
     except Exception as e:  # noqa: BLE001 - a run that cannot end is a finding, not the end of the campaign
