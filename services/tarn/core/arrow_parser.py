@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,13 @@ from tarn.core.parsing import Parsed
 from tarn.core.spec import FieldSpec
 from tarn.core.typed_values import joined, rows_of
 
+NOT_ARROW = (pa.ArrowException, OSError, EOFError, ValueError, KeyError, MemoryError, struct.error)
+"""Exceptions for bytes that are no Arrow stream. Memory counts: they may claim to be of any size."""
+END = b"\xff\xff\xff\xff\0\0\0\0"
+"""End of a stream, which may be missing."""
 FILE_MAGIC = b"ARROW1"
+ELEMENTS_PER_BYTE_MAX = 8
+"""Truth values take a bit each; nothing else takes less."""
 _COMPRESSION_SLOT = 3
 """Place of `compression` among the fields of RecordBatch in Arrow's Message.fbs; `header` is the third of
 Message, `data` the second of DictionaryBatch."""
@@ -26,6 +33,39 @@ _HEADER_SLOT, _DICTIONARY_SLOT = 2, 1
 
 class NoRowError(Exception):
     """A message is not a stream of one row; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The schema that the next message probably has too, and how a message with it begins."""
+
+    start: bytes
+    schema: pa.Schema
+
+    @staticmethod
+    def of(value: bytes, schema: pa.Schema) -> Usual | None:
+        """That of a message; None if its values may be larger than they look."""
+        if not all(map(_is_plain, schema.types)):
+            return None
+        source = pa.BufferReader(value)
+        pa.ipc.read_message(source)
+        return Usual(value[: source.tell()], schema)
+
+    def row(self, value: bytes) -> pa.RecordBatch | None:
+        """What `read_row` returns, for a message that begins so; None if the message needs a closer look."""
+        if not value.startswith(self.start):
+            return None
+        source = pa.BufferReader(value)
+        source.seek(len(self.start))
+        try:
+            message = pa.ipc.read_message(source)
+            if message.type != "record batch" or value[source.tell() :] not in (b"", END) or _packed(message):
+                return None
+            row = pa.ipc.read_record_batch(message, self.schema)
+            row.validate(full=True)
+        except NOT_ARROW:
+            return None
+        return row if row.num_rows == 1 else None
 
 
 class ArrowParser:
@@ -37,19 +77,28 @@ class ArrowParser:
 
     def __init__(self, fields: Sequence[FieldSpec]) -> None:
         self._fields = tuple(fields)
+        self._usual: Usual | None = None
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         """See `Parser.parse`."""
         bad: dict[int, str] = {}
         groups: dict[pa.Schema, list[tuple[int, pa.RecordBatch]]] = {}
+        held = groups.setdefault(self._usual.schema, []) if self._usual is not None else []
         for i, value in enumerate(values):
+            row = None if self._usual is None else self._usual.row(value)
+            if row is not None:
+                held.append((i, row))
+                continue
             try:
                 row = read_row(value)
             except NoRowError as e:
                 bad[i] = str(e)
                 continue
             groups.setdefault(row.schema, []).append((i, row))
-        parts = [self._rows(schema, held) for schema, held in groups.items()]
+            usual = Usual.of(value, row.schema)
+            if usual is not None:
+                self._usual, held = usual, groups[row.schema]
+        parts = [self._rows(schema, rows) for schema, rows in groups.items() if rows]
         return joined(self._fields, parts, bad)
 
     def _rows(self, schema: pa.Schema, held: Sequence[tuple[int, pa.RecordBatch]]) -> Parsed:
@@ -88,12 +137,12 @@ def read_row(value: bytes) -> pa.RecordBatch:
             raise NoRowError(f"{len(value) - source.tell()} bytes after the end of the Arrow stream")
         row.validate(full=True)
         elements = sum(map(_elements, row.columns))
-    except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, MemoryError, struct.error) as e:
+    except NOT_ARROW as e:
         raise NoRowError(
             f"no Arrow stream: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
         ) from e
-    if elements > 8 * len(value):
-        raise NoRowError(f"an Arrow stream of {elements} elements in {len(value)} bytes")
+    if elements > ELEMENTS_PER_BYTE_MAX * len(value):
+        raise NoRowError(f"an Arrow stream of {elements} elements in {len(value)} bytes; send plain lists")
     return row
 
 
@@ -105,14 +154,22 @@ def _compressed(value: bytes) -> bool:
             message = pa.ipc.read_message(source)
         except EOFError:
             return False
-        if message.type in ("record batch", "dictionary"):
-            data = message.metadata.to_pybytes()
-            batch = _table_at(data, _table_at(data, 0, None), _HEADER_SLOT)
-            if message.type == "dictionary":
-                batch = _table_at(data, batch, _DICTIONARY_SLOT)
-            if _slot(data, batch, _COMPRESSION_SLOT):
-                return True
+        if message.type in ("record batch", "dictionary") and _packed(message):
+            return True
     return False
+
+
+def _packed(message: pa.ipc.Message) -> bool:
+    """Whether a record batch or dictionary is compressed."""
+    data = message.metadata.to_pybytes()
+    batch = _table_at(data, _table_at(data, 0, None), _HEADER_SLOT)
+    if message.type == "dictionary":
+        batch = _table_at(data, batch, _DICTIONARY_SLOT)
+    return _slot(data, batch, _COMPRESSION_SLOT) != 0
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _table_at(data: bytes, table: int, slot: int | None) -> int:
@@ -130,7 +187,10 @@ def _slot(data: bytes, table: int, slot: int) -> int:
 
 
 def _elements(column: pa.Array) -> int:
-    """Number of values in all parts of a column, which may be more than its bytes can hold."""
+    """Number of values in all parts of a column, with the bytes of those that stand for many.
+
+    Without a limit on it, a few bytes that are referred to again and again would fill the memory.
+    """
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
         return _elements(column.storage)
@@ -140,6 +200,14 @@ def _elements(column: pa.Array) -> int:
         return len(column) + _elements(column.keys) + _elements(column.items)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return len(column) + _elements(column.values)
+    if len(column) <= 1:
+        return len(column)
+    if pa.types.is_dictionary(kind):
+        return len(column) + len(column) * int(column.dictionary.get_total_buffer_size())
+    if pa.types.is_run_end_encoded(kind):
+        return len(column) + len(column) * int(column.values.get_total_buffer_size())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return len(column) + len(column) * int(column.get_total_buffer_size())
     return len(column)
 
 

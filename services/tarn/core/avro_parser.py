@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -26,8 +25,6 @@ from tarn.core.typed_values import joined, rows_of
 
 SINGLE_MAGIC = b"\xc3\x01"
 CONTAINER_MAGIC = b"Obj\x01"
-CONTAINER_BYTES_MAX = 64 * 1024 * 1024
-"""Limit on a container's block once it is decompressed."""
 PARSERS_MAX = 64
 _SYNC_BYTES = 16
 _CONFLUENT_HEAD_BYTES = 5
@@ -156,8 +153,13 @@ def _contained(value: bytes) -> tuple[str, bytes]:
     count = sum(count for count, _ in blocks)
     if count != 1 or len(blocks) != 1:
         raise AvroValueError(f"an Avro container of {count} records; a message is one row")
-    schema = meta.get("avro.schema", b"").decode("utf-8", "replace")
-    return schema, _inflated(blocks[0][1], meta.get("avro.codec", b"null"))
+    codec = meta.get("avro.codec", b"null")
+    if codec != b"null":
+        raise AvroValueError(
+            f"an Avro container with the codec {codec!r:.40}, so that a short message could be of any size; "
+            "write it with the codec null and let Kafka compress"
+        )
+    return meta.get("avro.schema", b"").decode("utf-8", "replace"), blocks[0][1]
 
 
 def _meta(cursor: Cursor) -> list[tuple[str, bytes]]:
@@ -179,23 +181,6 @@ def _end_of(cursor: Cursor) -> bytes:
         raise IndexError(end)
     found = cursor.data[cursor.at : end]
     cursor.at = end
-    return found
-
-
-def _inflated(data: bytes, codec: bytes) -> bytes:
-    if codec == b"null":
-        return data
-    if codec != b"deflate":
-        raise AvroValueError(f"an Avro container with the codec {codec!r:.40}; send null or deflate")
-    inflate = zlib.decompressobj(-15)
-    try:
-        found = inflate.decompress(data, CONTAINER_BYTES_MAX)
-    except zlib.error as e:
-        raise AvroValueError(f"an Avro container whose block cannot be decompressed: {e}") from e
-    if not inflate.eof or inflate.unconsumed_tail or inflate.unused_data:
-        raise AvroValueError(
-            f"an Avro container whose block is broken, or of more than {CONTAINER_BYTES_MAX} bytes"
-        )
     return found
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import orjson
-
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 SCHEMAS_MAX = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -75,8 +73,8 @@ def parse_schema(text: str) -> AvroType:
         ValueError: it is no Avro schema; says what is wrong.
     """
     try:
-        return _parse(orjson.loads(text), "", {})
-    except orjson.JSONDecodeError as e:
+        return _parse(json.loads(text), "", {})
+    except json.JSONDecodeError as e:
         raise ValueError(f"the Avro schema is not JSON: {e}") from e
     except RecursionError as e:
         raise ValueError("the Avro schema is nested too deeply") from e

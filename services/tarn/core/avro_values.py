@@ -16,8 +16,6 @@ import pyarrow as pa
 from tarn.core.avro_schema import AvroType
 
 DECIMAL_DIGITS_MAX = 38
-EMPTY_ITEMS_MAX = 1_000
-"""Elements that a message may have beyond its bytes: those of some types take none."""
 _UNIT = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _PLAIN = {
     "null": pa.null(),
@@ -42,7 +40,8 @@ class Cursor:
     Attributes:
         data: the message.
         at: index of the next byte.
-        left: number of further elements of arrays and maps that the message may have.
+        left: number of further elements that its arrays and maps may have: one per byte, as those of some
+            types take none.
     """
 
     __slots__ = ("at", "data", "left")
@@ -50,7 +49,7 @@ class Cursor:
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
         self.at = at
-        self.left = len(data) + EMPTY_ITEMS_MAX
+        self.left = len(data)
 
 
 Reader: TypeAlias = Callable[[Cursor], Any]

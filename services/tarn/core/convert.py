@@ -71,9 +71,7 @@ def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str
         column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if pa.types.is_date32(target) or pa.types.is_timestamp(target):
         for i in outside(column):
-            reasons[i] = (
-                f"{field.name}: {source[i].as_py()!r:.80} is outside the years 1 to 9999{_hint(field)}"
-            )
+            reasons[i] = f"{field.name}: {_shown(source[i])} is outside the years 1 to 9999{_hint(field)}"
     if field.values is not None:
         allowed = pa.array(field.values, target)
         strange = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, allowed)))
@@ -136,6 +134,15 @@ def _hint(field: FieldSpec) -> str:
     return "" if field.encoding == "iso8601" else f" as {field.encoding}; is that the unit?"
 
 
+def _shown(value: pa.Scalar) -> str:
+    """The value for a reason; a date or time that Python does not have as the number that it is."""
+    try:
+        return f"{value.as_py()!r:.80}"
+    except (OverflowError, ValueError):
+        number = value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64())
+        return f"{number.as_py()} as {value.type}"
+
+
 def _list(field: FieldSpec) -> str:
     named = [str(value) for value in field.values or ()]
     return ", ".join(named[:VALUES_NAMED_MAX]) + (", ..." if len(named) > VALUES_NAMED_MAX else "")
@@ -170,7 +177,7 @@ def cast_halves(
             raise
         if len(column) == 1:
             told = str(e).split("\n")[0].split(" If these timestamps")[0]
-            reasons[first] = f"{field.name}: {column[0].as_py()!r:.80} is no {field.type}: {told}"
+            reasons[first] = f"{field.name}: {_shown(column[0])} is no {field.type}: {told}"
             parts.append(pa.nulls(1, target))
             return
     middle = len(column) // 2
