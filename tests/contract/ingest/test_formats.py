@@ -148,7 +148,11 @@ def test_a_format_that_is_none_is_refused(source: str, reason: str) -> None:
             "name: att, type: timestamptz",
             r"lacks \(did you mean at\?\); its fields",
         ),
-        ("name: at, type: timestamptz", "name: at, from: at.x, type: long", "at is timestamp-millis, not a record"),
+        (
+            "name: at, type: timestamptz",
+            "name: at, from: at.x, type: long",
+            "at is timestamp-millis, not a record",
+        ),
         ("name: at, type: timestamptz", "name: at, type: string, encoding: json", "is for format: json"),
     ],
 )
