@@ -323,6 +323,7 @@ class _Replay:
             source=found.letters.topic,
             trace=True,
             record_bytes_max=body.dead_letters.max_record_bytes,
+            messages=body.source,
         )
         try:
             made = encode(decode(decoder, batch), writer)

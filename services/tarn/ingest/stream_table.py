@@ -145,4 +145,5 @@ class StreamTable:
             source=self._topic,
             trace=body.trace,
             record_bytes_max=body.dead_letters.max_record_bytes,
+            messages=body.source,
         )
