@@ -11,6 +11,9 @@ from typing import Any
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 SCHEMAS_MAX = 64
+DECIMAL_PRECISION_MAX = 1_000
+"""More digits than any column has; a message may bring its own schema, and reading computes powers of ten."""
+FIXED_BYTES_MAX = 2**31 - 1
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL = {
     "date": ("int",),
@@ -199,6 +202,10 @@ def _with_logical(found: AvroType, value: dict[str, Any]) -> AvroType:
             or not precision
         ):
             return found
+        if precision > DECIMAL_PRECISION_MAX:
+            raise ValueError(
+                f"an Avro decimal of {precision} digits; at most {DECIMAL_PRECISION_MAX} are read"
+            )
         found.precision, found.scale = precision, scale
     if logical == "uuid" and found.kind == "fixed" and found.size != 16:
         return found
@@ -211,8 +218,8 @@ def _full(name: str, space: str) -> str:
 
 
 def _count(value: Any, what: str) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"the {what} is {value!r:.40}, not a number of bytes")
+    if type(value) is not int or not 0 <= value <= FIXED_BYTES_MAX:
+        raise ValueError(f"the {what} is {value!r:.40}, not a number of bytes up to {FIXED_BYTES_MAX}")
     return value
 
 

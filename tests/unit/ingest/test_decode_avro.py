@@ -348,3 +348,25 @@ def test_whatever_the_bytes_are_the_neighbours_are_rows(data: st.DataObject) -> 
             maps_ = [{k: None if v is None else v[1] for k, v in held.items()} for held in wanted["n"]]
             assert [dict(held) for held in here["n"]] == maps_
     assert all(i in found.index for i, (_, wanted) in enumerate(drawn) if wanted is not None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 10**9},
+            "an Avro decimal of 1000000000 digits",
+        ),
+        ({"type": "fixed", "name": "F", "size": 2**31}, "size of the Avro fixed F is 2147483648"),
+    ],
+)
+def test_a_container_whose_own_schema_would_take_for_ever_is_a_bad_record(
+    kind: dict[str, Any], reason: str
+) -> None:
+    """Its neighbour is a row: the schema comes with the message, and anybody may send one."""
+    schema = record(("id", "long"), ("t", ["null", kind]))
+    good = container(json.dumps(PAIR), [(1, GOOD)])
+    odd = container(json.dumps(schema), [(1, bytes([2, 0]))])
+    found = decode(None, [good, odd, good], ID, encoding="container")
+    assert found.index == [0, 2]
+    assert reason in found.bad[1]
