@@ -157,6 +157,59 @@ def test_a_range_twice_in_a_group_is_committed_once(lake: Lake) -> None:
     assert lake.offsets() == [(0, n) for n in range(4)]
 
 
+def test_what_was_judged_with_a_neighbour_s_uncommitted_range_is_judged_again(lake: Lake) -> None:
+    """The group lost a race: its range is not in the table yet, so the twin of it is not settled by it."""
+    other = Hands(lake)
+
+    class Beaten(Scripted):
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            if not self.sent:
+                other.commit(other.batch(2, 0, 1))
+            return super().commit(table, request, key=key)
+
+    hands = Hands(lake, Beaten(lake.local, "fine", "lost"))
+    hands.committer.load()
+    one, twin = hands.batch(0, 0, 4), hands.batch(0, 0, 4)
+    members = [hands.member(one), hands.member(twin)]
+    seen: list[tuple[bool, dict[int, int]]] = []
+    hands.committer.commit_all(
+        members, on_wait=lambda _reason: seen.append((members[1].result is None, hands.next()))
+    )
+    assert seen == [(True, {2: 1})], "while the range is not in the table, the twin is open"
+    assert [getattr(member.result, "by_us", None) for member in members] == [True, False]
+    assert lake.offsets() == [*((0, n) for n in range(4)), (2, 0)]
+
+
+def test_a_snapshot_that_was_rolled_back_is_not_asked_for_again(lake: Lake) -> None:
+    """Its reply was lost. The same request with the same key would be answered as done, without its rows."""
+    hands = Hands(lake)
+    hands.commit(hands.batch(2, 0, 1))
+    kept = lake.table().head_id
+
+    class RolledBack(Scripted):
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            outcome = super().commit(table, request, key=key)
+            if len(self.sent) == 1:
+                refs = (("main", "branch"), ("tarn-offsets-orders", "tag"))
+                lake.local.catalog.tables.commit(
+                    lake.local._slot(table),
+                    [],
+                    [
+                        {"action": "set-snapshot-ref", "ref-name": ref, "type": kind, "snapshot-id": kept}
+                        for ref, kind in refs
+                    ],
+                )
+            return outcome
+
+    catalog = RolledBack(lake.local, "reply")
+    hands = Hands(lake, catalog)
+    results = hands.commit(hands.batch(0, 0, 4), hands.batch(1, 0, 4))
+    assert all(isinstance(one, Done) and one.by_us for one in results)
+    assert catalog.sent[0] != catalog.sent[1]
+    assert len(lake.offsets()) == 9
+    assert hands.next() == {0: 4, 1: 4, 2: 1}
+
+
 class Refusing(Scripted):
     """Refuses every snapshot of several, or that of one change, as a limit of the catalog would."""
 
