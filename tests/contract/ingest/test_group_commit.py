@@ -75,17 +75,19 @@ def test_ranges_that_follow_one_another_may_share_a_snapshot(lake: Lake) -> None
 
 def test_streams_of_several_topics_begin_in_one_snapshot(lake: Lake) -> None:
     hands = Hands(lake)
-    results = hands.commit(*(hands.batch(0, 0, 3, stream=name) for name in ("a", "b", "c")))
+    ends = {"a": 3, "b": 8, "c": 5}
+    results = hands.commit(*(hands.batch(0, 0, end, stream=name) for name, end in ends.items()))
     assert [type(one) for one in results] == [Done] * 3
     assert lake.local.commits == 1
     state = lake.table()
-    for name in ("a", "b", "c"):
-        assert hands.next(name) == {0: 3}
+    for name, end in ends.items():
+        assert hands.next(name) == {0: end}
         assert state.refs[f"tarn-offsets-{name}"]["snapshot-id"] == state.head_id
         assert f"tarn.offsets.{name}.since" in state.properties
     assert clean(lake) == [], "rows are counted for all streams of a snapshot together"
-    hands.commit(*(hands.batch(0, 3, 9, stream=name) for name in ("a", "b", "c")))
-    assert clean(lake) == []
+    later = {"a": 9, "b": 20, "c": 6}
+    hands.commit(*(hands.batch(0, ends[name], end, stream=name) for name, end in later.items()))
+    assert clean(lake) == [], "a file fits one of the streams, not all"
 
 
 def test_a_second_stream_of_one_topic_is_no_neighbour_but_plans_again(lake: Lake) -> None:
