@@ -75,17 +75,19 @@ def test_ranges_that_follow_one_another_may_share_a_snapshot(lake: Lake) -> None
 
 def test_streams_of_several_topics_begin_in_one_snapshot(lake: Lake) -> None:
     hands = Hands(lake)
-    results = hands.commit(*(hands.batch(0, 0, 3, stream=name) for name in ("a", "b", "c")))
+    ends = {"a": 3, "b": 8, "c": 5}
+    results = hands.commit(*(hands.batch(0, 0, end, stream=name) for name, end in ends.items()))
     assert [type(one) for one in results] == [Done] * 3
     assert lake.local.commits == 1
     state = lake.table()
-    for name in ("a", "b", "c"):
-        assert hands.next(name) == {0: 3}
+    for name, end in ends.items():
+        assert hands.next(name) == {0: end}
         assert state.refs[f"tarn-offsets-{name}"]["snapshot-id"] == state.head_id
         assert f"tarn.offsets.{name}.since" in state.properties
     assert clean(lake) == [], "rows are counted for all streams of a snapshot together"
-    hands.commit(*(hands.batch(0, 3, 9, stream=name) for name in ("a", "b", "c")))
-    assert clean(lake) == []
+    later = {"a": 9, "b": 20, "c": 6}
+    hands.commit(*(hands.batch(0, ends[name], end, stream=name) for name, end in later.items()))
+    assert clean(lake) == [], "a file fits one of the streams, not all"
 
 
 def test_a_second_stream_of_one_topic_is_no_neighbour_but_plans_again(lake: Lake) -> None:
@@ -155,6 +157,59 @@ def test_a_range_twice_in_a_group_is_committed_once(lake: Lake) -> None:
     one, other = hands.commit(hands.batch(0, 0, 4), hands.batch(0, 0, 4))
     assert (one.by_us, other.by_us) == (True, False)
     assert lake.offsets() == [(0, n) for n in range(4)]
+
+
+def test_what_was_judged_with_a_neighbour_s_uncommitted_range_is_judged_again(lake: Lake) -> None:
+    """The group lost a race: its range is not in the table yet, so the twin of it is not settled by it."""
+    other = Hands(lake)
+
+    class Beaten(Scripted):
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            if not self.sent:
+                other.commit(other.batch(2, 0, 1))
+            return super().commit(table, request, key=key)
+
+    hands = Hands(lake, Beaten(lake.local, "fine", "lost"))
+    hands.committer.load()
+    one, twin = hands.batch(0, 0, 4), hands.batch(0, 0, 4)
+    members = [hands.member(one), hands.member(twin)]
+    seen: list[tuple[bool, dict[int, int]]] = []
+    hands.committer.commit_all(
+        members, on_wait=lambda _reason: seen.append((members[1].result is None, hands.next()))
+    )
+    assert seen == [(True, {2: 1})], "while the range is not in the table, the twin is open"
+    assert [getattr(member.result, "by_us", None) for member in members] == [True, False]
+    assert lake.offsets() == [*((0, n) for n in range(4)), (2, 0)]
+
+
+def test_a_snapshot_that_was_rolled_back_is_not_asked_for_again(lake: Lake) -> None:
+    """Its reply was lost. The same request with the same key would be answered as done, without its rows."""
+    hands = Hands(lake)
+    hands.commit(hands.batch(2, 0, 1))
+    kept = lake.table().head_id
+
+    class RolledBack(Scripted):
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            outcome = super().commit(table, request, key=key)
+            if len(self.sent) == 1:
+                refs = (("main", "branch"), ("tarn-offsets-orders", "tag"))
+                lake.local.catalog.tables.commit(
+                    lake.local._slot(table),
+                    [],
+                    [
+                        {"action": "set-snapshot-ref", "ref-name": ref, "type": kind, "snapshot-id": kept}
+                        for ref, kind in refs
+                    ],
+                )
+            return outcome
+
+    catalog = RolledBack(lake.local, "reply")
+    hands = Hands(lake, catalog)
+    results = hands.commit(hands.batch(0, 0, 4), hands.batch(1, 0, 4))
+    assert all(isinstance(one, Done) and one.by_us for one in results)
+    assert catalog.sent[0] != catalog.sent[1]
+    assert len(lake.offsets()) == 9
+    assert hands.next() == {0: 4, 1: 4, 2: 1}
 
 
 class Refusing(Scripted):

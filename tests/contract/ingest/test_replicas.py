@@ -95,15 +95,14 @@ EVERYTHING = [(p, n) for p in range(7) for n in range(20)]
 @pytest.mark.parametrize("commit", ["bookkeeper", "direct"])
 def test_three_readers_bring_in_each_row_once(topic: Topic, commit: str) -> None:
     lake = Lake(topic)
-    registry = serve(
-        lake,
-        spec(commit=commit),
-        lambda seen: (
-            seen.get("orders").rows == 140
-            and seen.get("orders").bad_records == 7
-            and seen.get("orders").lag == 0
-        ),
-    )
+
+    def done(seen: StatusRegistry) -> bool:
+        status = seen.get("orders")
+        # Dead letters are registered after their commit; a stop in between leaves that to the next run.
+        counted = (status.rows, status.bad_records, status.lag) == (140, 7, 0)
+        return counted and lake.table("ops.dead_letters").total("records") == 7
+
+    registry = serve(lake, spec(commit=commit), done)
     assert lake.offsets() == EVERYTHING
     assert sorted(r["partition"] for r in lake.rows("ops.dead_letters")) == list(range(7))
     (status,) = registry.ingestors().values()
@@ -266,25 +265,26 @@ def test_the_watermark_is_that_of_all_partitions() -> None:
 def test_each_reader_merges_the_small_files_of_its_own_batches() -> None:
     topic = Topic("orders", 2)
     lake = Lake(topic)
+
+    def until(partition: int) -> Callable[[], bool]:
+        turn = [0]
+
+        def ask() -> bool:
+            turn[0] += 1
+            if turn[0] % 12 == 1 and turn[0] < 300:
+                topic.send(partition, order(turn[0]))
+            if turn[0] == 200:
+                lake.clock.now_s += small_files.EVERY_S + 1
+            return turn[0] > 360
+
+        return ask
+
     crew = readers(spec(2), lake.context())
-    turn = [0]
-
-    def until() -> bool:
-        turn[0] += 1
-        if turn[0] % 12 == 1 and turn[0] < 600:
-            for p in (0, 1):
-                topic.send(p, order(turn[0]))
-        if turn[0] == 300:
-            lake.clock.now_s += small_files.EVERY_S + 1
-        return turn[0] > 700
-
-    with ThreadPoolExecutor(2) as pool:
-        for one in [pool.submit(reader.cycle, until) for reader in crew]:
-            one.result(WITHIN_S)
-    together(lake, crew)
-    status = lake.registry.get("orders")
-    assert status.merges >= 2
-    assert len(lake.files()) < status.commits
+    for _ in range(2):
+        for partition, reader in enumerate(crew):
+            reader.cycle(until(partition))
+    assert min(lake.registry.readers()[f"orders/{n}"].merges for n in range(2)) >= 2
+    assert len(lake.files()) < lake.registry.get("orders").commits
     assert lake.offsets() == [(p, n) for p in (0, 1) for n in range(len(topic.logs[0]))]
     assert clean(lake) == []
     lake.history_is_a_chain()
@@ -316,7 +316,8 @@ def test_snapshots_follow_the_freshness_target_and_not_the_number_of_readers() -
             while time.monotonic() < began_s + seconds:
                 topic.send(number % 6, order(number))
                 number += 1
-                time.sleep(0.01)
+                # Each reader gets its records at another time of the target's span.
+                time.sleep(target_s / 6)
             stop.set()
             for one in running:
                 one.result(WITHIN_S)
