@@ -121,6 +121,8 @@ RIGHTS: Mapping[Operation, Rights] = {
 }
 """Operation -> what its caller needs, and on what; a privilege on what contains a thing counts for it too."""
 
+TRAIL_WRITER = "ingest"
+"""The service that makes tables of the trail."""
 _TRAIL_TABLES = frozenset(f"{TABLE} {'.'.join(name)}" for name in TRAIL_TABLES)
 
 What = Levels | TableIdentifier
@@ -687,7 +689,9 @@ class Session:
         }
         log.info("audit", **event)
         trail = self._catalog.trail
-        if trail is not None and not (operation is Operation.COMMIT and thing in _TRAIL_TABLES):
+        own = operation is Operation.COMMIT and thing in _TRAIL_TABLES and self.caller.name == TRAIL_WRITER
+        # Each of ingest's own commits to them would cause the next.
+        if trail is not None and not (own and more.get("outcome") == "done"):
             trail.audit(event)
 
 

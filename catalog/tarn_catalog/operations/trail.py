@@ -98,7 +98,11 @@ class Trail:
     def report(self, principal: str, table: str, report: Mapping[str, Any]) -> None:
         """Keep one metrics report, without its text if that is long."""
         snapshot_id = report.get("snapshot-id")
-        text = orjson.dumps(report)
+        try:
+            text = orjson.dumps({"report": {"report": report}})
+        except orjson.JSONEncodeError:  # Nested more deeply than can be written.
+            self._drop(METRICS)
+            return
         fits = len(text) <= LINE_BYTES_MAX // 2
         if len(self._waiting[METRICS].lines) >= REPORTS_MAX:
             self._drop(METRICS)
@@ -110,7 +114,7 @@ class Trail:
                 "table_name": _short(table),
                 "report_type": _short(report.get("report-type")),
                 "snapshot_id": snapshot_id if _is_long(snapshot_id) else None,
-                "report_bytes": len(text),
+                "report_bytes": len(text) - len(b'{"report":{"report":}}'),
                 "report": report if fits else None,
             },
         )
@@ -138,7 +142,10 @@ class Trail:
 
         def run() -> None:
             while not self._stop.wait(WRITE_EVERY_S):
-                self.write()
+                try:
+                    self.write()
+                except Exception:
+                    log.exception("trail not written; it is tried again")
 
         self._thread = threading.Thread(target=run, name="trail", daemon=True)
         self._thread.start()
@@ -233,6 +240,10 @@ class Trail:
             return
         waiting.trimmed_s = now_s
         listed = sorted(self._store.list(one.prefix), key=lambda found: found.key)
+        numbers = [number for found in listed if (number := one.segment_of(found.key)) is not None]
+        if waiting.pending is None and numbers:
+            # A number that others wrote and trimmed is free again, and ingest is past it.
+            waiting.next = max(numbers) + 1
         oldest_ms = self._now_ms() - KEPT_MS
         for position, found in enumerate(listed[:-1]):
             if found.modified_ms >= oldest_ms and len(listed) - position <= SEGMENTS_MAX:

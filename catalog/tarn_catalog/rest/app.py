@@ -147,8 +147,9 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
         async with AsyncExitStack() as held:
             declared = _declared(request, bytes_max)
             if declared:
-                await held.enter_async_context(limits.reading.hold(declared))
-                body = await _body(request, bytes_max, wait_s_max)
+                # A request that waits in its line holds no share: others read theirs meanwhile.
+                async with limits.reading.hold(declared):
+                    body = await _body(request, bytes_max, wait_s_max)
             if admitted.place is not None:
                 await held.enter_async_context(
                     limits.lines.hold(admitted.place, len(body), partial(_gone, request))

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from tarn_catalog.state.turns import WAIT_S_MAX, WAITING_MAX, too_long, too_many
 
 WAITING_BYTES_MAX = 16 * 1024 * 1024
+ALL_WAITING_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class Lines:
     Args:
         waiting_max: how many requests may wait in one line.
         waiting_bytes_max: how long their bodies may be together, bytes; one request may always wait.
+        all_waiting_bytes_max: how long the bodies in all lines may be together, bytes.
         wait_s_max: how long a request waits, seconds.
     """
 
@@ -61,10 +63,13 @@ class Lines:
         *,
         waiting_max: int = WAITING_MAX,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
+        all_waiting_bytes_max: int = ALL_WAITING_BYTES_MAX,
         wait_s_max: float = WAIT_S_MAX,
     ) -> None:
         self._waiting_max = waiting_max
         self._waiting_bytes_max = waiting_bytes_max
+        self._all_waiting_bytes_max = all_waiting_bytes_max
+        self._waiting_bytes = 0
         self._wait_s_max = wait_s_max
         self._lines: dict[str, _Line] = {}
 
@@ -101,14 +106,17 @@ class Lines:
     async def _wait(
         self, line: _Line, place: Place, body_bytes: int, gone: Callable[[], Awaitable[None]]
     ) -> None:
-        if len(line.waiting) >= self._waiting_max or (
-            line.waiting and line.waiting_bytes + body_bytes > self._waiting_bytes_max
+        if (
+            len(line.waiting) >= self._waiting_max
+            or (line.waiting and line.waiting_bytes + body_bytes > self._waiting_bytes_max)
+            or self._waiting_bytes + body_bytes > self._all_waiting_bytes_max
         ):
             raise too_many(place.what, len(line.waiting))
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         left = asyncio.ensure_future(gone())
         line.waiting.append(turn)
         line.waiting_bytes += body_bytes
+        self._waiting_bytes += body_bytes
         try:
             await asyncio.wait({turn, left}, timeout=self._wait_s_max, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -118,6 +126,7 @@ class Lines:
         finally:
             left.cancel()
             line.waiting_bytes -= body_bytes
+            self._waiting_bytes -= body_bytes
             if not turn.done():
                 line.waiting.remove(turn)
         if not turn.done():

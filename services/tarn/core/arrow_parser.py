@@ -83,9 +83,10 @@ class ArrowParser:
         """See `Parser.parse`."""
         bad: dict[int, str] = {}
         groups: dict[pa.Schema, list[tuple[int, pa.RecordBatch]]] = {}
-        held = groups.setdefault(self._usual.schema, []) if self._usual is not None else []
+        usual = self._usual  # Another thread may parse a batch at the same time.
+        held = groups.setdefault(usual.schema, []) if usual is not None else []
         for i, value in enumerate(values):
-            row = None if self._usual is None else self._usual.row(value)
+            row = None if usual is None else usual.row(value)
             if row is not None:
                 held.append((i, row))
                 continue
@@ -95,9 +96,10 @@ class ArrowParser:
                 bad[i] = str(e)
                 continue
             groups.setdefault(row.schema, []).append((i, row))
-            usual = Usual.of(value, row.schema)
-            if usual is not None:
-                self._usual, held = usual, groups[row.schema]
+            found = Usual.of(value, row.schema)
+            if found is not None:
+                usual, held = found, groups[row.schema]
+        self._usual = usual
         parts = [self._rows(schema, rows) for schema, rows in groups.items() if rows]
         return joined(self._fields, parts, bad)
 

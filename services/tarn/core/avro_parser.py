@@ -26,6 +26,7 @@ from tarn.core.typed_values import joined, rows_of
 SINGLE_MAGIC = b"\xc3\x01"
 CONTAINER_MAGIC = b"Obj\x01"
 PARSERS_MAX = 64
+OWN_SCHEMA_BYTES_MAX = 65_536
 _SYNC_BYTES = 16
 _CONFLUENT_HEAD_BYTES = 5
 
@@ -159,7 +160,12 @@ def _contained(value: bytes) -> tuple[str, bytes]:
             f"an Avro container with the codec {codec!r:.40}, so that a short message could be of any size; "
             "write it with the codec null and let Kafka compress"
         )
-    return meta.get("avro.schema", b"").decode("utf-8", "replace"), blocks[0][1]
+    schema = meta.get("avro.schema", b"")
+    if len(schema) > OWN_SCHEMA_BYTES_MAX:
+        raise AvroValueError(
+            f"its own schema has {len(schema)} bytes, at most {OWN_SCHEMA_BYTES_MAX} are read"
+        )
+    return schema.decode("utf-8", "replace"), blocks[0][1]
 
 
 def _meta(cursor: Cursor) -> list[tuple[str, bytes]]:

@@ -163,8 +163,10 @@ def _parse_named(kind: str, value: dict[str, Any], space: str, named: dict[str, 
             raise ValueError(f"the Avro record {found.name} has two fields of one name")
     elif kind == "enum":
         symbols = value.get("symbols")
-        if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-            raise ValueError(f"the Avro enum {found.name} has no list of symbols")
+        if not isinstance(symbols, list) or not all(
+            isinstance(symbol, str) and _NAME.fullmatch(symbol) for symbol in symbols
+        ):
+            raise ValueError(f"the Avro enum {found.name} has no list of symbols, which are names")
         found.symbols = tuple(symbols)
     else:
         found.size = _count(value.get("size"), f"size of the Avro fixed {found.name}")

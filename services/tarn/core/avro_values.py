@@ -16,6 +16,9 @@ import pyarrow as pa
 from tarn.core.avro_schema import AvroType
 
 DECIMAL_DIGITS_MAX = 38
+STEPS_PER_BYTE, STEPS_MIN = 16, 100_000
+PARTS_MAX = 10_000
+"""Parts of the type of one column."""
 _UNIT = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _PLAIN = {
     "null": pa.null(),
@@ -42,38 +45,52 @@ class Cursor:
         at: index of the next byte.
         left: number of further elements that its arrays and maps may have: one per byte, as those of some
             types take none.
+        steps: number of further fields that its records may have: records may share types, so that a short
+            schema can stand for very many fields without a byte.
     """
 
-    __slots__ = ("at", "data", "left")
+    __slots__ = ("at", "data", "left", "steps")
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
         self.at = at
         self.left = len(data)
+        self.steps = STEPS_PER_BYTE * len(data) + STEPS_MIN
 
 
 Reader: TypeAlias = Callable[[Cursor], Any]
 
 
-def arrow_type(kind: AvroType, path: tuple[AvroType, ...] = ()) -> pa.DataType:
+def arrow_type(
+    kind: AvroType, path: tuple[AvroType, ...] = (), parts: list[AvroType] | None = None
+) -> pa.DataType:
     """The Arrow type of the values.
 
+    Args:
+        kind: type of the values.
+        path: types that hold it.
+        parts: all parts of the column's type so far.
+
     Raises:
-        ValueError: there is none: a union of several types, a record within itself, or a decimal of more
-            than 38 digits.
+        ValueError: there is none: a union of several types, a record within itself, a decimal of more than
+            38 digits, or more than `PARTS_MAX` parts.
     """
     kind = kind.value
+    parts = [] if parts is None else parts
+    parts.append(kind)
+    if len(parts) > PARTS_MAX:
+        raise ValueError(f"its type has more than {PARTS_MAX} parts")
     if kind in path:
         raise ValueError(f"{kind} holds itself, which no column can")
     within = (*path, kind)
     if kind.kind == "union":
         raise ValueError(f"it is {kind}; a column has one type")
     if kind.kind == "record":
-        return pa.struct([pa.field(name, arrow_type(inner, within)) for name, inner in kind.fields])
+        return pa.struct([pa.field(name, arrow_type(inner, within, parts)) for name, inner in kind.fields])
     if kind.kind == "array":
-        return pa.list_(arrow_type(kind.inner[0], within))
+        return pa.list_(arrow_type(kind.inner[0], within, parts))
     if kind.kind == "map":
-        return pa.map_(pa.string(), arrow_type(kind.inner[0], within))
+        return pa.map_(pa.string(), arrow_type(kind.inner[0], within, parts))
     if kind.logical == "decimal":
         if kind.precision > DECIMAL_DIGITS_MAX:
             raise ValueError(f"a decimal of {kind.precision} digits is beyond {DECIMAL_DIGITS_MAX}")
@@ -83,7 +100,10 @@ def arrow_type(kind: AvroType, path: tuple[AvroType, ...] = ()) -> pa.DataType:
     if "timestamp-" in kind.logical:
         zone = None if kind.logical.startswith("local-") else "UTC"
         return pa.timestamp(_UNIT[kind.logical.rpartition("-")[2]], zone)
-    return pa.binary(kind.size) if kind.kind == "fixed" else _PLAIN[kind.kind]
+    if kind.kind == "fixed":
+        # An array of a large fixed size would take that size even for a null.
+        return pa.binary(kind.size) if kind.logical == "uuid" else pa.binary()
+    return _PLAIN[kind.kind]
 
 
 def column_type(schema: AvroType, path: Sequence[str]) -> pa.DataType | None:
@@ -128,7 +148,14 @@ class Readers:
     def _record(self, kind: AvroType) -> Reader:
         if kind not in self._records:
             parts: list[tuple[str, Reader]] = []
-            self._records[kind] = lambda cursor: {name: read(cursor) for name, read in parts}
+
+            def record(cursor: Cursor) -> dict[str, Any]:
+                cursor.steps -= 1 + len(parts)
+                if cursor.steps < 0:
+                    raise AvroValueError("more fields than a message of its length may have")
+                return {name: read(cursor) for name, read in parts}
+
+            self._records[kind] = record
             parts += [(name, self.of(inner)) for name, inner in kind.fields]
         return self._records[kind]
 

@@ -101,12 +101,18 @@ class Client:
         text = answer.read()
         return answer.status, dict(answer.getheaders()), json.loads(text) if text else None
 
-    def send_and_leave_open(self, path: str, body: Any) -> socket.socket:
+    def send_and_leave_open(self, path: str, body: Any, *, chunked: bool = False) -> socket.socket:
         """Send a request on a connection of its own and do not wait for the answer."""
         data = json.dumps(body).encode()
+        length = f"content-length: {len(data)}"
+        if chunked:
+            length, data = (
+                "transfer-encoding: chunked",
+                f"{len(data):x}\r\n".encode() + data + b"\r\n0\r\n\r\n",
+            )
         one = socket.create_connection(self.where, timeout=WAIT_S_MAX)
         self.sockets.append(one)
-        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{length}\r\n"
         one.sendall(f"{head}authorization: {self.token['authorization']}\r\n\r\n".encode() + data)
         return one
 
@@ -211,6 +217,21 @@ def test_writers_that_wait_for_one_table_hinder_no_other(
     for one in waiting:
         assert one.recv(1_000).startswith(b"HTTP/1.1 200")
     assert len(world.properties()) == count == world.files()
+
+
+def test_requests_of_unknown_length_that_wait_leave_others_room_to_be_read(
+    world: World, client: Client, lines: list[Lines]
+) -> None:
+    """Each might have become as long as the longest; read, they are short."""
+    world.stand_still()
+    count = 1 + 2 * (app.READING_BYTES_MAX // app.BODY_BYTES_MAX)
+    bodies = [commit(**{f"w{n}": "1"}) for n in range(count)]
+    waiting = [client.send_and_leave_open(TABLE, body, chunked=True) for body in bodies]
+    until(lambda: lines[0].waiting("ns.t") == count - 1)
+    assert client.ask("POST", "/v1/namespaces/ns/tables/second", commit(a="1"))[0] == 200
+    world.go_on.set()
+    for one in waiting:
+        assert one.recv(1_000).startswith(b"HTTP/1.1 200")
 
 
 def test_a_client_that_is_gone_leaves_the_line_and_its_commit_does_not_happen(

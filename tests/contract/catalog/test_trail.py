@@ -347,8 +347,13 @@ def _objects(made: World) -> list[Any]:
     return [made.store.inner.get(listed.key) for listed in made.store.inner.list("trail/")]
 
 
-def test_commits_to_the_trails_own_tables_are_not_in_it(kept: World) -> None:
-    """Or each would cause the next, without end."""
+@pytest.mark.parametrize("writer", [True, False])
+def test_ingests_own_commits_to_the_trails_tables_are_not_in_it(
+    kept: World, monkeypatch: pytest.MonkeyPatch, writer: bool
+) -> None:
+    """Or each would cause the next, without end; those of anybody else are in it."""
+    if writer:
+        monkeypatch.setattr("tarn_catalog.operations.session.TRAIL_WRITER", "tester")
     kept.namespace("ops")
     for name in ("audit", "metrics", "other"):
         kept.table(name, ns="ops")
@@ -357,7 +362,8 @@ def test_commits_to_the_trails_own_tables_are_not_in_it(kept: World) -> None:
     found = [(line["action"], line["object"]) for line in lines_of(kept)]
     assert ("commit", "table ops.other") in found
     assert ("drop", "table ops.audit") in found
-    assert not {("commit", "table ops.audit"), ("commit", "table ops.metrics")} & {*found}
+    own = {("commit", "table ops.audit"), ("commit", "table ops.metrics")} & {*found}
+    assert len(own) == (0 if writer else 2)
 
 
 def test_metrics_are_kept_for_who_may_report_them(kept: World) -> None:
@@ -380,3 +386,39 @@ def test_a_store_that_takes_no_trail_stops_no_request(kept: World) -> None:
     kept.table("t")
     kept.core.trail._store = kept.store.inner
     assert [line["object"] for line in lines_of(kept)] == ["namespace ns", "table ns.t"]
+
+
+def test_a_replica_that_was_idle_goes_on_behind_what_others_wrote_and_trimmed() -> None:
+    """The number after its last one is free again, and ingest is past it."""
+    clocks, store = Clocks(), MemoryStore()
+    idle, busy = clocks.trail(store), clocks.trail(store)
+    idle.audit(event(0))
+    idle.write()
+    for number in range(1, 4):
+        busy.audit(event(number))
+        busy.write()
+    for one in sorted(store.list(AUDIT.prefix), key=lambda found: found.key)[:-1]:
+        if AUDIT.segment_of(one.key) is not None:
+            store.delete(one.key)
+    clocks.now_s += TRIM_EVERY_S
+    idle.write()
+    last = max(n for one in store.list(AUDIT.prefix) if (n := AUDIT.segment_of(one.key)) is not None)
+    idle.audit(event(4))
+    idle.write()
+    assert store.get(AUDIT.key(last + 1)) is not None, "behind the last segment"
+
+
+def test_a_report_that_is_nested_too_deeply_is_dropped_and_the_rest_is_kept() -> None:
+    clocks, store = Clocks(), MemoryStore()
+    trail = clocks.trail(store)
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    trail.report("ann", "ns.t", {"report-type": "scan-report", "deep": deep})
+    trail.report("ann", "ns.t", {"report-type": "scan-report"})
+    trail.write()
+    (held,) = [
+        store.get(one.key) for one in store.list(METRICS.prefix) if METRICS.segment_of(one.key) is not None
+    ]
+    assert held is not None
+    assert [json.loads(line)["report_type"] for line in held.data.splitlines()] == ["scan-report"]

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -370,3 +371,41 @@ def test_a_container_whose_own_schema_would_take_for_ever_is_a_bad_record(
     found = decode(None, [good, odd, good], ID, encoding="container")
     assert found.index == [0, 2]
     assert reason in found.bad[1]
+
+
+def chain(depth: int) -> Any:
+    """A record whose parts double with each level, and that takes no byte."""
+    kind: Any = "null"
+    for level in range(depth):
+        inner = kind if level == 0 else {**kind} if isinstance(kind, dict) else kind
+        again = inner["name"] if isinstance(inner, dict) else inner
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": again}]
+        kind = {"type": "record", "name": f"A{level}", "fields": fields}
+    return kind
+
+
+@pytest.mark.parametrize("where", ["unread", "column", "null"])
+def test_a_schema_that_doubles_with_each_level_is_a_bad_record_at_once(where: str) -> None:
+    deep = chain(40)
+    name = "x" if where == "unread" else "t"
+    schema = record(("id", "long"), (name, ["null", deep] if where == "null" else deep))
+    odd = container(json.dumps(schema), [(1, bytes([2, 0]) if where == "null" else bytes([2]))])
+    good = container(json.dumps(PAIR), [(1, GOOD)])
+    found = decode(None, [good, odd, good], ID, T, encoding="container")
+    assert found.index == [0, 2]
+    assert "more than" in found.bad[1] or "more fields" in found.bad[1], found.bad
+
+
+def test_a_null_of_a_large_fixed_takes_no_memory() -> None:
+    large = {"type": "fixed", "name": "F", "size": 2**31 - 1}
+    schema = record(("id", "long"), ("t", ["null", large]))
+    odd = container(json.dumps(schema), [(1, bytes([2, 0]))])
+    before = pa.total_allocated_bytes()
+    decode(None, [odd] * 4, ID, T, encoding="container")
+    assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def test_a_long_schema_of_its_own_makes_a_bad_record() -> None:
+    schema = {**record(("id", "long")), "doc": "x" * 70_000}
+    found = decode(None, [container(json.dumps(schema), [(1, bytes([2]))])], ID, encoding="container")
+    assert "its own schema has" in found.bad[0]

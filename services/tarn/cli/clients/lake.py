@@ -63,6 +63,8 @@ def rest_catalog(settings: Settings, secrets: Secrets) -> Catalog:
             "s3.region": settings.region,
             "s3.access-key-id": secrets.access_key,
             "s3.secret-access-key": secrets.secret_key,
+            # Otherwise the catalog's keys, which end after minutes, would take the place of these.
+            "header.X-Iceberg-Access-Delegation": "",
         },
     )
 
