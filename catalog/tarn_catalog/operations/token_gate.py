@@ -130,8 +130,8 @@ class TokenGate:
         with self._changed:
             if self._waiting >= WAITING_MAX:
                 raise UnavailableError(
-                    f"no temporary keys: {self._waiting} requests wait for the token service (STS) of the store "
-                    "already, and no more may; try again"
+                    f"no temporary keys: {self._waiting} requests wait for the token service (STS) of the "
+                    "store already, and no more may; try again"
                 )
             self._waiting += 1
         try:

@@ -155,8 +155,8 @@ class StoreTokenService:
         if 400 <= status < 500 and status not in (404, 405, 408, 429):
             # The catalog chose policy and duration, not the client.
             return KeysRefusedError(
-                f"no temporary keys: {said}. It refuses what the catalog asks for: use a store with MinIO's STS, "
-                "or leave TARN_STS_ENDPOINT empty",
+                f"no temporary keys: {said}. It refuses what the catalog asks for: use a store with MinIO's "
+                "STS, or leave TARN_STS_ENDPOINT empty",
                 code=code,
             )
         return UnavailableError(

@@ -393,7 +393,7 @@ def test_ingests_own_commits_to_the_trails_tables_are_not_in_it(
 ) -> None:
     """Or each would cause the next, without end; those of anybody else are in it."""
     if writer:
-        monkeypatch.setattr("tarn_catalog.operations.session.TRAIL_WRITER", "tester")
+        monkeypatch.setattr("tarn_catalog.operations.audit.TRAIL_WRITER", "tester")
     kept.namespace("ops")
     for name in ("audit", "metrics", "other"):
         kept.table(name, ns="ops")

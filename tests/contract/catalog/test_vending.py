@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tarn_catalog.operations.session as session_module
+import tarn_catalog.operations.audit as audit_module
 from tarn.bootstrap.policies import policies
 from tarn.core.credentials import VENDING_USER
 from tarn.core.errors import InvalidError, InvalidLocationError, TarnError, UnavailableError
@@ -84,7 +84,7 @@ def trail(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             if event == "audit":
                 lines.append(fields)
 
-    monkeypatch.setattr(session_module, "log", Log())
+    monkeypatch.setattr(audit_module, "log", Log())
     return lines
 
 
@@ -396,7 +396,7 @@ def test_a_stopped_token_service_is_a_503_and_changes_nothing(
 
 
 def test_a_token_service_that_refuses_is_the_servers_failure_and_nothing_is_half_done(lake: Lake) -> None:
-    """Policy and duration are the catalog's own choice: no mistake of the client, and no table without keys."""
+    """Policy and duration are the catalog's own choice: no mistake of the client, no table without keys."""
     made = lake.world.table("t")
     body = {"name": "new", "schema": SCHEMA}
     said = "<E><Error><Code>InvalidParameterValue</Code><Message>no</Message></Error></E>"
