@@ -7,7 +7,7 @@ from typing import Any
 
 from tarn.core.errors import InvalidError
 from tarn_catalog.operations.identifiers import TableIdentifier
-from tarn_catalog.operations.session import Operation, What
+from tarn_catalog.operations.rights import Operation, What
 from tarn_catalog.rest.request import RestRequest, get, levels_of
 from tarn_catalog.rest.response import NO_CONTENT, RestResponse, answer_json
 from tarn_catalog.state.access import ADMIN, KINDS, NAMESPACE, WAREHOUSE, Grant, Privilege

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tarn.core.temporary_keys import TemporaryKeys
-from tarn_catalog.operations.session import Operation
+from tarn_catalog.operations.rights import Operation
 from tarn_catalog.rest import routes
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.request import ClientConfig, RestRequest

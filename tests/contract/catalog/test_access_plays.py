@@ -31,7 +31,8 @@ from tarn.core.errors import (
 from tarn_catalog.operations.access import MAX_AGE_S, Caller
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
-from tarn_catalog.operations.session import Operation, Place, Session
+from tarn_catalog.operations.rights import Operation, Place
+from tarn_catalog.operations.session import Session
 from tarn_catalog.state.access import Privilege
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
