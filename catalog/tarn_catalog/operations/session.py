@@ -16,11 +16,17 @@ from typing import Any
 
 import structlog
 
-from tarn.core.errors import ForbiddenError, NoSuchNamespaceError, OutcomeUnknownError, TarnError
+from tarn.core.errors import (
+    ForbiddenError,
+    InvalidError,
+    NoSuchNamespaceError,
+    OutcomeUnknownError,
+    TarnError,
+)
 from tarn.core.trail import TABLES as TRAIL_TABLES
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
-from tarn_catalog.operations.access import Caller, NewPrincipal
+from tarn_catalog.operations.access import Caller, NewPrincipal, RotatedSecret
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier, is_create
 from tarn_catalog.operations.multi_table_commit import Change
@@ -63,9 +69,11 @@ class Operation(StrEnum):
     GRANT = "grant"
     REVOKE = "revoke"
     LIST_GRANTS = "list-grants"
+    CHANGE_OWNER = "change-owner"
     LIST_PRINCIPALS = "list-principals"
     CREATE_PRINCIPAL = "create-principal"
     DROP_PRINCIPAL = "drop-principal"
+    ROTATE_SECRET = "rotate-secret"  # noqa: S105 - the name of an operation
     CREATE_ROLE = "create-role"
     DROP_ROLE = "drop-role"
     CHANGE_ROLE = "change-role"
@@ -79,7 +87,7 @@ class Place(StrEnum):
     PARENT = "the namespace or warehouse that contains it"
     THING = "the table or view"
     TARGET = "the namespace of the new name"
-    OBJECT = "what is granted on"
+    OBJECT = "what is granted on or given away"
 
 
 class Need(StrEnum):
@@ -112,9 +120,11 @@ RIGHTS: Mapping[Operation, Rights] = {
     Operation.GRANT: ((Place.OBJECT, Privilege.MANAGE),),
     Operation.REVOKE: ((Place.OBJECT, Privilege.MANAGE),),
     Operation.LIST_GRANTS: ((Place.OBJECT, Privilege.MANAGE),),
+    Operation.CHANGE_OWNER: ((Place.OBJECT, Privilege.MANAGE),),
     Operation.LIST_PRINCIPALS: ADMINS,
     Operation.CREATE_PRINCIPAL: ADMINS,
     Operation.DROP_PRINCIPAL: ADMINS,
+    Operation.ROTATE_SECRET: ADMINS,
     Operation.CREATE_ROLE: ADMINS,
     Operation.DROP_ROLE: ADMINS,
     Operation.CHANGE_ROLE: ADMINS,
@@ -418,6 +428,40 @@ class Session:
             return None
         return self._services.get(owner) or self._catalog.access.grants().state.name_of(owner) or owner
 
+    def change_owner(self, on: What, to: str) -> None:
+        """Give a namespace, table or view to a principal, which may do everything with it from then on.
+
+        The former owner keeps what was granted to it, and nothing else.
+
+        Raises:
+            ForbiddenError: the caller is neither the owner nor an admin, and has not MANAGE on it.
+            InvalidError: the warehouse has no owner.
+            NoSuchPrincipalError: no principal has the name; a role owns nothing.
+            NotFoundError: the thing does not exist, and the caller may know that.
+        """
+        thing = self._allow(Operation.CHANGE_OWNER, {Place.OBJECT: on})[Place.OBJECT]
+        with self._audit(Operation.CHANGE_OWNER, _text(on), to=to):
+            if not isinstance(thing, TableIdentifier) and not thing:
+                raise InvalidError("The warehouse has no owner: make the principal an admin instead")
+            owner = self._client_id(to)
+            if isinstance(thing, TableIdentifier):
+                self._catalog.tables.change_owner(thing, owner)
+            else:
+                self._catalog.namespaces.change_owner(thing, owner)
+
+    def _client_id(self, name: str) -> str:
+        """Return the client id of the principal with this name, a service's or a stored one.
+
+        Raises:
+            NoSuchPrincipalError: there is no such principal.
+        """
+        for client_id, service in self._services.items():
+            if service == name:
+                return client_id
+        found = self._catalog.access.named(name).client_id
+        assert found is not None, name
+        return found
+
     def list_principals(self) -> AccessState:
         """Return the stored principals and roles."""
         self._allow(Operation.LIST_PRINCIPALS, {Place.WAREHOUSE: ()})
@@ -441,6 +485,12 @@ class Session:
         self._allow(Operation.DROP_PRINCIPAL, {Place.WAREHOUSE: ()})
         with self._audit(Operation.DROP_PRINCIPAL, f"principal {name}"):
             self._catalog.access.drop_principal(name)
+
+    def rotate_secret(self, name: str, *, grace_s: int = 0) -> RotatedSecret:
+        """Give a principal a new secret; see `Access.rotate_secret`."""
+        self._allow(Operation.ROTATE_SECRET, {Place.WAREHOUSE: ()})
+        with self._audit(Operation.ROTATE_SECRET, f"principal {name}", grace_s=grace_s):
+            return self._catalog.access.rotate_secret(name, grace_s=grace_s, services=self._services.values())
 
     def create_role(self, name: str) -> None:
         """Create a role; see `Access.create_role`."""
