@@ -7,17 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from unittest.mock import patch
 
 import structlog
 
 from tests.campaign import results
 from tests.campaign.results import Counts, Result
-from tests.contract.catalog.schedule import POOLS, Alone
 
 CHUNK = 20
 """Seeds of one fault that a process runs before it reports."""
@@ -51,7 +48,7 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
         fault: number of the fault.
         seed: the seed.
         pool: executor for the audit.
-        replicas: number of processes of each ingest engine.
+        replicas: number of readers (threads) of each ingest engine.
     """
     from tests.campaign.faults import FAULTS
     from tests.campaign.oracle import judge
@@ -62,10 +59,7 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
     problems: tuple[str, ...] = ()
     rows = lost = doubled = 0
     try:
-        with ExitStack() as alone:
-            for name in POOLS:
-                alone.enter_context(patch(name, Alone))
-            sim.run()
+        sim.run()
         verdict = judge(sim, pool)
         rows, lost, doubled, problems = verdict.rows, verdict.lost, verdict.doubled, verdict.problems
     except Exception as e:  # noqa: BLE001 - a run that cannot end is a finding, not the end of the campaign
@@ -138,7 +132,7 @@ def simulate(
         file: result file; written after every chunk.
         processes: number of processes.
         minutes: limit of this call.
-        replicas: number of processes of each ingest engine.
+        replicas: number of readers (threads) of each ingest engine.
 
     Raises:
         ValueError: the file is of another commit, or of a real run.
