@@ -1,4 +1,4 @@
-"""What the bookkeeper answers to each of its readers, compared with the table: each change has its own outcome."""
+"""What the bookkeeper answers to each of its readers, compared with the table."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ class Watch:
         problems: broken rules, in the order in which they were noticed.
         lists: manifest list of every snapshot that was ever current.
         denied: manifest lists of commits that the catalog said had not happened.
+        groups: number of snapshots that hold several logical commits.
         committed: ids of all logical commits that were ever in the table.
         given_up: ids of those whose readers were answered that they are not in the table, and do not fit it.
         rewritten: whether the history may be rewritten (a rollback).
@@ -62,6 +63,7 @@ class Watch:
     problems: list[str] = field(default_factory=list)
     lists: set[str] = field(default_factory=set)
     denied: set[str] = field(default_factory=set)
+    groups: int = 0
     committed: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
     rewritten: bool = False
@@ -151,6 +153,7 @@ class Watch:
         if not self.rewritten:
             self._once(ids)
         self.committed |= ids
+        self.groups += len(ids) > 1
         if self.rewritten:
             return
         if head.get("parent-snapshot-id") != before.head:
