@@ -88,16 +88,16 @@ class Rounds:
         self._lock = threading.Lock()
 
     def run(self, numbers: Sequence[int], replicas: Sequence[int]) -> None:
-        """Run waves: a round of each fault that has the fewest; those that break the stack run alone."""
+        """Run waves: a round of each fault that has the fewest, then alone those that break the stack."""
         with ThreadPoolExecutor(self._lanes) as pool:
             while self._goes_on():
                 wave = self._wave([(count, fault) for count in replicas for fault in numbers])
                 if not wave:
                     return
-                for key in [key for key in wave if REAL[key[1]].alone]:
-                    self._one(*key)
                 beside = sorted((k for k in wave if not REAL[k[1]].alone), key=lambda k: -REAL[k[1]].lasts_s)
                 list(pool.map(lambda key: self._one(*key), beside))
+                for key in [key for key in wave if REAL[key[1]].alone]:
+                    self._one(*key)
 
     def _wave(self, keys: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         of = {key: self._result.counts[key[0]][key[1]] for key in keys}

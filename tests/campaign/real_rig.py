@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ with warnings.catch_warnings():
     from kafka import KafkaProducer
 
 GRACE_S = 60
+PAUSE_ATTEMPTS = 6
 FOLDER = project.STATE_DIR / "campaign"
 
 
@@ -48,6 +50,21 @@ class Rig:
         if check and done.code:
             raise RuntimeError(f"docker {' '.join(words)}: {done.text[-600:]}")
         return done.text
+
+    def pause(self, container: str) -> None:
+        """Freeze a container; on a busy machine that may take several attempts.
+
+        Raises:
+            RuntimeError: none succeeded.
+        """
+        for left in reversed(range(PAUSE_ATTEMPTS)):
+            try:
+                self.docker("pause", container)
+                return
+            except RuntimeError:
+                if left == 0:
+                    raise
+                time.sleep(0.5)
 
     def start(self, name: str, *words: str) -> None:
         """Start a further container of the service `ingest`."""

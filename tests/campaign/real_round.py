@@ -275,7 +275,7 @@ class Round:
     def freeze_engine(self) -> None:
         """Freeze the first engine, while the second one goes on."""
         before = self._offsets()
-        self.rig.docker("pause", self.engines[0])
+        self.rig.pause(self.engines[0])
         try:
             self.fed.wait(DOWN_S)
             time.sleep(self.chance.uniform(1.0, 5.0))
@@ -288,7 +288,10 @@ class Round:
         how = ("kill minio", "pause minio", "kill kafka")[self.seed % 3]
         word, service = how.split()
         container = self._service(service)
-        self.rig.docker(word, container)
+        if word == "pause":
+            self.rig.pause(container)
+        else:
+            self.rig.docker(word, container)
         self.happened += 1
         time.sleep(DOWN_S)
         self.rig.docker("unpause" if word == "pause" else "start", container)
