@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from urllib.parse import unquote_plus
 
 from tarn.core.errors import InvalidNameError
@@ -163,83 +164,84 @@ def _apart(function: access_routes.Function) -> Function:
 
 # Order matters only where a fixed segment and a placeholder of one method and length both match. A route
 # names the operations that it carries out, whose rights are in `rights.RIGHTS`.
+_ROWS: tuple[tuple[str, str, Function, tuple[Operation, ...], Mapping[str, Any]], ...] = (
+    ("GET", "health", Handlers.health, (), {"public": True, "advertised": False}),
+    ("POST", "health/deep", Handlers.health_deep, (), {"probe": True, "advertised": False}),
+    ("POST", "v1/oauth/tokens", Handlers.token, (), {"public": True, "advertised": False}),
+    ("GET", "v1/config", Handlers.config, (), {"waits": False, "advertised": False}),
+    ("GET", "v1/namespaces", Handlers.list_namespaces, (Operation.LIST_NAMESPACES,), {}),
+    ("POST", "v1/namespaces", Handlers.create_namespace, (Operation.CREATE_NAMESPACE,), {}),
+    ("GET", _NS, Handlers.load_namespace, (Operation.LOAD_NAMESPACE,), {}),
+    ("HEAD", _NS, Handlers.namespace_exists, (Operation.LOAD_NAMESPACE,), {}),
+    ("DELETE", _NS, Handlers.drop_namespace, (Operation.DROP_NAMESPACE,), {}),
+    ("POST", f"{_NS}/properties", Handlers.update_namespace, (Operation.UPDATE_NAMESPACE,), {}),
+    ("GET", f"{_NS}/tables", Handlers.list_tables, (Operation.LIST,), {}),
+    ("POST", f"{_NS}/tables", Handlers.create_table, (Operation.CREATE, Operation.VEND), {}),
+    ("GET", _TABLE, Handlers.load_table, (Operation.LOAD, Operation.VEND), {}),
+    ("GET", _CREDENTIALS, Handlers.credentials, (Operation.VEND,), {}),
+    ("HEAD", _TABLE, Handlers.table_exists, (Operation.LOAD,), {}),
+    (
+        "POST",
+        _TABLE,
+        Handlers.commit_table,
+        (Operation.COMMIT, Operation.CREATE),
+        {"alone": TABLE, "needed": Operation.COMMIT},
+    ),
+    (
+        "DELETE",
+        _TABLE,
+        Handlers.drop_table,
+        (Operation.DROP,),
+        {"alone": TABLE, "needed": Operation.DROP},
+    ),
+    ("POST", f"{_TABLE}/metrics", Handlers.metrics, (Operation.REPORT,), {}),
+    (
+        "POST",
+        f"{_NS}/register",
+        Handlers.register_table,
+        (Operation.REGISTER, Operation.VEND),
+        {"several": True, "needed": Operation.REGISTER},
+    ),
+    ("POST", "v1/tables/rename", Handlers.rename_table, (Operation.RENAME,), {"several": True}),
+    (
+        "POST",
+        "v1/transactions/commit",
+        Handlers.commit_tables,
+        (Operation.COMMIT, Operation.CREATE),
+        {"several": True},
+    ),
+    ("GET", f"{_NS}/views", Handlers.list_views, (Operation.LIST,), {}),
+    ("POST", f"{_NS}/views", Handlers.create_view, (Operation.CREATE,), {}),
+    ("GET", _VIEW, Handlers.load_view, (Operation.LOAD,), {}),
+    ("HEAD", _VIEW, Handlers.view_exists, (Operation.LOAD,), {}),
+    (
+        "POST",
+        _VIEW,
+        Handlers.replace_view,
+        (Operation.COMMIT,),
+        {"alone": VIEW, "needed": Operation.COMMIT},
+    ),
+    ("DELETE", _VIEW, Handlers.drop_view, (Operation.DROP,), {"alone": VIEW, "needed": Operation.DROP}),
+    (
+        "POST",
+        f"{_NS}/register-view",
+        Handlers.register_view,
+        (Operation.REGISTER,),
+        {"several": True, "needed": Operation.REGISTER},
+    ),
+    ("POST", "v1/views/rename", Handlers.rename_view, (Operation.RENAME,), {"several": True}),
+    # In the specification, not in this version.
+    ("POST", f"{_TABLE}/plan", Handlers.not_supported, (), {"advertised": False}),
+    ("POST", f"{_TABLE}/tasks", Handlers.not_supported, (), {"advertised": False}),
+    # Tarn's own.
+    *(
+        (method, template, _apart(function), asks, {"advertised": False})
+        for method, template, function, asks in access_routes.ROUTES
+    ),
+)
 _ROUTES = tuple(
     _Route(method=method, template=template, function=function, asks=frozenset(asks), **options)
-    for method, template, function, asks, options in (
-        ("GET", "health", Handlers.health, (), {"public": True, "advertised": False}),
-        ("POST", "health/deep", Handlers.health_deep, (), {"probe": True, "advertised": False}),
-        ("POST", "v1/oauth/tokens", Handlers.token, (), {"public": True, "advertised": False}),
-        ("GET", "v1/config", Handlers.config, (), {"waits": False, "advertised": False}),
-        ("GET", "v1/namespaces", Handlers.list_namespaces, (Operation.LIST_NAMESPACES,), {}),
-        ("POST", "v1/namespaces", Handlers.create_namespace, (Operation.CREATE_NAMESPACE,), {}),
-        ("GET", _NS, Handlers.load_namespace, (Operation.LOAD_NAMESPACE,), {}),
-        ("HEAD", _NS, Handlers.namespace_exists, (Operation.LOAD_NAMESPACE,), {}),
-        ("DELETE", _NS, Handlers.drop_namespace, (Operation.DROP_NAMESPACE,), {}),
-        ("POST", f"{_NS}/properties", Handlers.update_namespace, (Operation.UPDATE_NAMESPACE,), {}),
-        ("GET", f"{_NS}/tables", Handlers.list_tables, (Operation.LIST,), {}),
-        ("POST", f"{_NS}/tables", Handlers.create_table, (Operation.CREATE, Operation.VEND), {}),
-        ("GET", _TABLE, Handlers.load_table, (Operation.LOAD, Operation.VEND), {}),
-        ("GET", _CREDENTIALS, Handlers.credentials, (Operation.VEND,), {}),
-        ("HEAD", _TABLE, Handlers.table_exists, (Operation.LOAD,), {}),
-        (
-            "POST",
-            _TABLE,
-            Handlers.commit_table,
-            (Operation.COMMIT, Operation.CREATE),
-            {"alone": TABLE, "needed": Operation.COMMIT},
-        ),
-        (
-            "DELETE",
-            _TABLE,
-            Handlers.drop_table,
-            (Operation.DROP,),
-            {"alone": TABLE, "needed": Operation.DROP},
-        ),
-        ("POST", f"{_TABLE}/metrics", Handlers.metrics, (Operation.REPORT,), {}),
-        (
-            "POST",
-            f"{_NS}/register",
-            Handlers.register_table,
-            (Operation.REGISTER, Operation.VEND),
-            {"several": True, "needed": Operation.REGISTER},
-        ),
-        ("POST", "v1/tables/rename", Handlers.rename_table, (Operation.RENAME,), {"several": True}),
-        (
-            "POST",
-            "v1/transactions/commit",
-            Handlers.commit_tables,
-            (Operation.COMMIT, Operation.CREATE),
-            {"several": True},
-        ),
-        ("GET", f"{_NS}/views", Handlers.list_views, (Operation.LIST,), {}),
-        ("POST", f"{_NS}/views", Handlers.create_view, (Operation.CREATE,), {}),
-        ("GET", _VIEW, Handlers.load_view, (Operation.LOAD,), {}),
-        ("HEAD", _VIEW, Handlers.view_exists, (Operation.LOAD,), {}),
-        (
-            "POST",
-            _VIEW,
-            Handlers.replace_view,
-            (Operation.COMMIT,),
-            {"alone": VIEW, "needed": Operation.COMMIT},
-        ),
-        ("DELETE", _VIEW, Handlers.drop_view, (Operation.DROP,), {"alone": VIEW, "needed": Operation.DROP}),
-        (
-            "POST",
-            f"{_NS}/register-view",
-            Handlers.register_view,
-            (Operation.REGISTER,),
-            {"several": True, "needed": Operation.REGISTER},
-        ),
-        ("POST", "v1/views/rename", Handlers.rename_view, (Operation.RENAME,), {"several": True}),
-        # In the specification, not in this version.
-        ("POST", f"{_TABLE}/plan", Handlers.not_supported, (), {"advertised": False}),
-        ("POST", f"{_TABLE}/tasks", Handlers.not_supported, (), {"advertised": False}),
-        # Tarn's own.
-        *(
-            (method, template, _apart(function), asks, {"advertised": False})
-            for method, template, function, asks in access_routes.ROUTES
-        ),
-    )
+    for method, template, function, asks, options in _ROWS
 )
 
 ENDPOINTS = tuple(
