@@ -232,6 +232,7 @@ SECRET = (
     "POST v1/oauth/tokens",
     "GET v1/namespaces/{namespace}/tables/{table}/credentials",
     f"POST {PREFIX}/principals",
+    f"POST {PREFIX}/principals/{{principal}}/secret",
     *DELEGATING,
 )
 """Routes whose answer may have a secret: it says that it is not to be stored."""
