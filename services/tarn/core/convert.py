@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Primitive, Struct
+from tarn.core.decimals import decimals_of_text
 from tarn.core.spec import FieldSpec
 from tarn.core.years import outside
 
@@ -176,8 +177,8 @@ def cast_halves(
         if not len(column):
             raise
         if len(column) == 1:
-            told = str(e).split("\n")[0].split(" If these timestamps")[0]
-            reasons[first] = f"{field.name}: {_shown(column[0])} is no {field.type}: {told}"
+            why = str(e).split("\n")[0].split(" If these timestamps")[0]
+            reasons[first] = f"{field.name}: {_shown(column[0])} is no {field.type}: {why}"
             parts.append(pa.nulls(1, target))
             return
     middle = len(column) // 2
@@ -198,6 +199,8 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
     if field.encoding != "iso8601":
         micros = pc.multiply_checked(column, PER_SECOND[field.encoding])
         return micros.cast(target)
+    if pa.types.is_decimal(target):
+        return decimals_of_text(column, target)
     if field.type == "uuid":
         return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
     if field.type == "binary":

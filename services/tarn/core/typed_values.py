@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct
 from tarn.core.convert import PER_SECOND, cast_halves, convert, narrow, part_field, target_type
+from tarn.core.decimals import rescaled, rescales
 from tarn.core.json_values import WrongTypeError
 from tarn.core.parsing import Parsed
 from tarn.core.spec import FieldSpec
@@ -214,7 +215,7 @@ def _cast_for(field: FieldSpec, source: pa.DataType, target: pa.DataType) -> Cal
         "long": (pa.types.is_integer, lambda column: column.cast(target)),
         "float": (_is_number, lambda column: narrow(_doubles(column), target)),
         "double": (_is_number, _doubles),
-        "decimal": (_is_exact, lambda column: _decimals(column).cast(target)),
+        "decimal": (lambda kind: _is_exact(kind, target), lambda column: rescaled(_decimals(column), target)),
         "string": (_is_text, lambda column: column.cast(target)),
         "date": (pa.types.is_date, lambda column: column.cast(target)),
         "timestamp": (lambda kind: _is_time(kind, zone=False), lambda column: _micros(column, target)),
@@ -280,8 +281,8 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _is_exact(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+def _is_exact(kind: pa.DataType, target: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and rescales(kind, target)))
 
 
 def _is_time(kind: pa.DataType, *, zone: bool) -> bool:
