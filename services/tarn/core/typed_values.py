@@ -5,7 +5,6 @@ Only what is exact: a value that would change is rejected, and so is a type that
 
 from __future__ import annotations
 
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct
-from tarn.core.convert import PER_SECOND, cast_halves, convert, narrow, part_field, target_type
+from tarn.core.convert import PER_SECOND, cast_halves, convert, narrow, part_field, target_type, uuids_of_text
 from tarn.core.decimals import rescaled, rescales
 from tarn.core.json_values import WrongTypeError
 from tarn.core.parsing import Parsed
@@ -228,7 +227,7 @@ def _cast_for(field: FieldSpec, source: pa.DataType, target: pa.DataType) -> Cal
     if fits(source):
         return cast
     if _is_text(source) and field.type == "uuid":
-        return lambda column: _uuids_of_text(column, target)
+        return lambda column: uuids_of_text(column, target)
     if _is_text(source) and _reads_text(field):
         return lambda column: text_cast(field, column.cast(pa.string()))
     raise _wrong(field, field.type, source)
@@ -327,10 +326,6 @@ def _uuids(column: pa.Array, target: pa.DataType) -> pa.Array:
         if value is not None and len(value) != _UUID_BYTES:
             raise ValueError(f"it has {len(value)} bytes, not {_UUID_BYTES}")
     return pa.array(values, target)
-
-
-def _uuids_of_text(column: pa.Array, target: pa.DataType) -> pa.Array:
-    return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
 
 
 def _wrong(field: FieldSpec, wanted: str, found: pa.DataType) -> WrongTypeError:
