@@ -72,6 +72,13 @@ def test_the_examples_of_the_specification() -> None:
             None,
         ),
         (
+            '{"type":"record","name":"R","namespace":"a","fields":[{"name":"f","type":{"type":"enum","name":"E",'
+            '"namespace":"","symbols":["X"]}},{"name":"g","type":["null","E"]}]}',
+            '{"name":"a.R","type":"record","fields":[{"name":"f","type":{"name":"E","type":"enum",'
+            '"symbols":["X"]}},{"name":"g","type":["null","E"]}]}',
+            None,
+        ),
+        (
             '{"type":"fixed","name":"F","namespace":"n","size":  4}',
             '{"name":"n.F","type":"fixed","size":4}',
             None,
@@ -260,10 +267,13 @@ def test_containers_have_their_own_schema() -> None:
         container(text, [(1, GOOD)])[:30],
         container(json.dumps(record(("id", ["int", "string"]))), [(1, zigzag(0) + zigzag(1))]),
         GOOD,
+        container(text, [(0, b""), (1, GOOD), (0, b"")]),
+        container(text, [(2, GOOD + GOOD), (-1, b"")]),
+        container(text, [(1, GOOD), (1, GOOD)]),
     ]
     found = decode(None, values, ID, T, encoding="container")
     rows = found.rows.drop_columns("_tarn").to_pylist()
-    assert rows == [{"id": 1, "t": "a"}, {"id": 9, "t": None}]
+    assert rows == [{"id": 1, "t": "a"}, {"id": 9, "t": None}, {"id": 1, "t": "a"}]
     wanted = {
         **{2: "2 records", 3: "0 records", 4: "codec", 5: "its own schema cannot be used", 6: "not a record"},
         **{
@@ -272,6 +282,8 @@ def test_containers_have_their_own_schema() -> None:
             9: "",
             10: "a union of int and string",
             11: "not an Avro container",
+            13: "a block of -1 records",
+            14: "2 records",
         },
     }
     assert list(found.bad) == list(wanted)
@@ -299,6 +311,7 @@ def test_a_record_within_itself_is_passed_over_and_ends() -> None:
         (record(("a", {"type": "array"})), "no items"),
         (record(("a", {"type": "fixed", "name": "F", "size": -1})), "not a number of bytes"),
         (record(("a", record(("b", "long")))), "defines R twice"),
+        ({**record(("a", "long")), "namespace": "a b"}, "has the namespace 'a b'"),
         (json.dumps("x") + " ", "does not define"),
         ("[" * 50_000 + "]" * 50_000, "nested too deeply"),
     ],
