@@ -34,6 +34,16 @@ FIELDS = (
 )
 
 
+TYPES = {"b": "boolean", "i": "int", "l": "long", "f": "float", "d": "double", "s": "string", "day": "date"}
+TYPES |= {"at": "timestamptz", "local": "timestamp", "price": "decimal(9, 2)", "u": "uuid", "raw": "binary"}
+
+
+def every_type(*, map_of: str) -> list[FieldSpec]:
+    """A column of each type, for formats whose values have types."""
+    kinds = TYPES | {"legs": "list<struct<n: long>>", "m": f"map<string, {map_of}>"}
+    return [FieldSpec(name=name, type=kind) for name, kind in kinds.items()]
+
+
 def decoder(fields: tuple[FieldSpec, ...] = FIELDS, *, trace: bool = True, size: int = 10_000) -> Decoder:
     return Decoder(fields, source="topic", trace=trace, record_bytes_max=size)
 
