@@ -224,7 +224,8 @@ def _bytes_decoded(column: pa.DictionaryArray) -> int:
     held = column.dictionary
     if pa.types.is_primitive(held.type):
         return 0  # No more than the elements themselves.
-    if not (_is_plain(held.type) or pa.types.is_large_string(held.type) or pa.types.is_large_binary(held.type)):
+    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    if not any(is_kind(held.type) for is_kind in kinds):
         return len(column) * int(held.get_total_buffer_size())
     return int(pc.sum(pc.binary_length(held).take(column.indices), min_count=0).as_py())
 

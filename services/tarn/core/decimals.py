@@ -1,8 +1,8 @@
 """Decimals of messages, exactly: a value of any size or scale becomes the column's, or is rejected.
 
-Arrow's own casts (26.0) are not used where a power of ten could be outside their tables or exceed 128 bits: they
-then return other numbers (`12345678901234567890123456789012345678` as `decimal(38, 10)`) or end the process
-(`1e-999999999`).
+Arrow's own casts (26.0) are not used where a power of ten could be outside their tables or exceed 128 bits:
+they then return other numbers (`12345678901234567890123456789012345678` as `decimal(38, 10)`) or end the
+process (`1e-999999999`).
 """
 
 from __future__ import annotations

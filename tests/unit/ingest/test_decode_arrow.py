@@ -16,7 +16,7 @@ from tarn.core.arrow_parser import ArrowParser
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.spec import FieldSpec, MessageFormat
 from tests.support.messages import arrow
-from tests.unit.ingest.test_decode import batch
+from tests.unit.ingest.test_decode import batch, every_type
 
 FORMAT = MessageFormat(format="arrow")
 
@@ -64,24 +64,11 @@ def test_every_type_is_read() -> None:
             ("m", pa.map_(pa.string(), pa.int32())),
         ]
     )
-    kinds = {
-        **{
-            "b": "boolean",
-            "i": "int",
-            "l": "long",
-            "f": "float",
-            "d": "double",
-            "s": "string",
-            "day": "date",
-        },
-        **{"at": "timestamptz", "local": "timestamp", "price": "decimal(9, 2)", "u": "uuid", "raw": "binary"},
-        **{"legs": "list<struct<n: long>>", "m": "map<string, long>"},
-    }
-    fields = [FieldSpec(name=name, type=kind) for name, kind in kinds.items()]
+    fields = every_type(map_of="long")
     found = decode([arrow(row, schema)], *fields)
     assert found.bad == {}
     wanted = row | {"legs": [{"n": 1}, None]}
-    assert {name: found.rows[name][0].as_py() for name in kinds} == wanted
+    assert {name: found.rows[name][0].as_py() for name in row} == wanted
     assert found.rows["_tarn"].to_pylist()[0]["offset"] == 100
 
 
@@ -304,7 +291,8 @@ def test_a_list_of_views_or_of_a_dictionary_is_its_texts(tags: pa.Array) -> None
 def test_views_that_repeat_a_text_again_and_again_are_refused() -> None:
     text = "a" * 20_000
     view = struct.pack("<i4sii", len(text), b"aaaa", 0, 0)
-    views = pa.Array.from_buffers(pa.string_view(), 50, [None, pa.py_buffer(view * 50), pa.py_buffer(text.encode())])
+    buffers = [None, pa.py_buffer(view * 50), pa.py_buffer(text.encode())]
+    views = pa.Array.from_buffers(pa.string_view(), 50, buffers)
     found, bad = one("list<string>", pa.ListArray.from_arrays(pa.array([0, 50], pa.int32()), views))
     assert (found, list(bad)) == ([], [0])
     assert "elements" in bad[0]

@@ -146,7 +146,9 @@ def test_a_total_that_is_unknown_stays_unknown_and_small_files_are_left_alone(fo
     assert summary["total-records"] == "13"
     after = table(snapshot(1, None), snapshot(2, 1, **summary), head=2)
     assert why_not(after) == "the summary of its snapshot has no totals"
-    assert summarize(table(head=None), append(files=1))["total-delete-files"] == "0", "the first snapshot knows"
+    assert summarize(table(head=None), append(files=1))["total-delete-files"] == "0", (
+        "the first snapshot knows"
+    )
 
 
 def test_a_commit_removes_what_the_table_says_and_keeps_what_the_tag_names():
