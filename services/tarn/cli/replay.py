@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tarn.cli.lake_files import LakePorts, LiveFiles, letter_files, read_files, require_traced, streams_of
 from tarn.core.audit.accounts import Origins
 from tarn.core.audit.model import FileEntry
 from tarn.core.batch import RawBatch
@@ -30,6 +29,7 @@ from tarn.core.table_files import TableFormat
 from tarn.core.table_state import COMMIT_ID_KEY, TableState, marker_property
 from tarn.ingest.batch_commit import decode, encode
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
+from tarn.ingest.lake_files import LakePorts, LiveFiles, letter_files, read_files, require_traced, streams_of
 from tarn.ingest.replay_commit import ReplayCommit
 from tarn.keeper.walk import IN_FLIGHT_MAX
 

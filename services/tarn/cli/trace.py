@@ -9,7 +9,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from tarn.cli.lake_files import (
+from tarn.core.audit.accounts import LetterPlace, between
+from tarn.core.audit.model import FileEntry
+from tarn.core.audit.origins import Letter
+from tarn.core.errors import InvalidError
+from tarn.core.offsets import OffsetMap
+from tarn.core.spec import TOPIC_PATTERN
+from tarn.core.table_state import TableState
+from tarn.ingest.lake_files import (
     CommitFacts,
     LakePorts,
     LiveFiles,
@@ -22,13 +29,6 @@ from tarn.cli.lake_files import (
     require_traced,
     streams_of,
 )
-from tarn.core.audit.accounts import LetterPlace, between
-from tarn.core.audit.model import FileEntry
-from tarn.core.audit.origins import Letter
-from tarn.core.errors import InvalidError
-from tarn.core.offsets import OffsetMap
-from tarn.core.spec import TOPIC_PATTERN
-from tarn.core.table_state import TableState
 
 OFFSET_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1

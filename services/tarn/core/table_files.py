@@ -31,10 +31,14 @@ class WrittenList:
     Attributes:
         path: location of the manifest list.
         added_rows: number of row ids assigned (format version 3; 0 before).
+        manifests: number of manifests that it lists.
+        bytes: size of the list and its manifests, in bytes.
     """
 
     path: str
     added_rows: int
+    manifests: int = 0
+    bytes: int = 0
 
 
 class FilesNotLiveError(Exception):

@@ -30,7 +30,7 @@ from tarn.core.table_catalog import (
     TableCatalog,
     TableName,
 )
-from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter
+from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter, WrittenList
 from tarn.core.table_state import (
     COMMIT_ID_KEY,
     Append,
@@ -55,11 +55,13 @@ class Done:
         state: a version of the table that includes the change.
         by_us: whether a request of this commit applied it.
         attempts: number of requests sent.
+        listed: manifest list of the last request; None if another one was applied, or none was sent.
     """
 
     state: TableState
     by_us: bool
     attempts: int
+    listed: WrittenList | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ class Committer:
         retention: default snapshot retention, where the table's properties set none.
         on_wait: called with the reason before each wait, for the status page.
         on_refusal: called with each outcome that is no commit, for the metrics.
+        on_retry: called before each request of a commit but the first, likewise.
+        on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
     """
 
     def __init__(
@@ -140,6 +144,8 @@ class Committer:
         retention: Retention | None = None,
         on_wait: Callable[[str], None] = lambda _reason: None,
         on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None,
+        on_retry: Callable[[], None] = lambda: None,
+        on_resolved: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self._catalog = catalog
         self._table = table
@@ -147,7 +153,11 @@ class Committer:
         self._retention = retention or Retention()
         self._on_wait = on_wait
         self._on_refusal = on_refusal
+        self._on_retry = on_retry
+        self._on_resolved = on_resolved
         self._last: TableState | None = None
+        self._listed: WrittenList | None = None
+        self._unknowns = 0
 
     def ensure(self, request: Json) -> TableState:
         """Load the table; create it, and its namespace, if it does not exist.
@@ -214,6 +224,14 @@ class Committer:
             DataError: raised by the change's `on`, or the stored state contradicts itself.
             NoSuchTableError, InvalidError, AccessError: waiting does not help.
         """
+        self._unknowns = 0
+        result = self._attempt(change, writer)
+        if self._unknowns:
+            self._on_resolved(self._unknowns)
+        return result
+
+    def _attempt(self, change: Change, writer: TableWriter) -> CommitResult:
+        """See `commit`."""
         snapshot_id = self._ports.new_snapshot_id()
         files = writer.snapshot(change.files, snapshot_id=snapshot_id, removed=change.removed)
         sent: tuple[CommitRequest, str, int | None] | None = None
@@ -246,6 +264,8 @@ class Committer:
                 if sent is None or sent[2] != state.head_id:
                     request = self._request(verdict, state, files, snapshot_id)
                     sent = (request, self._ports.new_key(), state.head_id)
+                if attempts:
+                    self._on_retry()
                 attempts += 1
                 outcome: CommitOutcome = self._catalog.commit(self._table, sent[0], key=sent[1])
             except UnavailableError as e:
@@ -257,7 +277,7 @@ class Committer:
                 return NeedsReplan(state=state, reason=str(e))
             if isinstance(outcome, CommitDone):
                 self._last = outcome.state
-                return Done(state=outcome.state, by_us=True, attempts=attempts)
+                return Done(state=outcome.state, by_us=True, attempts=attempts, listed=self._listed)
             state, waits = None, waits + 1
             self._on_refusal(outcome)
             if isinstance(outcome, Conflict):
@@ -282,7 +302,7 @@ class Committer:
     def _request(
         self, append: Append, state: TableState, files: SnapshotFiles, snapshot_id: int
     ) -> CommitRequest:
-        written = files.write_manifest_list(state)
+        self._listed = written = files.write_manifest_list(state)
         return build_commit(
             state,
             append,
@@ -294,6 +314,7 @@ class Committer:
         )
 
     def _unknown(self, outcome: Unknown, attempts: int) -> None:
+        self._unknowns += 1
         log.warning(
             "commit outcome unknown; looking for it before anything else",
             table=str(self._table),

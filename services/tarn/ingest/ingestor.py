@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import orjson
 import pyarrow as pa
 import structlog
 
@@ -420,7 +421,9 @@ class Ingestor:
         now_ms = self._context.ports.now_ms()
         if done.by_us:
             size = sum(file.bytes for file in written.files)
-            registry.add(self.name, rows=made.rows, bad_records=len(made.bad), bytes=size, commits=1)
+            registry.add(
+                self.name, rows=made.rows, bad_records=len(made.bad), bytes=size, batches=1, commits=1
+            )
             if oldest_ms is not None:
                 registry.observe(self.name, max(0, now_ms - oldest_ms) / 1_000)
         registry.advance(self.name, after)
@@ -434,6 +437,7 @@ class Ingestor:
             table_files=done.state.total("data-files"),
             table_bytes=done.state.total("files-size"),
             table_snapshots=len(done.state.metadata.get("snapshots") or ()),
+            **_sizes(done),
         )
         log.debug(
             "batch committed",
@@ -485,11 +489,16 @@ class Ingestor:
             retention=context.retention,
             on_wait=self._reporter.tell_wait,
             on_refusal=self._count_refusal,
+            on_retry=lambda: self._count(retries=1),
+            on_resolved=lambda count: self._count(resolved=count),
         )
 
     def _count_refusal(self, outcome: Conflict | Unknown) -> None:
         counter = "conflicts" if isinstance(outcome, Conflict) else "unknowns"
-        self._context.registry.add(self.name, **{counter: 1})
+        self._count(**{counter: 1})
+
+    def _count(self, **amounts: int) -> None:
+        self._context.registry.add(self.name, **amounts)
 
     def _new_batch(self) -> OpenBatch:
         limits = self.spec.spec.batching
@@ -517,3 +526,11 @@ class Ingestor:
         source, self._source = self._source, None
         if source is not None:
             source.close()
+
+
+def _sizes(done: Done) -> dict[str, int | None]:
+    """Sizes of the table's metadata for the status page; none if another list than the last was applied."""
+    if done.listed is None:
+        return {}
+    size = len(orjson.dumps(done.state.metadata)) + done.listed.bytes
+    return {"table_manifests": done.listed.manifests, "metadata_bytes": size}

@@ -98,6 +98,6 @@ def test_each_reason_to_stop_is_an_error_of_the_code() -> None:
 
 
 def test_the_metrics_are_those_that_are_published() -> None:
-    rows = tables(section(PAGE, "Monitoring"))[0]
+    rows = [row for found in tables(section(PAGE, "Monitoring")) for row in found]
     documented = {row["metric"].strip("`"): row["type"] for row in rows}
     assert documented == dict(re.findall(r"^# TYPE (\w+) (\w+)$", to_metrics(StatusRegistry()), re.MULTILINE))

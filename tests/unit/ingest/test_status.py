@@ -114,8 +114,9 @@ def test_metrics_are_in_the_text_form_of_prometheus():
 def test_each_metric_is_the_value_of_its_name():
     found = registry(committed={0: 5}, ends={0: 9}, measured=True, commit_ms=1_500.0)
     amounts = {"rows": 11, "bad_records": 12, "bytes": 13, "commits": 14, "merges": 15}
-    found.add("orders", **amounts, conflicts=16, unknowns=17)
+    found.add("orders", **amounts, conflicts=16, unknowns=17, resolved=18, retries=19, batches=20)
     found.update("orders", table_files=21, table_bytes=22, table_snapshots=23)
+    found.update("orders", table_manifests=24, metadata_bytes=25)
     found.observe("orders", 0.1)
     found.observe("orders", 4_000.0)
     said = dict(
@@ -133,6 +134,11 @@ def test_each_metric_is_the_value_of_its_name():
         "merges_total": "15",
         "conflicts_total": "16",
         "unknown_outcomes_total": "17",
+        "unknown_outcomes_resolved_total": "18",
+        "retries_total": "19",
+        "batches_total": "20",
+        "table_manifests": "24",
+        "table_metadata_bytes": "25",
         "lag_offsets": "4",
         "last_commit_seconds": "1.5",
         "running": "1",

@@ -15,17 +15,6 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from tarn.cli.lake_files import (
-    LakePorts,
-    LiveFiles,
-    Log,
-    commit_of,
-    letter_files,
-    may_hold,
-    read_files,
-    require_traced,
-    streams_of,
-)
 from tarn.core.audit.accounts import (
     Account,
     Origins,
@@ -40,6 +29,17 @@ from tarn.core.audit.model import FileEntry, Finding, Json, Kind
 from tarn.core.audit.offsets import judge_streams
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.ingest.lake_files import (
+    LakePorts,
+    LiveFiles,
+    Log,
+    commit_of,
+    letter_files,
+    may_hold,
+    read_files,
+    require_traced,
+    streams_of,
+)
 from tarn.keeper.fsck import finding_data
 
 RANGES_MAX = 100
@@ -229,12 +229,15 @@ def _evidence(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Accoun
                 closing.callback(log.close)
                 logs[account.topic] = log
             log = logs[account.topic]
-            found = log.records(account.partition, account.absent)
+            place = next(iter(account.ends)), account.partition
+            known = ports.without_record.get(place, BitMap64()) & account.absent
+            found = log.records(account.partition, account.absent - known)
             if found is not None:
-                account.log_start, account.asked, account.held = found.start, found.asked, found.held
+                account.log_start, account.asked, account.held = found.start, found.asked | known, found.held
+                ports.without_record[place] = account.asked - account.held
             if log.reason:
                 unasked[account.topic] = log.reason
-    if any(account.absent for account in accounts.values()):
+    if ports.history and any(account.absent for account in accounts.values()):
         _former_rows(ports, live, accounts)
     return unasked
 
