@@ -105,6 +105,8 @@ SERVICES: Mapping[str, Service] = {
         store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}},
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
+            # Events that a partition is complete (`tarn.core.completion.TOPIC_PREFIX`).
+            Right(resource="TOPIC", name="tarn.complete", prefixed=True, operations=("WRITE",)),
             Right(resource="GROUP", name="tarn-", prefixed=True, operations=("READ",)),
             Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
         ),

@@ -37,7 +37,6 @@ FOREIGN = frozenset({Kind.STREAMS_DOUBLED, Kind.STREAMS_SAME})
 class _Table:
     """What is known of one table from audit to audit."""
 
-    uuid: str = ""
     memory: AuditMemory = field(default_factory=AuditMemory)
     whole_s: float | None = None
     logged: frozenset[str] = frozenset()
@@ -131,8 +130,8 @@ class AuditSchedule:
         with self._ports() as ports:
             state = ports.tables.state(table)
             _require_small(state, table)
-            if every or state.uuid != known.uuid:
-                known.uuid, known.memory = state.uuid, AuditMemory()
+            if every:
+                known.memory = AuditMemory()
             origins = RememberingOrigins(ports.origins, known.memory, rest=self._rest, now_s=self._now_s)
             report = audit(
                 table,

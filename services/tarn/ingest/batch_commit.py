@@ -5,14 +5,15 @@ Every record ends in exactly one of the two (I12).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from tarn.core import dead_letter, watermark
+from tarn.core import completion, dead_letter, watermark
 from tarn.core.batch import RawBatch
+from tarn.core.completion import OpenPartitions
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.decode import Decoded, Decoder, joined
 from tarn.core.errors import CorruptStateError, OtherStreamError
@@ -167,6 +168,62 @@ def watermark_in(state: TableState, stream: str) -> Watermark | None:
     return Watermark.from_json(text) if text else None
 
 
+def open_in(state: TableState, stream: str) -> OpenPartitions | None:
+    """The stream's partitions that are not announced as complete; None if its last commit stated none.
+
+    Raises:
+        CorruptStateError: the list is unreadable.
+    """
+    text = _stated(state, stream).get(completion.PREFIX + stream)
+    return OpenPartitions.from_json(text) if text else None
+
+
+def opened_by(
+    state: TableState,
+    stream: str,
+    files: Iterable[WrittenFile],
+    *,
+    column: str,
+    announced: frozenset[int],
+) -> OpenPartitions | None:
+    """The stream's open partitions after a commit on this version; None if there are none by time.
+
+    Args:
+        state: version of the table that the commit builds on.
+        stream: name of the stream.
+        files: data files that the commit adds.
+        column: column of the event time.
+        announced: partitions whose event was sent.
+    """
+    found = completion.time_field(state, column)
+    if found is None:
+        return None
+    before = open_in(state, stream)
+    if before is None or before.field != found.name:
+        before = OpenPartitions(field=found.name)
+    return before.after(added=completion.touched(files, found), announced=announced)
+
+
+def next_mark(
+    state: TableState,
+    stream: str,
+    rule: EventTimeRule,
+    *,
+    partitions: frozenset[int],
+    latest: Mapping[int, int],
+    now_ms: int,
+) -> Watermark:
+    """The stream's watermark after a commit on this version; see `watermark.advanced`."""
+    return watermark.advanced(
+        watermark_in(state, stream),
+        rule,
+        partitions=partitions,
+        latest=latest,
+        now_ms=now_ms,
+        end_us=watermark.partition_end(state, rule.column),
+    )
+
+
 def _stated(state: TableState, stream: str) -> Mapping[str, str]:
     """The summary of the stream's last commit. It states everything, so what is not there does not hold."""
     for snapshot in state.ancestors():
@@ -189,6 +246,7 @@ def stream_append(
     pending: tuple[PendingFile, ...],
     mark: Watermark | None = None,
     complete_us: int | None = None,
+    opened: OpenPartitions | None = None,
     removed: tuple[WrittenFile, ...] = (),
 ) -> Append:
     """The snapshot of a stream's commit, with all that the stream states in every snapshot of its own.
@@ -201,11 +259,14 @@ def stream_append(
         pending: dead-letter files that are not yet registered after it.
         mark: the watermark after it.
         complete_us: the same, floored to the table's partitions, in microseconds since the epoch.
+        opened: partitions that are not announced as complete.
         removed: files to remove.
     """
     summary = {SUMMARY_PREFIX + stream: offsets.to_json()}
     if pending:
         summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(pending)
+    if opened is not None:
+        summary[completion.PREFIX + stream] = opened.to_json()
     shown: dict[str, str] = {}
     if mark is not None:
         summary[watermark.PREFIX + stream] = mark.to_json()
@@ -241,6 +302,7 @@ class BatchCommit:
         event_time: rule of the stream's watermark; None for none.
         latest: partition to the latest event time in the batch, in microseconds since the epoch.
         at_ms: wall-clock time of the batch, in milliseconds since the epoch.
+        announced: partitions that were announced as complete; None if the stream announces none.
         removed: nothing; a batch only adds.
     """
 
@@ -257,6 +319,7 @@ class BatchCommit:
     event_time: EventTimeRule | None = None
     latest: Mapping[int, int] = field(default_factory=dict)
     at_ms: int = 0
+    announced: frozenset[int] | None = None
     removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
@@ -294,13 +357,21 @@ class BatchCommit:
             pending=waiting,
             mark=mark,
             complete_us=None if mark is None else watermark.complete_through(state, mark),
+            opened=self._opened(state),
         )
+
+    def _opened(self, state: TableState) -> OpenPartitions | None:
+        if self.event_time is None or self.announced is None:
+            return None
+        column = self.event_time.column
+        return opened_by(state, self.stream, self.files, column=column, announced=self.announced)
 
     def _mark(self, state: TableState, after: OffsetMap) -> Watermark | None:
         if self.event_time is None:
             return None
-        return watermark.advanced(
-            watermark_in(state, self.stream),
+        return next_mark(
+            state,
+            self.stream,
             self.event_time,
             partitions=frozenset(after.next) | self.fresh,
             latest=self.latest,
@@ -353,10 +424,12 @@ class CommittedBatch:
     Attributes:
         state: the table after the commit.
         after: partition to next offset.
+        recorded: partitions that the commit recorded as announced, or added rows to.
     """
 
     state: TableState
     after: Mapping[int, int]
+    recorded: frozenset[int] = frozenset()
 
 
 def decode(decoder: Decoder, batch: RawBatch) -> Decoded:

@@ -19,6 +19,7 @@ import structlog
 
 from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder
+from tarn.core.completion import time_field, touched
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start, require_same_source
 from tarn.core.outcome import Conflict, Unknown
@@ -28,7 +29,8 @@ from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
-from tarn.core.watermark import complete_through, require_event_time
+from tarn.core.watermark import as_text, complete_through, require_event_time
+from tarn.ingest.announcer import Announcer
 from tarn.ingest.batch_commit import (
     BatchCommit,
     CommittedBatch,
@@ -43,6 +45,7 @@ from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.dead_letters import DeadLetterWriter
 from tarn.ingest.event_time import event_time_rule, latest_in
+from tarn.ingest.mark_commit import MarkCommit
 from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
 from tarn.ingest.status import State, StatusReporter
@@ -103,6 +106,7 @@ class Ingestor:
         self._source: TopicReader | None = None
         self._beside: frozenset[str] = frozenset()
         self._event_time = event_time_rule(spec)
+        self._announcer = self._new_announcer()
         self._measured = False
         context.registry.update(self.name, table=str(self.table), topic=self._topic, stream=self._stream)
         if self._event_time is not None:
@@ -178,6 +182,7 @@ class Ingestor:
                     return
                 commit = None
                 plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
+                self._recorded(result)
                 committed_s = self._context.clock()
                 uncommitted.update(result.after)
                 continue
@@ -188,7 +193,7 @@ class Ingestor:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
-                commit = executor.submit(self._commit, batch, plan)
+                commit = executor.submit(self._commit, batch, plan, self._announced)
                 batch = self._new_batch()
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
@@ -196,9 +201,19 @@ class Ingestor:
                 uncommitted, group_commit_s = {}, now
             if now - looked_s >= limits.check_interval_s:
                 looked_s = now
-                idle_table = wait_s is None and commit is None
-                if not self._measure(plan.source) or (idle_table and not self._look(plan)):
+                if not self._measure(plan.source):
                     return
+                if wait_s is None and commit is None:
+                    seen = self._look(plan)
+                    if seen is None:
+                        return
+                    plan = replace(plan, state=seen)
+                self._announce(plan.state)
+                still = wait_s is None and commit is None and now - committed_s >= limits.watermark_s
+                change = self._mark_change(plan.state) if still else None
+                if change is not None and change.is_due(plan.state):
+                    commit = executor.submit(self._move_mark, change)
+                    continue
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
             for polled in plan.source.poll(records_max=max(1, batch.room), timeout_s=timeout_s):
                 batch.add(polled)
@@ -235,6 +250,8 @@ class Ingestor:
         if self._event_time is not None:
             require_event_time(state, self._event_time.column, table=str(self.table))
         self._show_watermark(state)
+        if self._announcer is not None:
+            self._announcer.plan(state)
         self._beside = streams_named(state) - {self._stream}
         source.seek(positions)
         self._dead_letters.register(state)
@@ -276,7 +293,9 @@ class Ingestor:
             complete_us=None if mark is None else complete_through(state, mark),
         )
 
-    def _commit(self, read: OpenBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
+    def _commit(
+        self, read: OpenBatch, plan: Plan, announced: frozenset[int] | None
+    ) -> CommittedBatch | NeedsReplan:
         """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
         writer = self._table.writer
@@ -297,6 +316,7 @@ class Ingestor:
             event_time=self._event_time,
             latest=written.latest,
             at_ms=written.at_ms,
+            announced=announced,
         )
         result = self._committer.commit(change, writer)
         if isinstance(result, NeedsReplan):
@@ -319,7 +339,68 @@ class Ingestor:
             self._reporter.tell(State.RUNNING)
         if result.by_us and writer is self._table.writer:
             self._small_files.add(written.files)
-        return CommittedBatch(state=result.state, after=after)
+        recorded = (announced or frozenset()) | self._touched(result.state, written)
+        return CommittedBatch(state=result.state, after=after, recorded=recorded)
+
+    def _touched(self, state: TableState, written: WrittenBatch) -> frozenset[int]:
+        """Partitions by event time that a batch is in: what was announced of them before is out of date."""
+        found = None if self._event_time is None else time_field(state, self._event_time.column)
+        return frozenset() if found is None else touched(written.files, found)
+
+    @property
+    def _announced(self) -> frozenset[int] | None:
+        """Partitions that were announced, to be recorded by the next commit; None if none are announced."""
+        return None if self._announcer is None else self._announcer.sent
+
+    def _announce(self, state: TableState) -> None:
+        if self._announcer is not None:
+            context = self._context
+            self._announcer.look(state, now_s=context.clock(), now_ms=context.ports.now_ms())
+
+    def _recorded(self, result: CommittedBatch) -> None:
+        if self._announcer is not None:
+            self._announcer.recorded(result.recorded)
+
+    def _mark_change(self, state: TableState) -> MarkCommit | None:
+        """The commit of the watermark alone; None without a watermark."""
+        if self._event_time is None:
+            return None
+        return MarkCommit(
+            commit_id=self._context.new_id(),
+            table_uuid=state.uuid,
+            stream=self._stream,
+            event_time=self._event_time,
+            now_ms=self._context.ports.now_ms(),
+            announced=self._announced,
+        )
+
+    def _move_mark(self, change: MarkCommit) -> CommittedBatch | NeedsReplan:
+        """Commit the watermark of a stream that has nothing else to commit; runs in the executor."""
+        result = self._committer.commit(change, self._table.writer)
+        if isinstance(result, NeedsReplan):
+            return result
+        self._reporter.tell(State.RUNNING)
+        self._show_watermark(result.state)
+        log.info("watermark moved", ingestor=self.name, watermark=self._watermark_text)
+        return CommittedBatch(state=result.state, after={}, recorded=change.announced or frozenset())
+
+    @property
+    def _watermark_text(self) -> str:
+        return as_text(self._context.registry.get(self.name).watermark_us)
+
+    def _new_announcer(self) -> Announcer | None:
+        event_time = self.spec.spec.event_time
+        if event_time is None or event_time.complete_topic is None or self._event_time is None:
+            return None
+        return Announcer(
+            self._context.sources,
+            event_time.complete_topic,
+            name=self.name,
+            stream=self._stream,
+            table=str(self.table),
+            rule=self._event_time,
+            registry=self._context.registry,
+        )
 
     def _follow(self, writer: TableWriter, state: TableState) -> None:
         """Take another writer if the table's columns changed; files of the former one are not merged."""
@@ -469,16 +550,16 @@ class Ingestor:
             return False
         return True
 
-    def _look(self, plan: Plan) -> bool:
-        """Check topic and table while no records arrive; False if a new plan is needed."""
+    def _look(self, plan: Plan) -> TableState | None:
+        """Check topic and table while no records arrive; None if a new plan is needed."""
         require_same_source(plan.identity, plan.source.identity())
         now, before = self._committer.load(), plan.state
         moved = now.uuid != before.uuid or offsets_in(now, self._stream) != offsets_in(before, self._stream)
         if moved or not self._table.writer.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
-            return False
+            return None
         self._dead_letters.register(now)
-        return True
+        return now
 
     def _new_committer(self, table: TableName) -> Committer:
         context = self._context

@@ -18,6 +18,13 @@ _VALUES = (
     ("bytes_total", "counter", "Bytes of data files committed since the start.", lambda s: s.bytes),
     ("batches_total", "counter", "Batches committed since the process started.", lambda s: s.batches),
     ("commits_total", "counter", "Commits of batches since the process started.", lambda s: s.commits),
+    ("events_total", "counter", "Events about complete partitions that were sent.", lambda s: s.events),
+    (
+        "events_failed_total",
+        "counter",
+        "Tries to send such events that failed.",
+        lambda s: s.events_failed,
+    ),
     ("merges_total", "counter", "Commits that merged small files since the start.", lambda s: s.merges),
     (
         "conflicts_total",

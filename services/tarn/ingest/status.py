@@ -77,6 +77,8 @@ class IngestorStatus:
         unknowns: commit requests without a usable answer since the process started.
         resolved: those of them whose outcome was found out since.
         retries: commit requests that were sent because an earlier one of the same commit had not succeeded.
+        events: events about complete partitions that were sent since the process started.
+        events_failed: tries to send such events that failed.
         batches: batches that the table has, by commits since the process started.
         freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
@@ -114,6 +116,8 @@ class IngestorStatus:
     resolved: int = 0
     retries: int = 0
     batches: int = 0
+    events: int = 0
+    events_failed: int = 0
     freshness: Histogram = field(default_factory=Histogram)
     commit_ms: float = 0.0
     commit_at_ms: int = 0

@@ -17,6 +17,7 @@ from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
 from tarn.core.audit.accounts import Origins, Tally
+from tarn.core.audit.model import FileEntry
 from tarn.core.errors import UnavailableError
 from tarn.core.table_state import Append, WrittenFile
 from tarn.ingest import audit_memory, audit_schedule
@@ -245,7 +246,9 @@ def test_a_lost_file_is_found_when_all_files_are_read_again() -> None:
     path = audited.lake.files()[0].data_file.file_path
     del audited.lake.store._objects[path.removeprefix(f"s3://{BUCKET}/")]
     assert audited.look().findings == ()
-    audited.lake.clock.now_s += ALL_FILES_S
+    audited.lake.clock.now_s += ALL_FILES_S / 2
+    assert audited.look().findings == ()
+    audited.lake.clock.now_s += ALL_FILES_S / 2
     with capture_logs():
         found = audited.look()
     assert any("is not in the store" in text for text in found.findings), found.findings
@@ -358,3 +361,55 @@ def test_it_runs_each_table_at_the_interval_until_the_process_stops() -> None:
     began_s = audited.lake.clock.now_s
     audited.schedule.run()
     assert [round((at - began_s) / EVERY_S) for at in looked] == [1, 2, 3]
+
+
+def test_the_log_is_asked_once_about_an_offset_without_a_record() -> None:
+    audited = Audited()
+    asked: list[int] = []
+    opened = audited.lake.sources.open
+
+    def watched(topic: str, *, stream: str) -> Any:
+        reader = opened(topic, stream=stream)
+        seek = reader.seek
+
+        def seen(positions: Any) -> None:
+            asked.append(positions[0])
+            seek(positions)
+
+        reader.seek = seen  # type: ignore[method-assign]
+        return reader
+
+    audited.lake.sources.open = watched  # type: ignore[method-assign]
+    assert audited.look().unknown == 0
+    assert asked == [6]
+    assert audited.look().unknown == 0
+    assert asked == [6]
+
+
+class Deleting:
+    """An `OriginReader` of one file, of which a delete file removes rows later."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def rows(self, file: FileEntry, deleted: BitMap64) -> Origins:
+        self.reads += 1
+        left = BitMap64(range(10)) - deleted
+        return Origins(rows={("orders", 0): tally(left)}, deleted={("orders", 0): deleted})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def test_a_file_with_deleted_rows_is_read_each_time() -> None:
+    reader = Deleting()
+    origins = audit_memory.RememberingOrigins(
+        reader, audit_memory.AuditMemory(), rest=lambda _s: None, now_s=lambda: 0.0
+    )
+    file = FileEntry("s3://tarn/a.parquet", 1, 10)
+    one, two, none = BitMap64([3]), BitMap64([3, 4]), BitMap64()
+    for deleted, reads in ((one, 1), (one, 2), (none, 3), (none, 3), (two, 4), (none, 4)):
+        found = origins.rows(file, deleted)
+        assert found is not None
+        assert found.rows["orders", 0].rows == 10 - len(deleted)
+        assert reader.reads == reads

@@ -26,6 +26,7 @@ IF_NOT_SAID = {
     "spec.source.kafka.topicPattern": "one of the three",
     "spec.schema": "the table's columns",
     "spec.eventTime": "no watermark",
+    "spec.eventTime.completeTopic": "no events",
     "spec.schema.fields[].values": "any",
     "spec.schema.fields[].from": "the name",
 }

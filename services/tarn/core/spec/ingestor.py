@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from tarn.core.column_types import suggest
+from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
 from tarn.core.spec.fields import COLUMN_PATTERN, SchemaSpec
 from tarn.core.spec.source import Source
 from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 
+COMPLETE_PATTERN = rf"^{re.escape(COMPLETE_PREFIX)}[A-Za-z0-9._-]{{0,200}}$"
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
 
 
@@ -47,6 +50,7 @@ class EventTime(SpecModel):
     max_ahead_seconds: Annotated[float, Field(alias="maxAheadSeconds", ge=0, le=31_536_000, strict=False)] = (
         3_600.0
     )
+    complete_topic: Annotated[str | None, Field(alias="completeTopic", pattern=COMPLETE_PATTERN)] = None
 
 
 class DeadLetters(SpecModel):

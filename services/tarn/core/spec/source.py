@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
+from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
 
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
@@ -60,7 +61,9 @@ class KafkaSource(SpecModel):
 
     def matches(self, topic: str) -> bool:
         """Whether the pattern matches the whole name of a topic."""
-        return self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is not None
+        if self.topic_pattern is None or topic.startswith(COMPLETE_PREFIX):
+            return False
+        return re.fullmatch(self.topic_pattern, topic) is not None
 
     def __str__(self) -> str:
         return f"topics like {self.topic_pattern}" if self.topic_pattern else ", ".join(self.names)
