@@ -25,10 +25,18 @@ from tarn.core.errors import (
 )
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.outcome import Unknown
+from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState
 from tarn.core.watermark import Watermark
-from tarn.ingest.batch_commit import offsets_in, open_in, pending_in, streams_named, watermark_in
+from tarn.ingest.batch_commit import (
+    offsets_in,
+    open_in,
+    pending_in,
+    retired_text,
+    streams_named,
+    watermark_in,
+)
 
 TAG_BEFORE = "before-rollback-"
 TAG_AGE_MS_MAX = 7 * 24 * 3_600 * 1_000
@@ -287,6 +295,9 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
             if mark is not None:
                 summary[watermark.PREFIX + stream] = mark.to_json()
             opened = _all_open(state, then, stream)
+            dropped = retired_text(then, stream)
+            if dropped is not None:
+                summary[RETIRED_PREFIX + stream] = dropped
             if opened is not None:
                 summary[completion.PREFIX + stream] = opened.to_json()
     snapshot: Json = {

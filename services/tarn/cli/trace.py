@@ -16,6 +16,7 @@ from tarn.core.errors import InvalidError
 from tarn.core.offsets import OffsetMap
 from tarn.core.spec import TOPIC_PATTERN
 from tarn.core.table_state import TableState
+from tarn.ingest.batch_commit import retired_in
 from tarn.ingest.lake_files import (
     CommitFacts,
     LakePorts,
@@ -214,6 +215,9 @@ def _below(
         return answer(Where.ROW, f"a row of {name}{twice}{also}")
     if letters:
         return answer(Where.LETTER, f"a dead letter: {letters[0].reason}")
+    retired = retired_in(live.state, stream)
+    if retired is not None and (message.partition, message.offset) in retired:
+        return answer(Where.REMOVED, f"its row was older than stream {stream} keeps rows, and was dropped")
     removed = _removed(message, live, ports)
     if removed:
         return answer(Where.REMOVED, removed)

@@ -92,6 +92,13 @@ class SmallFiles:
         if not self._waiting(group.level):
             self._merged_s = now_s
 
+    def forget(self, paths: frozenset[str]) -> None:
+        """Forget these files, as they are live no more."""
+        for key, files in list(self._held.items()):
+            kept = [file for file in files if file.path not in paths]
+            self._count -= len(files) - len(kept)
+            self._held[key] = kept
+
     def clear(self) -> None:
         """Forget all files."""
         self._held.clear()

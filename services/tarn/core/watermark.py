@@ -209,7 +209,7 @@ def as_text(at_us: int | None) -> str:
         return ""
 
 
-def require_event_time(state: TableState, column: str, *, table: str) -> None:
+def require_event_time(state: TableState, column: str, *, table: str, what: str = "eventTime.column") -> None:
     """Require that the table has the column, as a timestamp.
 
     Raises:
@@ -220,12 +220,10 @@ def require_event_time(state: TableState, column: str, *, table: str) -> None:
             return
         if found["name"] == column:
             raise InvalidSpecError(
-                f"eventTime.column {column!r} of table {table} is {found['type']}; it must be a timestamp or "
+                f"{what} {column!r} of table {table} is {found['type']}; it must be a timestamp or "
                 "timestamptz"
             )
-    raise InvalidSpecError(
-        f"eventTime.column {column!r}: table {table} has no such column; name one that it has"
-    )
+    raise InvalidSpecError(f"{what} {column!r}: table {table} has no such column; name one that it has")
 
 
 def _number(value: object) -> int | None:

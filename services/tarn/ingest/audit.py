@@ -29,6 +29,7 @@ from tarn.core.audit.model import FileEntry, Finding, Json, Kind
 from tarn.core.audit.offsets import judge_streams
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.core.table_state import TableState
 from tarn.ingest.lake_files import (
     LakePorts,
     LiveFiles,
@@ -38,6 +39,7 @@ from tarn.ingest.lake_files import (
     may_hold,
     read_files,
     require_traced,
+    retired_offsets,
     streams_of,
 )
 from tarn.keeper.fsck import finding_data
@@ -116,6 +118,7 @@ def audit(name: str, ports: LakePorts) -> Report:
     require_traced(state, table=name)
     live = LiveFiles(name, state, ports)
     accounts = accounts_of(streams)
+    _except_retired(state, accounts)
     findings += judge_streams(live.table)
     findings += _count_rows(live, accounts)
     homes = _count_letters(ports, live, accounts)
@@ -176,6 +179,18 @@ def _count_rows(live: LiveFiles, accounts: Mapping[Place, Account]) -> Iterator[
             what=f"{untraced} rows have no topic, partition or offset in _tarn",
             fix="normal for rows that another writer added; they are not accounted for",
         )
+
+
+def _except_retired(state: TableState, accounts: Mapping[Place, Account]) -> None:
+    """Note the offsets whose rows retention dropped.
+
+    Raises:
+        CorruptStateError: what it dropped cannot be read.
+    """
+    for account in accounts.values():
+        for stream in account.streams:
+            found = retired_offsets(state, stream).get(account.partition, BitMap64())
+            account.retired |= found & between(0, account.next)
 
 
 def _readable(work: Any, entry: FileEntry) -> Origins | Finding:
@@ -312,6 +327,7 @@ def _account_data(account: Account) -> dict[str, Any]:
         "next": account.next,
         "rows": account.rows.rows,
         "dead_letters": account.letters.rows,
+        "retired": len(account.retired - account.present),
         "without_record": len(account.without_record),
         "unknown": len(account.unknown),
         "missing": len(account.missing),

@@ -27,6 +27,8 @@ from tarn.core.offsets import (
     check_offsets,
 )
 from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.retired import PREFIX as RETIRED_PREFIX
+from tarn.core.retired import Retired
 from tarn.core.source import OffsetBounds
 from tarn.core.table_files import EncodedFile, TableWriter
 from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
@@ -168,6 +170,21 @@ def watermark_in(state: TableState, stream: str) -> Watermark | None:
     return Watermark.from_json(text) if text else None
 
 
+def retired_text(state: TableState, stream: str) -> str | None:
+    """What the stream states of rows that retention dropped, as it is; None if nothing."""
+    return _stated(state, stream).get(RETIRED_PREFIX + stream)
+
+
+def retired_in(state: TableState, stream: str) -> Retired | None:
+    """The stream's rows that retention dropped; None if there are none.
+
+    Raises:
+        CorruptStateError: the statement is unreadable.
+    """
+    text = retired_text(state, stream)
+    return Retired.from_json(text) if text else None
+
+
 def open_in(state: TableState, stream: str) -> OpenPartitions | None:
     """The stream's partitions that are not announced as complete; None if its last commit stated none.
 
@@ -247,6 +264,7 @@ def stream_append(
     mark: Watermark | None = None,
     complete_us: int | None = None,
     opened: OpenPartitions | None = None,
+    retired: str | None = None,
     removed: tuple[WrittenFile, ...] = (),
 ) -> Append:
     """The snapshot of a stream's commit, with all that the stream states in every snapshot of its own.
@@ -260,6 +278,7 @@ def stream_append(
         mark: the watermark after it.
         complete_us: the same, floored to the table's partitions, in microseconds since the epoch.
         opened: partitions that are not announced as complete.
+        retired: what retention dropped, as stored.
         removed: files to remove.
     """
     summary = {SUMMARY_PREFIX + stream: offsets.to_json()}
@@ -267,6 +286,8 @@ def stream_append(
         summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(pending)
     if opened is not None:
         summary[completion.PREFIX + stream] = opened.to_json()
+    if retired is not None:
+        summary[RETIRED_PREFIX + stream] = retired
     shown: dict[str, str] = {}
     if mark is not None:
         summary[watermark.PREFIX + stream] = mark.to_json()
@@ -358,6 +379,7 @@ class BatchCommit:
             mark=mark,
             complete_us=None if mark is None else watermark.complete_through(state, mark),
             opened=self._opened(state),
+            retired=retired_text(state, self.stream),
         )
 
     def _opened(self, state: TableState) -> OpenPartitions | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from tarn.core.audit.origins import OriginReader
 from tarn.core.history import Retention
 from tarn.core.source import TopicClient
 from tarn.core.table_catalog import TableCatalog
@@ -36,6 +37,7 @@ class Limits:
         retry_s: base of the wait after a dependency fails, doubled per failure up to retry_s_max.
         retry_s_max: longest wait after a dependency fails.
         stopped_retry_s: how often a stopped ingestor retries.
+        retire_s: how often old rows are looked for.
     """
 
     poll_s_max: float = 0.25
@@ -45,6 +47,7 @@ class Limits:
     retry_s: float = 0.5
     retry_s_max: float = 10.0
     stopped_retry_s: float = 15.0
+    retire_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class IngestContext:
         limits: intervals of the loop.
         retention: default snapshot retention.
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
+        origins: reads which messages the rows of a data file are; None: no row is dropped by age.
         decode_records: number of read records from which on they are decoded before the batch is closed.
     """
 
@@ -77,4 +81,5 @@ class IngestContext:
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
+    origins: OriginReader | None = None
     decode_records: int = 8_192

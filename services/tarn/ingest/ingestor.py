@@ -48,10 +48,14 @@ from tarn.ingest.event_time import event_time_rule, latest_in
 from tarn.ingest.mark_commit import MarkCommit
 from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
+from tarn.ingest.retirement import Retirement
 from tarn.ingest.status import State, StatusReporter
 from tarn.ingest.stream_table import StreamTable
 
 log = structlog.get_logger()
+
+RETIRE_PAUSE_S = 2.0
+"""Pause between two commits that drop old rows, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,8 @@ class Ingestor:
         self._beside: frozenset[str] = frozenset()
         self._event_time = event_time_rule(spec)
         self._announcer = self._new_announcer()
+        self._retirement = self._new_retirement()
+        self._retired_s: float | None = None
         self._measured = False
         context.registry.update(self.name, table=str(self.table), topic=self._topic, stream=self._stream)
         if self._event_time is not None:
@@ -189,6 +195,9 @@ class Ingestor:
             if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
                 commit, merged = executor.submit(self._merge, plan), True
                 continue
+            if commit is None and not due and self._retire_due(now):
+                commit = executor.submit(self._retire, plan)
+                continue
             if due:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
@@ -249,6 +258,9 @@ class Ingestor:
         self._table.open(state)
         if self._event_time is not None:
             require_event_time(state, self._event_time.column, table=str(self.table))
+        kept_by = self.spec.spec.retention_column
+        if kept_by is not None:
+            require_event_time(state, kept_by, table=str(self.table), what="retention")
         self._show_watermark(state)
         if self._announcer is not None:
             self._announcer.plan(state)
@@ -383,6 +395,57 @@ class Ingestor:
         self._show_watermark(result.state)
         log.info("watermark moved", ingestor=self.name, watermark=self._watermark_text)
         return CommittedBatch(state=result.state, after={}, recorded=change.announced or frozenset())
+
+    def _new_retirement(self) -> Retirement | None:
+        body, origins = self.spec.spec, self._context.origins
+        if body.retention is None or body.retention_column is None or origins is None:
+            return None
+        return Retirement(
+            self.name,
+            stream=self._stream,
+            topic=self._topic,
+            column=body.retention_column,
+            age_s=body.retention.seconds,
+            origins=origins,
+        )
+
+    def _retire_due(self, now_s: float) -> bool:
+        """Whether to look for old rows; the first time an interval after the start."""
+        if self._retirement is None:
+            return False
+        if self._retired_s is None:
+            self._retired_s = now_s
+        return now_s - self._retired_s >= self._context.limits.retire_s
+
+    def _retire(self, plan: Plan) -> CommittedBatch | NeedsReplan:
+        """Drop files whose rows are too old, as many as one commit may; runs in the executor."""
+        assert self._retirement is not None
+        started_s = self._context.clock()
+        self._retired_s = started_s
+        now_ms = self._context.ports.now_ms()
+        change = self._retirement.change(plan.state, self.files, now_ms=now_ms, new_id=self._context.new_id)
+        if change is None:
+            return CommittedBatch(state=plan.state, after={})
+        result = self._committer.commit(change, self._table.writer)
+        if isinstance(result, NeedsReplan):
+            log.info("old files changed meanwhile; planning again", ingestor=self.name, reason=result.reason)
+            return result
+        self._reporter.tell(State.RUNNING)
+        self._small_files.forget(frozenset(file.path for file in change.removed))
+        # There may be more: the next look is soon, and a batch that waits goes first.
+        self._retired_s = self._context.clock() - self._context.limits.retire_s + RETIRE_PAUSE_S
+        rows = sum(file.records for file in change.removed)
+        if result.by_us:
+            self._count(retired_rows=rows, retired_files=len(change.removed))
+        log.info(
+            "old rows dropped",
+            ingestor=self.name,
+            table=str(self.table),
+            files=len(change.removed),
+            rows=rows,
+            ms=round((self._context.clock() - started_s) * 1_000, 1),
+        )
+        return CommittedBatch(state=result.state, after={})
 
     @property
     def _watermark_text(self) -> str:

@@ -22,7 +22,7 @@ from tarn.core.object_store import BulkStore
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.source import TopicClient, TopicReader
 from tarn.core.table_state import COMMIT_ID_KEY, TableState, marker_property
-from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named
+from tarn.ingest.batch_commit import offsets_in, pending_in, retired_in, streams_named
 from tarn.ingest.dead_letters import markers_in
 from tarn.ingest.lake_ports import Clock, StateOfTables, Tell
 from tarn.keeper.walk import IN_FLIGHT_MAX, Places, Walker, in_order
@@ -348,6 +348,20 @@ class LogRecords:
     start: int
     asked: BitMap64
     held: BitMap64
+
+
+def retired_offsets(state: TableState, stream: str) -> dict[int, BitMap64]:
+    """Partition to the offsets of the stream's rows that retention dropped.
+
+    Raises:
+        CorruptStateError: the statement in the summary cannot be read.
+    """
+    found = retired_in(state, stream)
+    dropped: dict[int, BitMap64] = {}
+    for partition, runs in (found.runs if found is not None else {}).items():
+        for start, end in runs:
+            dropped[partition] = dropped.get(partition, BitMap64()) | between(start, end)
+    return dropped
 
 
 def _joined(found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

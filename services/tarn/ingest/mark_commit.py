@@ -15,6 +15,7 @@ from tarn.ingest.batch_commit import (
     open_in,
     opened_by,
     pending_in,
+    retired_text,
     stream_append,
     watermark_in,
 )
@@ -77,6 +78,7 @@ class MarkCommit:
             mark=mark,
             complete_us=watermark.complete_through(state, mark),
             opened=self._opened(state),
+            retired=retired_text(state, self.stream),
         )
 
     def _mark(self, state: TableState) -> Watermark:

@@ -25,6 +25,8 @@ _VALUES = (
         "Tries to send such events that failed.",
         lambda s: s.events_failed,
     ),
+    ("retired_rows_total", "counter", "Rows dropped by age since the start.", lambda s: s.retired_rows),
+    ("retired_files_total", "counter", "Data files dropped with them.", lambda s: s.retired_files),
     ("merges_total", "counter", "Commits that merged small files since the start.", lambda s: s.merges),
     (
         "conflicts_total",

@@ -79,6 +79,8 @@ class IngestorStatus:
         retries: commit requests that were sent because an earlier one of the same commit had not succeeded.
         events: events about complete partitions that were sent since the process started.
         events_failed: tries to send such events that failed.
+        retired_rows: rows that were dropped by age since the process started.
+        retired_files: data files that were dropped with them.
         batches: batches that the table has, by commits since the process started.
         freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
@@ -116,6 +118,8 @@ class IngestorStatus:
     resolved: int = 0
     retries: int = 0
     batches: int = 0
+    retired_rows: int = 0
+    retired_files: int = 0
     events: int = 0
     events_failed: int = 0
     freshness: Histogram = field(default_factory=Histogram)

@@ -115,6 +115,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         new_id=new_id,
         registry=registry,
         stopping=stop.is_set,
+        origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
     )
 
 

@@ -26,6 +26,8 @@ IF_NOT_SAID = {
     "spec.source.kafka.topicPattern": "one of the three",
     "spec.schema": "the table's columns",
     "spec.eventTime": "no watermark",
+    "spec.retention": "all rows are kept",
+    "spec.retention.column": "that of `eventTime`",
     "spec.eventTime.completeTopic": "no events",
     "spec.schema.fields[].values": "any",
     "spec.schema.fields[].from": "the name",
@@ -44,7 +46,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
             yield from fields_of(kind, f"{path}.")
         elif items and path.endswith("fields"):
             yield from fields_of(items[0], f"{path}[].")
-        elif items and path in ("spec.schema", "spec.eventTime"):
+        elif items and path in ("spec.schema", "spec.eventTime", "spec.retention"):
             yield path, info
             yield from fields_of(items[0], f"{path}.")
         else:

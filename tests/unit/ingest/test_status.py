@@ -115,7 +115,7 @@ def test_each_metric_is_the_value_of_its_name():
     found = registry(committed={0: 5}, ends={0: 9}, measured=True, commit_ms=1_500.0)
     amounts = {"rows": 11, "bad_records": 12, "bytes": 13, "commits": 14, "merges": 15}
     found.add("orders", **amounts, conflicts=16, unknowns=17, resolved=18, retries=19, batches=20)
-    found.add("orders", events=26, events_failed=27)
+    found.add("orders", events=26, events_failed=27, retired_rows=28, retired_files=29)
     found.update("orders", table_files=21, table_bytes=22, table_snapshots=23)
     found.update("orders", table_manifests=24, metadata_bytes=25)
     found.observe("orders", 0.1)
@@ -142,6 +142,8 @@ def test_each_metric_is_the_value_of_its_name():
         "table_metadata_bytes": "25",
         "events_total": "26",
         "events_failed_total": "27",
+        "retired_rows_total": "28",
+        "retired_files_total": "29",
         "lag_offsets": "4",
         "last_commit_seconds": "1.5",
         "running": "1",
