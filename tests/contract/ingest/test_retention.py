@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,9 @@ import pytest
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
+from tarn.cli.ports import Offsets
+from tarn.cli.replay import ReplayPorts, replay
+from tarn.cli.rollback import RollbackPorts, roll_back
 from tarn.cli.trace import Where, parse_message, trace
 from tarn.core.audit.model import Kind
 from tarn.core.errors import CorruptStateError, InvalidSpecError
@@ -28,6 +32,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.lake_ports import Clock
 from tarn.ingest.replay_commit import ReplayCommit
+from tarn.ingest.wiring import uuid7
 from tarn.keeper.walk import Places
 from tarn.testing.memory_topic import HOLE, Topic
 from tests.contract.ingest.test_faults import faulty_lake
@@ -40,6 +45,7 @@ LIMITS = Limits(
     check_interval_s=0.5, watermark_s=5.0, group_commit_interval_s=0.1, stopped_retry_s=1.0, retire_s=1.0
 )
 KEPT_H = 48
+ANNOUNCED = "{column: at, completeTopic: tarn.complete.x}"
 
 
 def kept(
@@ -236,8 +242,7 @@ def test_a_row_that_is_lost_beside_dropped_ones_is_still_found() -> None:
 
 
 def test_watermark_open_partitions_dead_letters_and_merges_are_carried() -> None:
-    more = "  eventTime: {column: at, completeTopic: tarn.complete.x}\n"
-    world = World(kept("48h", partitioning="['day(at)']", more=more))
+    world = World(kept("48h", partitioning="['day(at)']", more=f"  eventTime: {ANNOUNCED}\n"))
     world.send(100)
     world.raw(b"junk", order(1, 3))
     before = world.lake.table()
@@ -396,3 +401,56 @@ def test_runs_are_merged_bounded_and_read_back() -> None:
 def test_a_retention_that_cannot_be_is_refused(retention: str, more: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         kept(retention, more=more)
+
+
+def test_a_rollback_that_keeps_the_offsets_keeps_what_is_known_of_dropped_rows() -> None:
+    world = World(kept("48h", partitioning="['day(at)']", more=f"  eventTime: {ANNOUNCED}\n"))
+    world.send(100)
+    world.send(1)
+    world.wait()
+    before = world.lake.table()
+    assert world.retired() == Retired(rows=1, runs={0: ((0, 1),)})
+    world.send(2)
+    ports = RollbackPorts(
+        catalog=world.lake.local,
+        objects=world.lake.objects,
+        bounds=lambda: {"orders": {0: (0, 3)}},
+        new_key=uuid7,
+        new_snapshot_id=lambda: 10**15 + 1,
+        clock=Clock(wait=lambda _: None),
+    )
+    roll_back(ports, world.ingestor.table, str(before.head_id), Offsets.KEEP)
+    after = world.lake.table()
+    assert after.head_id == 10**15 + 1
+    assert world.retired() == Retired(rows=1, runs={0: ((0, 1),)})
+    opened = open_in(after, "orders")
+    assert opened is not None
+    assert opened.runs
+    world.send(1)
+    assert world.retired().rows == 1
+
+
+def test_a_replay_does_not_bring_back_what_was_dropped() -> None:
+    wide = kept()
+    column = "{name: id, type: long, required: true}"
+    text = SPEC.replace(column, column.replace("}", ", values: [1]}"))
+    text = text.replace("FORMAT", "2").replace("PARTITIONING", "[]") + "  retention: {age: 48h, column: at}\n"
+    world = World(parse_spec(text, file="orders.yaml"))
+    world.lake.clock.now_s = time.time() - 1_700_000_000
+    old = (datetime.now(UTC) - timedelta(hours=60)).isoformat()
+    world.raw(*(json.dumps({"id": number, "at": old}).encode() for number in (1, 5)))
+    assert world.offsets() == [0]
+    context = world.lake.context()
+    ports = ReplayPorts(
+        lake=world.ports,
+        catalog=world.lake.local,
+        tables=context.tables,
+        commit=context.ports,
+        new_id=world.lake.new_id,
+    )
+    assert replay(wide, ports, dry_run=False).rows == 1
+    assert world.offsets() == [0, 1]
+    world.wait()
+    assert (world.offsets(), world.retired().runs) == ([], {0: ((0, 2),)})
+    assert replay(wide, ports, dry_run=False).rows == 0
+    assert world.offsets() == []
