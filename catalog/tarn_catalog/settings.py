@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tarn.adapters.service_settings import Endpoint, HostNames, Port, StoreSettings, Warehouse
+from tarn.adapters.service_settings import (
+    Endpoint,
+    HostNames,
+    OptionalEndpoint,
+    Port,
+    StoreSettings,
+    Switch,
+    Warehouse,
+)
 from tarn.adapters.store import S3Store
+from tarn.adapters.sts import StoreTokenService
+from tarn.core.credentials import VENDING_ACCESS_KEY_FILE, VENDING_SECRET_KEY_FILE
 from tarn.core.hosts import Hosts, parse_names
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.access import MAX_AGE_S
+from tarn_catalog.operations.vending import Vending
 
 
 class Settings(StoreSettings):
@@ -23,6 +34,8 @@ class Settings(StoreSettings):
     catalog_store_wait_s: int = Field(default=120, ge=0, le=3600)
     catalog_grants_max_age_s: int = Field(default=MAX_AGE_S, ge=0, le=60)
     hosts: HostNames = ""
+    sts_endpoint: OptionalEndpoint = ""
+    trail: Switch = "off"
 
     @property
     def own_hosts(self) -> Hosts:
@@ -41,3 +54,20 @@ class Settings(StoreSettings):
             InvalidSettingError: a key's secret file cannot be read or is empty.
         """
         return S3Store(**self.store_access())
+
+    def vending(self) -> Vending | None:
+        """Return what vends store keys to clients; None without an address of the store's STS.
+
+        Raises:
+            InvalidSettingError: a key's secret file cannot be read or is empty.
+        """
+        if not self.sts_endpoint:
+            return None
+        access = self.store_access(VENDING_ACCESS_KEY_FILE, VENDING_SECRET_KEY_FILE)
+        tokens = StoreTokenService(
+            endpoint=self.sts_endpoint,
+            region=self.region,
+            access_key_id=access["access_key_id"],
+            secret_access_key=access["secret_access_key"],
+        )
+        return Vending(tokens, self.roots)

@@ -47,7 +47,7 @@ ALL_SECRETS = """
 import json, pathlib
 print(json.dumps({f"{p.parent.name}/{p.name}": p.read_text() for p in pathlib.Path("/secrets").glob("*/*")}))
 """
-IDS = ("root_user", "s3_access_key_id", "kafka_user")
+IDS = ("root_user", "s3_access_key_id", "vending_access_key_id", "kafka_user")
 DEFAULTS = [("minioadmin", "minioadmin"), ("admin", "password"), ("admin", "admin"), ("root", "s3cr3t")]
 
 

@@ -33,6 +33,7 @@ FILES = (
     "catalog/tarn_catalog/operations/*.py",
     "services/tarn/core/offsets.py",
     "services/tarn/core/decode.py",
+    "services/tarn/core/json_parser.py",
     "services/tarn/ingest/committer.py",
     "services/tarn/ingest/batch_commit.py",
     "services/demo/tarn_demo/driver.py",

@@ -30,6 +30,8 @@ SECRETS = {
     "s3_access_key_id": "nobody",
     "s3_secret_access_key": "nothing",
     "spark_token": "nothing-for-nobody",
+    "kafka_user": "nobody",
+    "kafka_password": "nothing",
 }
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",

@@ -110,11 +110,11 @@ class Lake(lake.Lake):
     def table(self, name: str = TABLE) -> TableState:
         return super().table(name)
 
-    def files(self, name: str = TABLE) -> list[Any]:
-        return super().files(name)
+    def files(self, name: str = TABLE, state: TableState | None = None) -> list[Any]:
+        return super().files(name, state)
 
-    def rows(self, name: str = TABLE) -> list[dict[str, Any]]:
-        return super().rows(name)
+    def rows(self, name: str = TABLE, state: TableState | None = None) -> list[dict[str, Any]]:
+        return super().rows(name, state)
 
     def offsets(self, name: str = TABLE) -> list[tuple[int, int]]:
         return super().offsets(name)
@@ -125,3 +125,31 @@ class Lake(lake.Lake):
 
 def order(number: int) -> bytes:
     return json.dumps({"id": number, "at": "2026-11-21T08:00:00Z"}).encode()
+
+
+def foreign_snapshot(local: LocalCatalog, table: TableName, number: int) -> bool:
+    """Commit an empty snapshot of no stream, as another engine does; False if another writer was first."""
+    state = local.load(table)
+    if state.head is None:
+        return False
+    kept = {k: v for k, v in state.head["summary"].items() if k == "operation" or k.startswith("total-")}
+    snapshot = {
+        **state.head,
+        "snapshot-id": number,
+        "parent-snapshot-id": state.head_id,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+        "summary": kept,
+    }
+    if state.format_version >= 3:
+        snapshot |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": number}
+    try:
+        local.catalog.tables.commit(
+            local._slot(table),
+            [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": state.head_id}],
+            [{"action": "add-snapshot", "snapshot": snapshot}, {"action": "set-snapshot-ref", **at}],
+        )
+    except ConflictError:
+        return False
+    return True

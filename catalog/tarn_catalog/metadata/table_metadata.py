@@ -190,7 +190,7 @@ def check_requirements(requirements: Sequence[TableRequirement], meta: TableMeta
 
     Raises:
         ConflictError: a requirement does not hold.
-        InvalidError: a requirement type is unknown, or a field of one is missing.
+        InvalidError: a requirement type is unknown, or a field of one is missing or of another type.
     """
     # AssertTableUUID goes first: for another table, any other failed requirement would be misleading.
     for requirement in sorted(requirements, key=lambda one: one.get("type") != "assert-table-uuid"):
@@ -222,7 +222,7 @@ _EQUALITIES: dict[str, tuple[str, _Field, str]] = {
 
 
 def _check_requirement(requirement: TableRequirement, meta: TableMetadata | None) -> None:
-    kind = requirement.get("type")
+    kind = str(requirement.get("type"))
     if kind == "assert-create":
         if meta is not None:
             raise ConflictError("Requirement failed: table already exists")
@@ -232,16 +232,19 @@ def _check_requirement(requirement: TableRequirement, meta: TableMetadata | None
     if meta is None:
         raise ConflictError("Requirement failed: current table metadata is missing")
     if kind == "assert-table-uuid":
-        expected = _get(requirement, "uuid")
-        if str(expected).lower() != meta["table-uuid"]:
+        expected = _get(requirement, "uuid", str)
+        if expected.lower() != meta["table-uuid"]:
             raise ConflictError(
                 f"Requirement failed: UUID does not match: expected {meta['table-uuid']} != {expected}"
             )
     elif kind == "assert-ref-snapshot-id":
-        _check_ref(_get(requirement, "ref"), requirement.get("snapshot-id"), meta)
+        snapshot_id = requirement.get("snapshot-id")
+        if snapshot_id is not None:
+            snapshot_id = _get(requirement, "snapshot-id", int)
+        _check_ref(_get(requirement, "ref", str), snapshot_id, meta)
     else:
         wanted, actual, text = _EQUALITIES[kind]
-        expected = _get(requirement, wanted)
+        expected = _get(requirement, wanted, int)
         if expected != meta[actual]:
             raise ConflictError(f"Requirement failed: {text}: expected id {expected} != {meta[actual]}")
 
@@ -261,10 +264,19 @@ def _check_ref(name: str, expected: object, meta: TableMetadata) -> None:
         )
 
 
-def _get(requirement: Mapping[str, Any], name: str) -> Any:
-    if name not in requirement:
-        raise InvalidError(f"Cannot parse missing field {name} of requirement {requirement.get('type')}")
-    return requirement[name]
+def _get(requirement: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return a field of a requirement, checked to be of type `kind`; a bool never passes.
+
+    Raises:
+        InvalidError: the field is missing or of another type.
+    """
+    value = requirement.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise InvalidError(
+            f"Cannot parse requirement {requirement.get('type')}: field {name} is missing or no "
+            f"{kind.__name__}"
+        )
+    return value
 
 
 def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool:

@@ -103,13 +103,15 @@ def check_requirements(requirements: Sequence[Json], meta: ViewMetadata) -> None
 
     Raises:
         ConflictError: the view is another one.
-        InvalidError: a requirement's type is unknown.
+        InvalidError: a requirement's type is unknown, or its UUID is missing or no string.
     """
     for requirement in requirements:
         if requirement.get("type") != "assert-view-uuid":
             raise InvalidError(f"Unknown requirement type: {requirement.get('type')}")
         expected = requirement.get("uuid")
-        if str(expected).lower() != meta["view-uuid"]:
+        if not isinstance(expected, str):
+            raise InvalidError("Cannot parse requirement assert-view-uuid: field uuid is missing or no str")
+        if expected.lower() != meta["view-uuid"]:
             raise ConflictError(
                 f"Requirement failed: view UUID does not match: expected {meta['view-uuid']} != {expected}"
             )

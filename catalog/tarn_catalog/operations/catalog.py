@@ -12,6 +12,8 @@ from tarn_catalog.operations.multi_table_commit import MultiTableCommit
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.rename_register_purge import Names
 from tarn_catalog.operations.tables import Tables
+from tarn_catalog.operations.trail import Trail
+from tarn_catalog.operations.vending import Vending
 from tarn_catalog.operations.views import Views
 from tarn_catalog.state.context import CatalogContext
 from tarn_catalog.state.register import RetryPolicy
@@ -28,6 +30,8 @@ class Catalog:
         now_ms: wall clock, milliseconds since the epoch.
         intent_wait_ms: milliseconds that an intent must stay unchanged before another writer aborts it.
         grants_max_age_s: how old the grants that a request is checked against may be, seconds.
+        vending: vends store keys to clients; None: they bring their own.
+        trail: keeps the audit trail and metrics reports; None: they are not kept.
     """
 
     def __init__(
@@ -39,6 +43,8 @@ class Catalog:
         now_ms: Callable[[], int] | None = None,
         intent_wait_ms: int = INTENT_WAIT_MS,
         grants_max_age_s: float = MAX_AGE_S,
+        vending: Vending | None = None,
+        trail: Trail | None = None,
     ) -> None:
         self.core = (
             CatalogContext(store, roots, patience=patience)
@@ -53,3 +59,5 @@ class Catalog:
         self.together = MultiTableCommit(self.tables)
         self.health = Health(self.core, self.tables)
         self.access = Access(self.core, self.transactions, max_age_s=grants_max_age_s)
+        self.vending = vending
+        self.trail = trail

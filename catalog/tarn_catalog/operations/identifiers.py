@@ -83,6 +83,7 @@ class CreateTableRequest:
         order: JSON of the sort order; None for unsorted.
         properties: table properties.
         location: the requested parent folder; the catalog appends a name that ends in the table's uuid.
+        table_uuid: the uuid to use; None for a new one. Never a client's.
     """
 
     schema: Json
@@ -90,6 +91,7 @@ class CreateTableRequest:
     order: Json | None = None
     properties: Mapping[str, str]
     location: str | None = None
+    table_uuid: str | None = None
 
 
 def taken(slot: TableIdentifier, by: str) -> AlreadyExistsError:

@@ -1,13 +1,20 @@
-"""Atomic commits to several tables (REST specification: `CommitTransactionRequest`)."""
+"""Atomic commits to several tables (REST specification: `CommitTransactionRequest`).
+
+All tables are read, judged and written before the transaction takes their pointers. A pointer that another
+writer changed meanwhile is taken first and judged then: its table is the only one to be judged and written
+again, and from then on other writers wait for it. So a commit to many tables does not starve beside writers
+of one of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tarn_catalog.metadata import table_metadata
-from tarn_catalog.metadata.types import TableRequirement, TableUpdate
+from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
     TableIdentifier,
     check_locations,
@@ -20,8 +27,9 @@ from tarn_catalog.operations.identifiers import (
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.context import IdempotencyKey, Metadata, Versioned, lost
+from tarn_catalog.state.parallel import WORKERS_MAX, in_parallel
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.transactions import ParticipantChange
+from tarn_catalog.state.transactions import ParticipantChange, Renew, StartOverError
 
 ATTEMPTS_MAX = 16
 TABLES_MAX = 100
@@ -40,6 +48,22 @@ class Change:
     slot: TableIdentifier
     requirements: Sequence[TableRequirement]
     updates: Sequence[TableUpdate]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Made:
+    """What a commit has made so far, by the key of the table; kept when it has to start over.
+
+    Attributes:
+        first: the first metadata of new tables.
+        next: the location of the metadata that was built on, and what was built: itself if nothing changed.
+        late: tables whose pointers are taken and still to be judged: the change, the pointer that was taken,
+            and the location of its next metadata.
+    """
+
+    first: dict[str, Metadata] = field(default_factory=dict)
+    next: dict[str, tuple[str, Metadata]] = field(default_factory=dict)
+    late: dict[str, tuple[Change, Versioned[Pointer], str]] = field(default_factory=dict)
 
 
 class MultiTableCommit:
@@ -71,19 +95,24 @@ class MultiTableCommit:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
-        first: dict[str, Metadata] = {}
+        made = _Made()
         for _ in self._core.patience.attempts(ATTEMPTS_MAX):
-            held = {c.slot.key: self._transactions.read_to_write(c.slot.key, Pointer.load) for c in changes}
+            made.late.clear()
+            keys = [change.slot.key for change in changes]
+            read = in_parallel(lambda key: self._transactions.read_to_write(key, Pointer.load), keys)
+            held = dict(zip(keys, read, strict=True))
             if self._done(changes, held, repeat):
                 return
-            parts = [self._part(change, held[change.slot.key], first, repeat) for change in changes]
-            new = {change.slot: first[change.slot.key] for change in changes if change.slot.key in first}
 
-            def confirm(new: Mapping[TableIdentifier, Metadata] = new) -> None:
-                for slot, stored in new.items():
-                    self._tables.confirm_new(slot, stored.parsed["table-uuid"])
+            def part(
+                change: Change, held: Mapping[str, Versioned[Pointer] | None] = held
+            ) -> ParticipantChange:
+                return self._part(change, held[change.slot.key], made, repeat)
 
-            done = self._transactions.run(parts, repeat=repeat, confirm=confirm)
+            parts = in_parallel(part, changes)
+            done = self._transactions.run(
+                parts, repeat=repeat, confirm=partial(self._confirm, changes, made, repeat)
+            )
             if done is not None:
                 self._tables.remember(done)
                 return
@@ -110,27 +139,51 @@ class MultiTableCommit:
         self,
         change: Change,
         held: Versioned[Pointer] | None,
-        first: dict[str, Metadata],
+        made: _Made,
         repeat: IdempotencyKey | None,
     ) -> ParticipantChange:
-        """Return the table's part of the transaction.
+        """Return the table's part of the transaction; its new metadata is written.
 
         A table whose updates change nothing takes part too: its requirements must hold at the commit.
         """
         slot = change.slot
+        again = partial(self._again, change, made, repeat)
         if is_create(change.requirements):
             if held is not None and held.value.live:
                 raise created_meanwhile(slot)
             self._namespaces.load(slot.namespace)
-            if slot.key not in first:
+            if slot.key not in made.first:
                 fresh = staged(
                     change.requirements, change.updates, roots=self._core.roots, now_ms=self._core.now_ms()
                 )
-                first[slot.key] = self._tables.write_first(slot, fresh["table-uuid"], fresh)
-            stored = first[slot.key]
-            return pointer_change(slot, held, placed(slot, stored.parsed["table-uuid"], stored.location))
+                made.first[slot.key] = self._tables.write_first(slot, fresh["table-uuid"], fresh)
+            stored = made.first[slot.key]
+            then = placed(slot, stored.parsed["table-uuid"], stored.location)
+            return replace(pointer_change(slot, held, then), again=again)
         held = self._tables.there(slot, held)
-        current = self._tables.current(held)
+        if made.next.get(slot.key, ("",))[0] != held.value.metadata:
+            current = self._tables.current(held)
+            meta = self._judged(change, current, repeat)
+            stored = current
+            if meta is not None:
+                stored = self._core.write_metadata(self._tables.next_location(current.location), meta)
+            made.next[slot.key] = current.location, stored
+        stored = made.next[slot.key][1]
+        return replace(
+            pointer_change(slot, held, placed(slot, held.value.uuid, stored.location)), again=again
+        )
+
+    def _judged(
+        self, change: Change, current: Metadata, repeat: IdempotencyKey | None
+    ) -> TableMetadata | None:
+        """Return the table's next metadata; None if the updates change nothing.
+
+        Raises:
+            ConflictError: a requirement does not hold.
+            OutcomeUnknownError: so it is, and the change of this table was carried out before.
+            InvalidError: an update is invalid.
+        """
+        slot = change.slot
         try:
             table_metadata.check_requirements(change.requirements, current.parsed)
             meta = table_metadata.commit(
@@ -147,9 +200,58 @@ class MultiTableCommit:
                     table=slot.text,
                 ) from e
             raise
-        location = current.location
         if meta is not None:
             check_locations(meta, current.parsed)
-            location = self._tables.next_location(current)
-            self._core.write_metadata(location, meta)
-        return pointer_change(slot, held, placed(slot, current.parsed["table-uuid"], location))
+        return meta
+
+    def _again(
+        self, change: Change, made: _Made, repeat: IdempotencyKey | None, renew: Renew
+    ) -> ParticipantChange:
+        """Return the table's part on its newest pointer; what that names is judged once it is taken."""
+        slot = change.slot
+        held = self._transactions.read_to_write(slot.key, Pointer.load, renew=renew)
+        if held is not None and self._core.repeated(held.value.memory, repeat):
+            raise StartOverError  # a repeat of this request was carried out meanwhile
+        if is_create(change.requirements):
+            if held is not None and held.value.live:
+                raise created_meanwhile(slot)
+            stored = made.first[slot.key]
+            return pointer_change(slot, held, placed(slot, stored.parsed["table-uuid"], stored.location))
+        held = self._tables.there(slot, held)
+        assert held.value.metadata is not None, slot
+        if held.value.metadata == made.next[slot.key][0]:
+            # Only the pointer was written again, as by a transaction that was given up.
+            made.late.pop(slot.key, None)
+            return pointer_change(slot, held, placed(slot, held.value.uuid, made.next[slot.key][1].location))
+        location = self._tables.next_location(held.value.metadata)
+        made.late[slot.key] = change, held, location
+        return pointer_change(slot, held, placed(slot, held.value.uuid, location))
+
+    def _confirm(
+        self, changes: Sequence[Change], made: _Made, repeat: IdempotencyKey | None, renew: Renew
+    ) -> None:
+        """Require that new tables may get their names, and write what is late.
+
+        Raises:
+            TarnError: as `commit`.
+            StartOverError: what is late was carried out before.
+        """
+        for change in changes:
+            if change.slot.key in made.first:
+                renew()
+                self._tables.confirm_new(change.slot, made.first[change.slot.key].parsed["table-uuid"])
+
+        def write(key: str) -> None:
+            change, held, location = made.late[key]
+            current = self._tables.current(held)
+            if table_metadata.already_applied(change.updates, current.parsed):
+                raise StartOverError
+            # The pointer names this location already, so it is written even if nothing changes.
+            meta = self._judged(change, current, repeat) or current.parsed
+            made.next[key] = current.location, self._core.write_metadata(location, meta)
+
+        keys = sorted(made.late)
+        for start in range(0, len(keys), WORKERS_MAX):
+            renew()
+            in_parallel(write, keys[start : start + WORKERS_MAX])
+        renew()

@@ -53,7 +53,7 @@ class Names:
             OutcomeUnknownError: it may have been renamed.
         """
         for _ in self._core.patience.attempts(ATTEMPTS_MAX):
-            with self._core.turn(source.key):
+            with self._core.turns.hold(source.key):
                 before = self._transactions.read_to_write(source.key, Pointer.load)
                 if before is not None and self._core.repeated(before.value.memory, repeat):
                     return
@@ -82,7 +82,7 @@ class Names:
                         ),
                     ],
                     repeat=repeat,
-                    confirm=lambda: self._namespaces.enter(target.namespace),
+                    confirm=lambda _: self._namespaces.enter(target.namespace),
                 )
                 if done is not None:
                     return
@@ -126,7 +126,7 @@ class Names:
             # A rollback of the table that has the name leaves its owner.
             same = held is not None and held.value.live and held.value.uuid == table_uuid
 
-            def confirm(table_uuid: str = table_uuid) -> None:
+            def confirm(_: object, table_uuid: str = table_uuid) -> None:
                 self._namespaces.enter(slot.namespace)
                 self._check_nameless(table_uuid, slot)
 
@@ -216,7 +216,7 @@ class Names:
             OutcomeUnknownError: the table may have been dropped.
         """
         for _ in self._core.patience.attempts(ATTEMPTS_MAX):
-            with self._core.turn(slot.key):
+            with self._core.turns.hold(slot.key):
                 held = self._transactions.read_to_write(slot.key, Pointer.load)
                 if held is not None and self._core.repeated(held.value.memory, repeat):
                     return

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from typing import Any
 
 import structlog
 
 from tarn.core.errors import ForbiddenError, NoSuchNamespaceError, OutcomeUnknownError, TarnError
+from tarn.core.trail import TABLES as TRAIL_TABLES
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
 from tarn_catalog.operations.access import Caller, NewPrincipal
@@ -35,6 +37,7 @@ from tarn_catalog.state.access import (
     Securable,
 )
 from tarn_catalog.state.context import IdempotencyKey, Metadata
+from tarn_catalog.state.pointer import TABLE
 
 log = structlog.get_logger()
 
@@ -49,6 +52,7 @@ class Operation(StrEnum):
     DROP_NAMESPACE = "drop-namespace"
     LIST = "list"
     LOAD = "load"
+    VEND = "vend"
     REPORT = "report"
     CREATE = "create"
     COMMIT = "commit"
@@ -97,6 +101,7 @@ RIGHTS: Mapping[Operation, Rights] = {
     Operation.DROP_NAMESPACE: ((Place.NAMESPACE, Privilege.MANAGE),),
     Operation.LIST: ((Place.NAMESPACE, Need.ANY),),
     Operation.LOAD: ((Place.THING, Privilege.READ),),
+    Operation.VEND: ((Place.THING, Privilege.READ),),
     Operation.REPORT: ((Place.THING, Privilege.READ),),
     Operation.CREATE: ((Place.NAMESPACE, Privilege.CREATE),),
     Operation.COMMIT: ((Place.THING, Privilege.WRITE),),
@@ -115,6 +120,10 @@ RIGHTS: Mapping[Operation, Rights] = {
     Operation.CHANGE_ROLE: ADMINS,
 }
 """Operation -> what its caller needs, and on what; a privilege on what contains a thing counts for it too."""
+
+TRAIL_WRITER = "ingest"
+"""The service that makes tables of the trail."""
+_TRAIL_TABLES = frozenset(f"{TABLE} {'.'.join(name)}" for name in TRAIL_TABLES)
 
 What = Levels | TableIdentifier
 """A thing: the levels of a namespace, none for the warehouse; or the identifier of a table or view."""
@@ -233,9 +242,11 @@ class Session:
         """Require that a table or view exists; see `Tables.pointer`."""
         self._catalog.tables.pointer(self._allowed(Operation.LOAD, slot))
 
-    def report(self, slot: TableIdentifier) -> None:
-        """Require that the caller may report metrics of a table."""
+    def report(self, slot: TableIdentifier, report: Mapping[str, Any]) -> None:
+        """Keep a metrics report of a table, if the caller may report any and the catalog keeps them."""
         self._allowed(Operation.REPORT, slot)
+        if self._catalog.trail is not None:
+            self._catalog.trail.report(self.caller.name, slot.text, report)
 
     def stage(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
         """Return the metadata that a new table would have; see `Tables.stage`."""
@@ -667,15 +678,21 @@ class Session:
         self._log(operation, thing, outcome="done", **more)
 
     def _log(self, operation: Operation, thing: str, **more: object) -> None:
-        if self._audited:
-            log.info(
-                "audit",
-                principal=self.caller.name,
-                client_id=self.caller.client_id,
-                action=operation.value,
-                object=thing,
-                **more,
-            )
+        if not self._audited:
+            return
+        event = {
+            "principal": self.caller.name,
+            "client_id": self.caller.client_id,
+            "action": operation.value,
+            "object": thing,
+            **more,
+        }
+        log.info("audit", **event)
+        trail = self._catalog.trail
+        own = operation is Operation.COMMIT and thing in _TRAIL_TABLES and self.caller.name == TRAIL_WRITER
+        # Each of ingest's own commits to them would cause the next.
+        if trail is not None and not (own and more.get("outcome") == "done"):
+            trail.audit(event)
 
 
 def _meets(need: Privilege | Need, held: frozenset[Privilege]) -> bool:

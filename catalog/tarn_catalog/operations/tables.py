@@ -183,7 +183,7 @@ class Tables:
         return self._first(slot, held, table_uuid, meta, repeat)
 
     def _new(self, slot: TableIdentifier, wanted: CreateTableRequest) -> TableMetadata:
-        table_uuid = self.core.new_uuid()
+        table_uuid = wanted.table_uuid or self.core.new_uuid()
         location = self.core.roots.new_table(slot.namespace, slot.name, table_uuid, requested=wanted.location)
         meta = table_metadata.new_table(
             schema=wanted.schema,
@@ -219,7 +219,7 @@ class Tables:
             done = self.transactions.run(
                 [pointer_change(slot, held, placed(slot, table_uuid, stored.location))],
                 repeat=repeat,
-                confirm=lambda: self.confirm_new(slot, table_uuid),
+                confirm=lambda _: self.confirm_new(slot, table_uuid),
             )
             if done is not None:
                 self.remember(done)
@@ -294,22 +294,13 @@ class Tables:
         """
         if is_create(requirements):
             return self._commit_create(slot, requirements, updates, repeat)
-        with self.core.turn(slot.key):
-            held = self.core.known(slot.key)
-            if held is not None and slot.means(held.value) and held.value.intent is None:
-                # A cached base may be stale. A successful swap proves that it was current; any other result,
-                # an error or "nothing to do", is decided on the stored pointer instead.
-                try:
-                    done = self._attempt(slot, held, requirements, updates, repeat, must_swap=True)
-                except OutcomeUnknownError:
-                    raise
-                except TarnError:
-                    done = None
-                if done is not None:
-                    return done
-        for _ in self.core.patience.attempts(COMMIT_ATTEMPTS_MAX):
+        for number in self.core.patience.attempts(COMMIT_ATTEMPTS_MAX):
             # The pause between two attempts is outside: another writer of this process may win meanwhile.
-            with self.core.turn(slot.key):
+            with self.core.turns.hold(slot.key):
+                if number == 1:
+                    done = self._on_known(slot, requirements, updates, repeat)
+                    if done is not None:
+                        return done
                 held = self.transactions.read_to_write(slot.key, Pointer.load)
                 moved = self._moved(slot, held, updates, repeat)
                 if moved is not None:
@@ -366,6 +357,28 @@ class Tables:
             held = after
         return None
 
+    def _on_known(
+        self,
+        slot: TableIdentifier,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+        repeat: IdempotencyKey | None,
+    ) -> Metadata | None:
+        """Return the metadata after a commit on the cached pointer; None if that is not known to be current.
+
+        A cached pointer may be stale. A successful swap proves that it was current; any other result, an
+        error or "nothing to do", is decided on the stored pointer instead.
+        """
+        held = self.core.known(slot.key)
+        if held is None or not slot.means(held.value) or held.value.intent is not None:
+            return None
+        try:
+            return self._attempt(slot, held, requirements, updates, repeat, must_swap=True)
+        except OutcomeUnknownError:
+            raise
+        except TarnError:
+            return None
+
     def _attempt(
         self,
         slot: TableIdentifier,
@@ -405,7 +418,7 @@ class Tables:
             stored = base
         else:
             check_locations(meta, base.parsed)
-            stored = self.core.write_metadata(self.next_location(base), meta)
+            stored = self.core.write_metadata(self.next_location(base.location), meta)
         wanted = replace(held.value, metadata=stored.location).next(self.core.stamp(repeat))
         written, outcome = self.core.write(slot.key, wanted, over=held)
         if written is None:
@@ -420,9 +433,9 @@ class Tables:
         for key, held in done.items():
             self.core.remember(key, held, POINTER_BYTES)
 
-    def next_location(self, base: Metadata) -> str:
-        """Return an unused location for the next metadata file."""
-        folder, name = base.location.rsplit("/", 1)
+    def next_location(self, location: str) -> str:
+        """Return an unused location for the metadata file after the one at `location`."""
+        folder, name = location.rsplit("/", 1)
         # A registered file may have another name pattern; the uuid makes the next name unique anyway.
         number = name.split("-", 1)[0]
         version = int(number) + 1 if number.isascii() and number.isdigit() else 1

@@ -106,7 +106,7 @@ class Views:
             UnavailableError: the commit did not happen.
         """
         for _ in self._core.patience.attempts(COMMIT_ATTEMPTS_MAX):
-            with self._core.turn(slot.key):
+            with self._core.turns.hold(slot.key):
                 held = self._tables.there(
                     slot, self._tables.transactions.read_to_write(slot.key, Pointer.load)
                 )
@@ -125,7 +125,7 @@ class Views:
                     return base
                 # A request with a key is remembered even if it changes nothing.
                 meta = meta or before
-                name = self._tables.next_location(base).rpartition("/")[2]
+                name = self._tables.next_location(base.location).rpartition("/")[2]
                 stored = self._core.write_metadata(f"{meta['location']}/metadata/{name}", meta)
                 wanted = replace(held.value, metadata=stored.location).next(self._core.stamp(repeat))
                 written, outcome = self._core.write(slot.key, wanted, over=held)

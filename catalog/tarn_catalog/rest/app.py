@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -20,6 +21,7 @@ from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
 from tarn_catalog.rest.bodies import Budget, TooLargeError, weight
 from tarn_catalog.rest.connections import WELCOME, Visitors
+from tarn_catalog.rest.lines import Lines
 from tarn_catalog.rest.request import ClientConfig, RestRequest
 from tarn_catalog.rest.response import RestResponse, answer_error, error_body
 from tarn_catalog.rest.routes import Admitted, Routes
@@ -38,12 +40,13 @@ THREADS_MAX = 64
 
 
 class Limits:
-    """Resources that all listeners share: threads, connections and bytes of request bodies."""
+    """What all listeners share: threads, connections, bytes of request bodies, lines of waiting requests."""
 
     def __init__(self) -> None:
         self.visitors = Visitors()
         self.reading = Budget(READING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX)
         self.working = Budget(WORKING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX)
+        self.lines = Lines()
         self._limiter: anyio.CapacityLimiter | None = None
 
     def limiter(self) -> anyio.CapacityLimiter:
@@ -87,6 +90,12 @@ async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
     except TimeoutError as e:
         raise UnavailableError(f"The request body did not come within {wait_s_max} s; send it faster") from e
     return b"".join(chunks)
+
+
+async def _gone(request: Request) -> None:
+    """Return once the client has closed the connection; its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _run(routes: Routes, call: RestRequest, admitted: Admitted) -> RestResponse:
@@ -138,8 +147,14 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
         async with AsyncExitStack() as held:
             declared = _declared(request, bytes_max)
             if declared:
-                await held.enter_async_context(limits.reading.hold(declared))
-                body = await _body(request, bytes_max, wait_s_max)
+                # A request that waits in its line holds no share: others read theirs meanwhile.
+                async with limits.reading.hold(declared):
+                    body = await _body(request, bytes_max, wait_s_max)
+            if admitted.place is not None:
+                await held.enter_async_context(
+                    limits.lines.hold(admitted.place, len(body), partial(_gone, request))
+                )
+            if declared:
                 await held.enter_async_context(limits.working.hold(weight(body)))
             call = RestRequest(
                 method=request.method,

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from tarn.core.errors import InvalidError, InvalidNameError
+from tarn_catalog.operations.delegation import DelegatingSession
 from tarn_catalog.operations.namespaces import Levels
-from tarn_catalog.operations.session import Session
 from tarn_catalog.state.context import IdempotencyKey
 
 SEPARATOR = "\x1f"
@@ -67,10 +67,10 @@ class RestRequest:
     headers: Mapping[str, str]
     body: bytes
     side: ClientConfig
-    opened: Session | None = None
+    opened: DelegatingSession | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> DelegatingSession:
         """The operations as the principal of the request may use them."""
         assert self.opened is not None, self.path
         return self.opened

@@ -14,13 +14,16 @@ import orjson
 from tarn.core.errors import InvalidError, InvalidNameError, UnauthenticatedError
 from tarn_catalog.metadata.table_metadata import refs_only
 from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.delegation import DelegatingSession
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
-from tarn_catalog.operations.session import Operation, Session
+from tarn_catalog.operations.session import Operation
+from tarn_catalog.operations.vending import Vended
 from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.rest import access_routes
 from tarn_catalog.rest.auth import Authenticator, Principal
-from tarn_catalog.rest.request import RestRequest, get, levels_of, objects, strings
+from tarn_catalog.rest.lines import Place
+from tarn_catalog.rest.request import SEPARATOR, RestRequest, get, levels_of, objects, strings
 from tarn_catalog.rest.response import (
     JSON_HEADERS,
     NO_CONTENT,
@@ -33,6 +36,7 @@ from tarn_catalog.rest.response import (
     answer_json,
     error_body,
 )
+from tarn_catalog.rest.vended import NO_STORE, fields_of, storage_credentials, wants_keys
 from tarn_catalog.state.context import Metadata
 from tarn_catalog.state.pointer import TABLE, VIEW
 from tarn_catalog.state.request_history import LIFETIME_MS
@@ -45,8 +49,9 @@ class Routes:
 
     def __init__(self, catalog: Catalog, access: Authenticator) -> None:
         self._health_of = catalog.health
+        self._endpoints = ENDPOINTS if catalog.vending is not None else ENDPOINTS_WITHOUT_KEYS
         self._access = access
-        self._open = partial(Session, catalog)
+        self._open = partial(DelegatingSession, catalog)
 
     def admit(self, method: str, path: str, authorization: str | None) -> Admitted:
         """Authenticate a request and find its route, from the head alone: no body is read before.
@@ -74,6 +79,7 @@ class Routes:
             arguments=arguments,
             asks=route.asks,
             principal=principal,
+            place=route.place(arguments),
         )
 
     def answer(self, call: RestRequest, admitted: Admitted) -> RestResponse:
@@ -131,7 +137,7 @@ class Routes:
             {
                 "defaults": call.side.defaults(),
                 "overrides": {},
-                "endpoints": ENDPOINTS,
+                "endpoints": self._endpoints,
                 "idempotency-key-lifetime": IDEMPOTENCY_KEY_LIFETIME,
             }
         )
@@ -204,29 +210,67 @@ class Routes:
             location=get(body, "location", str, None),
         )
         if get(body, "stage-create", bool, False):
-            staged = call.session.stage(slot, wanted)
-            return answer_json({"metadata": staged, "config": {}})
-        stored = call.session.create_table(slot, wanted, repeat=call.repeat("create-table"))
-        return self._table(call, stored)
+            if not wants_keys(call):
+                return answer_json({"metadata": call.session.stage(slot, wanted), "config": {}})
+            staged, keys = call.session.stage_with_keys(slot, wanted)
+            return answer_json({"metadata": staged, **fields_of(keys, call.side, slot)}, headers=NO_STORE)
+        repeat = call.repeat("create-table")
+        if not wants_keys(call):
+            return self._table(call, call.session.create_table(slot, wanted, repeat=repeat))
+        stored, keys = call.session.create_table_with_keys(slot, wanted, repeat=repeat)
+        return self._table(call, stored, slot=slot, keys=keys)
 
     def _load_table(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         mode = call.query.get("snapshots", "all")
         if mode not in ("all", "refs"):
             raise InvalidError(f"Invalid snapshots {mode!r}: give all or refs")
-        stored = call.session.load(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
-        return self._table(call, stored, mode=mode)
+        slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
+        if not wants_keys(call):
+            return self._table(call, call.session.load(slot), mode=mode)
+        stored, keys = call.session.load_with_keys(slot)
+        return self._table(call, stored, mode=mode, slot=slot, keys=keys)
 
-    def _table(self, call: RestRequest, stored: Metadata, *, mode: str = "all") -> RestResponse:
-        """Return a `LoadTableResult` or `LoadViewResult`; its entity tag covers what can differ by client."""
-        answered = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint))
+    def _credentials(self, call: RestRequest, arguments: list[str]) -> RestResponse:
+        keys = call.session.keys(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
+        if keys is None:
+            raise NotSupportedError(
+                "This catalog vends no credentials: it has no address of a token service (STS) of the store; "
+                "set TARN_STS_ENDPOINT, or use store keys of your own"
+            )
+        return answer_json({"storage-credentials": storage_credentials(keys, call.side)}, headers=NO_STORE)
+
+    def _table(
+        self,
+        call: RestRequest,
+        stored: Metadata,
+        *,
+        mode: str = "all",
+        slot: TableIdentifier | None = None,
+        keys: Vended | None = None,
+    ) -> RestResponse:
+        """Return a `LoadTableResult` or `LoadViewResult`.
+
+        Its entity tag covers what can differ by client. With vended credentials it names them: they change
+        before their end, so no client is referred to those that it has, unless they are still vended.
+
+        Args:
+            call: the request.
+            stored: the metadata.
+            mode: which snapshots to return.
+            slot: the identifier of a table with vended credentials.
+            keys: vended credentials.
+        """
+        client, key = call.session.caller.client_id or "", keys.keys.access_key_id if keys else ""
+        answered = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint, client, key))
         etag = f'"{hashlib.sha256(answered.encode()).hexdigest()[:32]}"'
         wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
         if call.method == "GET" and etag in wanted:
             return RestResponse(status=NOT_MODIFIED, headers={"etag": etag})
         raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
         head = orjson.dumps(stored.location)
-        body = b'{"metadata-location":' + head + b',"metadata":' + raw + b',"config":{}}'
-        return RestResponse(body=body, headers={**JSON_HEADERS, "etag": etag})
+        more = b'"config":{}}' if slot is None else orjson.dumps(fields_of(keys, call.side, slot))[1:]
+        body = b'{"metadata-location":' + head + b',"metadata":' + raw + b"," + more
+        return RestResponse(body=body, headers={**JSON_HEADERS, **(NO_STORE if keys else {}), "etag": etag})
 
     def _table_exists(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         call.session.check_exists(TableIdentifier.of(levels_of(arguments[0]), arguments[1]))
@@ -274,18 +318,20 @@ class Routes:
 
     def _register(self, call: RestRequest, arguments: list[str], kind: str) -> RestResponse:
         body = call.json()
-        stored = call.session.register(
-            TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), kind),
-            get(body, "metadata-location", str),
-            overwrite=kind == TABLE and get(body, "overwrite", bool, False),
-            repeat=call.repeat(f"register-{kind}"),
-        )
-        return self._table(call, stored)
+        slot = TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), kind)
+        location = get(body, "metadata-location", str)
+        overwrite = kind == TABLE and get(body, "overwrite", bool, False)
+        repeat = call.repeat(f"register-{kind}")
+        if kind == VIEW or not wants_keys(call):
+            return self._table(
+                call, call.session.register(slot, location, overwrite=overwrite, repeat=repeat)
+            )
+        stored, keys = call.session.register_with_keys(slot, location, overwrite=overwrite, repeat=repeat)
+        return self._table(call, stored, slot=slot, keys=keys)
 
     def _metrics(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         slot = TableIdentifier.of(levels_of(arguments[0]), arguments[1])
-        call.json()
-        call.session.report(slot)
+        call.session.report(slot, call.json())
         return NO_CONTENT
 
     # -- views
@@ -388,6 +434,7 @@ class Admitted:
         arguments: the arguments in the path.
         asks: the operations that the handler may carry out; it checks the rights of at least one.
         principal: who sent it; None for a public route.
+        place: the line that it has to wait in; None if it need not wait for others.
     """
 
     public: bool
@@ -396,6 +443,7 @@ class Admitted:
     arguments: list[str]
     asks: frozenset[Operation]
     principal: Principal | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,10 +456,21 @@ class _Route:
     probe: bool = False
     waits: bool = True
     advertised: bool = True
+    alone: bool = False
+    several: bool = False
+
+    def place(self, arguments: list[str]) -> Place | None:
+        """Return the line of a request: that of its table or view, or that of changes of several objects."""
+        if self.alone:
+            return Place(what=".".join((*arguments[0].split(SEPARATOR), arguments[1])))
+        return SEVERAL if self.several else None
 
 
+# Which objects these change is in their bodies. Each may take long: some threads are left to others.
+SEVERAL = Place(what="several objects at once", width=8)
 _NS = "v1/namespaces/{namespace}"
 _TABLE = f"{_NS}/tables/{{table}}"
+_CREDENTIALS = f"{_TABLE}/credentials"
 _VIEW = f"{_NS}/views/{{view}}"
 
 
@@ -436,31 +495,37 @@ _ROUTES = tuple(
         ("DELETE", _NS, Routes._drop_namespace, (Operation.DROP_NAMESPACE,), {}),
         ("POST", f"{_NS}/properties", Routes._update_namespace, (Operation.UPDATE_NAMESPACE,), {}),
         ("GET", f"{_NS}/tables", Routes._list_tables, (Operation.LIST,), {}),
-        ("POST", f"{_NS}/tables", Routes._create_table, (Operation.CREATE,), {}),
-        ("GET", _TABLE, Routes._load_table, (Operation.LOAD,), {}),
+        ("POST", f"{_NS}/tables", Routes._create_table, (Operation.CREATE, Operation.VEND), {}),
+        ("GET", _TABLE, Routes._load_table, (Operation.LOAD, Operation.VEND), {}),
+        ("GET", _CREDENTIALS, Routes._credentials, (Operation.VEND,), {}),
         ("HEAD", _TABLE, Routes._table_exists, (Operation.LOAD,), {}),
-        ("POST", _TABLE, Routes._commit_table, (Operation.COMMIT, Operation.CREATE), {}),
-        ("DELETE", _TABLE, Routes._drop_table, (Operation.DROP,), {}),
+        ("POST", _TABLE, Routes._commit_table, (Operation.COMMIT, Operation.CREATE), {"alone": True}),
+        ("DELETE", _TABLE, Routes._drop_table, (Operation.DROP,), {"alone": True}),
         ("POST", f"{_TABLE}/metrics", Routes._metrics, (Operation.REPORT,), {}),
-        ("POST", f"{_NS}/register", Routes._register_table, (Operation.REGISTER,), {}),
-        ("POST", "v1/tables/rename", Routes._rename_table, (Operation.RENAME,), {}),
+        (
+            "POST",
+            f"{_NS}/register",
+            Routes._register_table,
+            (Operation.REGISTER, Operation.VEND),
+            {"several": True},
+        ),
+        ("POST", "v1/tables/rename", Routes._rename_table, (Operation.RENAME,), {"several": True}),
         (
             "POST",
             "v1/transactions/commit",
             Routes._commit_tables,
             (Operation.COMMIT, Operation.CREATE),
-            {},
+            {"several": True},
         ),
         ("GET", f"{_NS}/views", Routes._list_views, (Operation.LIST,), {}),
         ("POST", f"{_NS}/views", Routes._create_view, (Operation.CREATE,), {}),
         ("GET", _VIEW, Routes._load_view, (Operation.LOAD,), {}),
         ("HEAD", _VIEW, Routes._view_exists, (Operation.LOAD,), {}),
-        ("POST", _VIEW, Routes._replace_view, (Operation.COMMIT,), {}),
-        ("DELETE", _VIEW, Routes._drop_view, (Operation.DROP,), {}),
-        ("POST", f"{_NS}/register-view", Routes._register_view, (Operation.REGISTER,), {}),
-        ("POST", "v1/views/rename", Routes._rename_view, (Operation.RENAME,), {}),
+        ("POST", _VIEW, Routes._replace_view, (Operation.COMMIT,), {"alone": True}),
+        ("DELETE", _VIEW, Routes._drop_view, (Operation.DROP,), {"alone": True}),
+        ("POST", f"{_NS}/register-view", Routes._register_view, (Operation.REGISTER,), {"several": True}),
+        ("POST", "v1/views/rename", Routes._rename_view, (Operation.RENAME,), {"several": True}),
         # In the specification, not in this version.
-        ("GET", f"{_TABLE}/credentials", Routes._not_supported, (), {"advertised": False}),
         ("POST", f"{_TABLE}/plan", Routes._not_supported, (), {"advertised": False}),
         ("POST", f"{_TABLE}/tasks", Routes._not_supported, (), {"advertised": False}),
         # Tarn's own.
@@ -476,6 +541,14 @@ ENDPOINTS = tuple(
     for route in _ROUTES
     if route.advertised
 )
+ENDPOINTS_WITHOUT_KEYS = tuple(one for one in ENDPOINTS if not one.endswith("/credentials"))
+
+SERVED = tuple(
+    (route.method, route.template, route.public)
+    for route in _ROUTES
+    if route.function is not Routes._not_supported
+)
+"""Method, path and whether it needs no token, of each route that this version carries out."""
 
 
 def _fits(template: str, parts: list[str]) -> list[str] | None:

@@ -19,6 +19,7 @@ from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.health import check_store
+from tarn_catalog.operations.trail import Trail
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.connections import door
@@ -54,6 +55,25 @@ def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:
     return inside, published
 
 
+def _own_address(host: str) -> str:
+    """Return the address to listen at: of several that a name has, the first that is this machine's.
+
+    The name of a service in Compose has the addresses of all of its replicas.
+    """
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return host  # binding says what is wrong with it
+    for family, _, _, _, address in found:
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            try:
+                tried.bind((address[0], 0))
+            except OSError:
+                continue
+            return str(address[0])
+    return host
+
+
 def bound(settings: Settings) -> list[socket.socket]:
     """Return the two bound sockets: inside, published.
 
@@ -61,7 +81,8 @@ def bound(settings: Settings) -> list[socket.socket]:
         InvalidSettingError: an address or a port cannot be used; the message names the variable.
     """
     sockets: list[socket.socket] = []
-    family = socket.AF_INET6 if ":" in settings.catalog_host else socket.AF_INET
+    host = _own_address(settings.catalog_host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port, variable in (
         (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
         (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
@@ -72,7 +93,7 @@ def bound(settings: Settings) -> list[socket.socket]:
         sockets.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((settings.catalog_host, port))
+            one.bind((host, port))
         except OSError as e:
             for opened in sockets:
                 opened.close()
@@ -130,13 +151,19 @@ async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:
     await asyncio.gather(*tasks)
 
 
-def make_routes(settings: Settings, store: ObjectStore) -> Routes:
+def make_routes(settings: Settings, store: ObjectStore, trail: Trail | None = None) -> Routes:
     """Return the routes over the lake in a store.
 
     Raises:
         InvalidSettingError: the secrets cannot be read.
     """
-    catalog = Catalog(store, settings.roots, grants_max_age_s=settings.catalog_grants_max_age_s)
+    catalog = Catalog(
+        store,
+        settings.roots,
+        grants_max_age_s=settings.catalog_grants_max_age_s,
+        vending=settings.vending(),
+        trail=trail,
+    )
     return Routes(catalog, Authenticator(settings.secrets_dir, access=catalog.access))
 
 
@@ -147,6 +174,7 @@ def run(settings: Settings) -> None:
         TarnError: the service cannot start; the message states the reason.
     """
     Authenticator(settings.secrets_dir)  # says what is wrong with the secrets, before the wait for the store
+    settings.vending()  # the same
     sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
@@ -155,8 +183,17 @@ def run(settings: Settings) -> None:
         inside=f"{settings.catalog_host}:{settings.catalog_port_inside}",
         published=f"{settings.catalog_host}:{settings.catalog_port_published}",
         bucket=settings.bucket,
+        vends_credentials=bool(settings.sts_endpoint),
     )
-    asyncio.run(serve(listeners(settings, make_routes(settings, store)), sockets))
+    trail = Trail(store) if settings.trail == "on" else None
+    routes = make_routes(settings, store, trail)
+    if trail is not None:
+        trail.start()
+    try:
+        asyncio.run(serve(listeners(settings, routes), sockets))
+    finally:
+        if trail is not None:
+            trail.stop()
     log.info("catalog stopped")
 
 

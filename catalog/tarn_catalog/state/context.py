@@ -6,8 +6,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -20,6 +19,7 @@ from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
 from tarn_catalog.state.request_history import REMEMBERED_MS, CompletedRequest, RequestHistory, compact
+from tarn_catalog.state.turns import Turns
 from tarn_catalog.state.value import RegisterValue, VersionedValue, WriteStamp
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
@@ -30,8 +30,6 @@ ENTRY_BYTES = 4 * 1024
 # Per table: the current version, and the one being written, whose swap may still fail.
 VERSIONS_MAX = 2
 MEMO_BYTES = 700
-LOCKS = 256
-LOCK_WAIT_MS_MAX = 5_000
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RegisterValue)
@@ -169,22 +167,7 @@ class CatalogContext:
         self.now_ms = now_ms
         self.new_uuid = new_uuid
         self.cache = Cache()
-        self._locks = tuple(threading.Lock() for _ in range(LOCKS))
-
-    @contextmanager
-    def turn(self, key: str) -> Iterator[None]:
-        """Serialise writers of one key in this process.
-
-        Best effort: it saves conflicting writes, but correctness does not depend on it, so a writer waits at
-        most 5 s and then proceeds.
-        """
-        lock = self._locks[hash(key) % LOCKS]
-        held = lock.acquire(timeout=LOCK_WAIT_MS_MAX / 1000)
-        try:
-            yield
-        finally:
-            if held:
-                lock.release()
+        self.turns = Turns()
 
     def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Versioned[V] | None:
         """Return the register value of a key, or None.

@@ -1,6 +1,6 @@
 """The transaction record: one small register value that decides the changes of several objects. Pure.
 
-pending -> committed | aborted. The swap to committed is the commit point (invariant I2).
+pending -> pending (renewed) -> committed | aborted. The swap to committed is the commit point (invariant I2).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Record(RegisterValue):
             lambda before, after: replace(before, state=after.state, nonce=after.nonce) == after,
         ),
         (
-            "it begins pending, the next value decides",
-            lambda before, after: (not before.nonce) == (after.state is RecordState.PENDING),
+            "it begins pending",
+            lambda before, after: bool(before.nonce) or after.state is RecordState.PENDING,
         ),
         ("a decision is final", lambda before, _: before.state is RecordState.PENDING),
     )

@@ -16,6 +16,11 @@ new one. A writer may build on a decided intent at once. It aborts a pending tra
 intent and record were unchanged for `intent_wait_ms` on its own monotonic clock. A missing record is decisive
 only after the object was read again: changed means start over, unchanged means aborted.
 
+A transaction that takes long renews its record, so that others see progress and do not abort it: at most for
+20 s, less than they wait. If another writer changes an object before the intent is there, a change that can
+be made `again` on the new value takes that object once more and keeps the intents that it has. Objects are
+taken in key order and nobody waits for anything else meanwhile, so that transactions never wait in a circle.
+
 Only the transaction's own process deletes its record: after a commit once no object carries its intent, after
 an abort only if it never asked for the commit. Otherwise a delayed request could create the deleted record
 again, and a commit after it would succeed without any intents.
@@ -34,7 +39,8 @@ import structlog
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.naming import transaction_key
 from tarn.core.outcome import Committed, Outcome, Unknown
-from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Versioned
+from tarn_catalog.state.context import CatalogContext, IdempotencyKey, Versioned, lost
+from tarn_catalog.state.parallel import in_parallel
 from tarn_catalog.state.record import Record, RecordState
 from tarn_catalog.state.register import happened
 from tarn_catalog.state.value import Intent, Participant, WriteStamp
@@ -45,9 +51,22 @@ INTENT_WAIT_MS = 2_000
 LOOK_EVERY_MS = 20
 SETTLE_MS_MAX = 30_000
 READ_ATTEMPTS_MAX = 20
+TAKE_ATTEMPTS_MAX = 16
+RENEWED_MS_MAX = 20_000
+RENEWALS = 4  # so often within the time after which others abort
 LOOK = "load what it names and look, and delete nothing"
 
 P = TypeVar("P", bound=Participant)
+Renew = Callable[[], None]
+"""Shows others that the transaction goes on; called between the steps of anything that may take long."""
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+class StartOverError(Exception):
+    """Raised by a step of a transaction: give it up, nothing was changed; `run` returns None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +78,15 @@ class ParticipantChange:
         held: the stored value, without an intent; None if there is none.
         blank: the value to build on if there is none.
         then: its fields once the transaction is committed, JSON.
+        again: reads the object and returns the same change of its new value; used after another writer won.
+            None: the transaction ends then. It renews while it waits, and raises as `confirm` does.
     """
 
     key: str
     held: Versioned[Any] | None
     blank: Participant
     then: Mapping[str, Any]
+    again: Callable[[Renew], ParticipantChange] | None = None
 
 
 class Verdict(Enum):
@@ -87,6 +109,47 @@ _VERDICTS = {
 class _Seen:
     verdict: Verdict
     record: Versioned[Record] | None = None
+
+
+class _Course:
+    """A transaction under way: its record, and the intents that are written.
+
+    Args:
+        core: the catalog context.
+        record: its record; None if it has none, because it changes one object.
+        renew_ms: how often it is renewed, milliseconds.
+    """
+
+    def __init__(self, core: CatalogContext, record: Versioned[Record] | None, *, renew_ms: float) -> None:
+        self.record = record
+        self.taken: list[tuple[str, Versioned[Any]]] = []
+        self._core = core
+        self._renew_ms = renew_ms
+        self._began = self._renewed = core.patience.clock()
+
+    def renew(self) -> None:
+        """Write the pending record again, if it is time to.
+
+        Raises:
+            StartOverError: another writer has aborted the transaction.
+            UnavailableError: it is not known whether the record was written.
+        """
+        now = self._core.patience.clock()
+        early = (now - self._renewed) * 1000 < self._renew_ms
+        if self.record is None or early or (now - self._began) * 1000 > RENEWED_MS_MAX:
+            return
+        key = transaction_key(self.record.value.uuid)
+        wanted = replace(self.record.value, nonce=self._core.new_uuid())
+        written, outcome = self._core.write(key, wanted, over=self.record)
+        if isinstance(outcome, Unknown):
+            raise UnavailableError(
+                f"could not go on with a change of {', '.join(wanted.keys)}: {outcome.reason}; nothing was "
+                "changed, try again",
+                key=key,
+            )
+        if written is None:
+            raise StartOverError
+        self.record, self._renewed = written, self._core.patience.clock()
 
 
 class Transactions:
@@ -118,8 +181,15 @@ class Transactions:
                 return _settled(held, seen.verdict)
         raise _restless(key)
 
-    def read_to_write(self, key: str, load: Callable[[bytes, str], P]) -> Versioned[P] | None:
+    def read_to_write(
+        self, key: str, load: Callable[[bytes, str], P], *, renew: Renew = nothing
+    ) -> Versioned[P] | None:
         """Return the value with its intent resolved, so that it can be swapped; None if there is none.
+
+        Args:
+            key: the object's key.
+            load: parses the stored bytes.
+            renew: called while it waits.
 
         Raises:
             UnavailableError: the store did not answer, or other transactions did not finish within 30 s.
@@ -142,6 +212,7 @@ class Transactions:
                 self._abort(key, held, seen.record)
                 continue
             self._core.patience.sleep(LOOK_EVERY_MS / 1000)
+            renew()
         raise _restless(key)
 
     def _judge(self, key: str, held: Versioned[P]) -> _Seen:
@@ -187,20 +258,22 @@ class Transactions:
         parts: Iterable[ParticipantChange],
         *,
         repeat: IdempotencyKey | None = None,
-        confirm: Callable[[], object] = lambda: None,
+        confirm: Callable[[Renew], object] = lambda _: None,
     ) -> Mapping[str, Versioned[Any]] | None:
         """Change all participants or none; None if another writer won.
 
         Args:
             parts: the changes; their values come from `read_to_write`.
             repeat: the request's idempotency key, recorded with every participant.
-            confirm: raises TarnError if a precondition does not hold; called once all intents are written.
+            confirm: raises TarnError if a precondition does not hold, StartOverError if the change has to be
+                begun again; called once all intents are written.
 
         Returns:
             The new values by key, as far as they are known; None if another writer won.
 
         Raises:
             OutcomeUnknownError: the change may have happened, or may still happen.
+            ConflictError: others won every attempt to take an object; nothing was changed.
             UnavailableError: the change did not and will not happen.
             TarnError: raised by `confirm`; nothing was changed.
         """
@@ -209,27 +282,21 @@ class Transactions:
             self._core.cache.drop(part.key)
         stamp = self._core.stamp(repeat)
         record = self._open(ordered, stamp) if len(ordered) > 1 else None
-        taken: list[tuple[str, Versioned[Any]]] = []
+        course = _Course(self._core, record, renew_ms=self._intent_wait_ms / RENEWALS)
         try:
             for part in ordered:
-                intent = Intent(
-                    record=transaction_key(stamp.nonce) if record else None,
-                    nonce=stamp.nonce,
-                    then=part.then,
-                    at_ms=stamp.at_ms,
-                    key=stamp.key,
-                    what=stamp.what,
-                )
-                held = self._take(part, intent)
-                if held is None:
-                    self._give_up(record, taken)
-                    return None
-                taken.append((part.key, held))
-            confirm()
+                course.taken.append((part.key, self._take(part, stamp, course)))
+                course.renew()
+            confirm(course.renew)
+        except StartOverError:
+            self._give_up(course.record, course.taken)
+            return None
         except Exception:
-            self._give_up(record, taken)
+            self._give_up(course.record, course.taken)
             raise
-        return self._commit_alone(*taken[0]) if record is None else self._commit(record, taken)
+        if course.record is None:
+            return self._commit_alone(*course.taken[0])
+        return self._commit(course.record, course.taken)
 
     def _open(self, parts: Sequence[ParticipantChange], stamp: WriteStamp) -> Versioned[Record]:
         """Create the transaction record, pending.
@@ -250,8 +317,36 @@ class Transactions:
             key=key,
         )
 
-    def _take(self, part: ParticipantChange, intent: Intent) -> Versioned[Any] | None:
-        """Write the intent and return the object with it; None if another writer won.
+    def _take(self, part: ParticipantChange, stamp: WriteStamp, course: _Course) -> Versioned[Any]:
+        """Write the intent of one object, on its newest value if the change allows that; return the object.
+
+        Raises:
+            StartOverError: another writer won.
+            ConflictError: others won every attempt.
+            UnavailableError: the write may have happened; the transaction is to be aborted.
+        """
+        change = part
+        for number in self._core.patience.attempts(TAKE_ATTEMPTS_MAX if part.again else 1):
+            if number > 1 and part.again is not None:
+                course.renew()
+                change = part.again(course.renew)
+            intent = Intent(
+                record=transaction_key(stamp.nonce) if course.record else None,
+                nonce=stamp.nonce,
+                then=change.then,
+                at_ms=stamp.at_ms,
+                key=stamp.key,
+                what=stamp.what,
+            )
+            held = self._write_intent(change, intent)
+            if held is not None:
+                return held
+        if part.again is None:
+            raise StartOverError
+        raise lost(f"the change of {part.key}", TAKE_ATTEMPTS_MAX)
+
+    def _write_intent(self, part: ParticipantChange, intent: Intent) -> Versioned[Any] | None:
+        """Write an intent and return the object with it; None if another writer won.
 
         Raises:
             UnavailableError: the write may have happened; the transaction is to be aborted.
@@ -304,21 +399,21 @@ class Transactions:
         Returns:
             The new values by key, as far as they are known.
         """
-        stored: dict[str, Versioned[Any]] = {}
-        clean = 0
-        for key, held in taken:
+
+        def apply(one: tuple[str, Versioned[Any]]) -> tuple[Versioned[Any] | None, bool]:
             try:
-                known, outcome = self._settle(key, held, committed=True)
+                known, outcome = self._settle(*one, committed=True)
             except TarnError as e:
-                log.info("new value left to the next writer", key=key, reason=e.message)
-                continue
+                log.info("new value left to the next writer", key=one[0], reason=e.message)
+                return None, False
             # On conflict another writer built on the decided intent. It is resolved either way.
-            clean += not isinstance(outcome, Unknown)
-            if known is not None:
-                stored[key] = known
-        if clean == len(taken):
+            return known, not isinstance(outcome, Unknown)
+
+        applied = in_parallel(apply, taken)
+        if all(clean for _, clean in applied):
             self._quietly(lambda: self._core.store.delete(transaction_key(record.value.uuid)))
-        return stored
+        pairs = zip(taken, applied, strict=True)
+        return {key: known for (key, _), (known, _) in pairs if known is not None}
 
     def _give_up(self, record: Versioned[Record] | None, taken: Sequence[tuple[str, Versioned[Any]]]) -> None:
         """Roll back a transaction whose commit was not requested, as far as the store permits."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tarn.adapters.partitions import folder, split, survives_manifests
+from tarn.adapters.sort_order import in_order
 from tarn.adapters.statistics import statistics_of
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
@@ -25,7 +26,6 @@ from tarn.core.table_state import WrittenFile
 
 PUT_ATTEMPTS_MAX = 5
 PUT_WAIT_MS = 100
-ZSTD_LEVEL = 3
 ROW_GROUP_ROWS_MAX = 1_000_000
 
 
@@ -90,7 +90,7 @@ class FileIO:
 
 
 def encode_rows(
-    layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str]
+    layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str], whole: bool = False
 ) -> tuple[EncodedFile, ...]:
     """Encode the rows as Parquet files below `root`/data, one per partition; nothing is written.
 
@@ -99,9 +99,10 @@ def encode_rows(
         root: location of the table.
         rows: columns with the names and types of the write schema.
         new_name: generates a unique file name without suffix.
+        whole: whether a partition is one file, however large.
 
     Returns:
-        One file per partition; none without rows.
+        One file per partition, several if it would exceed the table's target size; none without rows.
 
     Raises:
         InvalidError: the rows touch more partitions than a batch may.
@@ -110,17 +111,17 @@ def encode_rows(
     shaped = _shape(rows, layout.arrow)
     made = []
     for values, part in split(shaped, layout):
-        data, statistics = _encode(part, layout)
-        file = WrittenFile(
-            path=f"{root}/data/{folder(values, layout)}{new_name()}.parquet",
-            partition=values,
-            spec_id=layout.spec.spec_id,
-            records=part.num_rows,
-            bytes=len(data),
-            statistics=statistics,
-        )
-        if part.num_rows:
-            made.append(EncodedFile(file=file, data=data))
+        for rows_, data, statistics in _encode_sized(part, layout, whole=whole):
+            file = WrittenFile(
+                path=f"{root}/data/{folder(values, layout)}{new_name()}.parquet",
+                partition=values,
+                spec_id=layout.spec.spec_id,
+                records=rows_,
+                bytes=len(data),
+                statistics=statistics,
+            )
+            if rows_:
+                made.append(EncodedFile(file=file, data=data))
     return tuple(made)
 
 
@@ -152,7 +153,7 @@ def merge_files(
         _shape(pq.ParquetFile(io.BytesIO(objects.read(file.path))).read(use_threads=False), layout.arrow)
         for file in files
     )
-    made = encode_rows(layout, root, rows, new_name=new_name)
+    made = encode_rows(layout, root, rows, new_name=new_name, whole=True)
     wanted = (sum(file.records for file in files), {(file.spec_id, file.partition) for file in files})
     found = (sum(one.file.records for one in made), {(one.file.spec_id, one.file.partition) for one in made})
     if wanted != found or len(made) != 1:
@@ -180,13 +181,36 @@ def _shape(rows: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=target)
 
 
+def _encode_sized(
+    rows: pa.Table, layout: WriteSchema, *, whole: bool
+) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+    """Yield files of about the table's target size at most, as (rows, content, statistics).
+
+    The rows are in the table's sort order, so that several files have ranges of it.
+    """
+    ordered, order_id = in_order(rows, layout)
+    data, statistics = _encode(ordered, layout)
+    count = min(-(-len(data) // layout.options.target_bytes), ordered.num_rows)
+    if whole or count <= 1:
+        yield ordered.num_rows, data, {**statistics, "sort_order_id": order_id}
+        return
+    del data
+    size = -(-ordered.num_rows // count)
+    for start in range(0, ordered.num_rows, size):
+        part = ordered.slice(start, size)
+        data, statistics = _encode(part, layout)
+        yield part.num_rows, data, {**statistics, "sort_order_id": order_id}
+
+
 def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]:
+    options = layout.options
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         layout.arrow,
-        compression="zstd",
-        compression_level=ZSTD_LEVEL,
+        compression=options.codec,
+        compression_level=options.level,
+        bloom_filter_options=options.bloom_filters(rows.num_rows),
         store_decimal_as_integer=True,
         write_statistics=True,
         store_schema=False,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
+from pyiceberg.transforms import IdentityTransform, Transform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType
 
@@ -48,7 +48,10 @@ def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...]
     if not fields:
         yield (None,) * len(layout.spec.fields), rows
         return
-    keys = pa.table([_values(rows, layout, f) for f in fields], names=[str(n) for n in range(len(fields))])
+    values = [
+        transformed(rows, layout, f.source_id, f.transform, name=f"partition field {f.name}") for f in fields
+    ]
+    keys = pa.table(values, names=[str(n) for n in range(len(fields))])
     groups = keys.append_column("row", pa.array(range(rows.num_rows), pa.int64())).group_by(keys.column_names)
     parts = groups.aggregate([("row", "list")])
     if parts.num_rows > PARTITIONS_PER_BATCH_MAX:
@@ -58,10 +61,10 @@ def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...]
         )
     by_field = {f.field_id: n for n, f in enumerate(fields)}
     for part in parts.to_pylist():
-        values = tuple(
+        found = tuple(
             part[str(by_field[f.field_id])] if f.field_id in by_field else None for f in layout.spec.fields
         )
-        yield values, rows.take(pa.array(sorted(part["row_list"]), pa.int64()))
+        yield found, rows.take(pa.array(sorted(part["row_list"]), pa.int64()))
 
 
 def folder(values: tuple[Any, ...], layout: WriteSchema) -> str:
@@ -111,26 +114,39 @@ def unfit(rows: pa.Table, layout: WriteSchema) -> dict[int, str]:
     return found
 
 
-def _values(rows: pa.Table, layout: WriteSchema, field: PartitionField) -> pa.Array:
-    """The transformed source column of the field: dates as days, timestamps as microseconds."""
-    column = _column(rows, layout, field.source_id)
+def transformed(
+    rows: pa.Table, layout: WriteSchema, source_id: int, transform: Transform[Any, Any], *, name: str
+) -> pa.Array:
+    """The transformed values of a column: dates as days, timestamps as microseconds.
+
+    Args:
+        rows: the rows.
+        layout: write schema of the table.
+        source_id: field id of the column; all null if ingest does not write it.
+        transform: the transform.
+        name: what it is for, for messages.
+
+    Raises:
+        InvalidSpecError: ingest does not know the transform.
+        ValueError: the transform fails.
+    """
+    column = _column(rows, layout, source_id)
     if column is None:
         return pa.nulls(rows.num_rows, pa.int32())
-    if not isinstance(field.transform, IdentityTransform):
+    if not isinstance(transform, IdentityTransform):
         try:
-            transform = field.transform.pyarrow_transform(layout.schema.find_type(field.source_id))
+            apply = transform.pyarrow_transform(layout.schema.find_type(source_id))
         except (AttributeError, NotImplementedError) as e:
             raise InvalidSpecError(
-                f"partition field {field.name} has the transform {field.transform}, which ingest does not "
-                "know; give the table another partitioning"
+                f"{name} has the transform {transform}, which ingest does not know; choose another one"
             ) from e
         try:
-            column = transform(column)
+            column = apply(column)
         except BaseException as e:
             # The native library may panic, which is not an Exception: one record must not end the process.
             if type(e).__module__ != "pyo3_runtime":
                 raise
-            raise ValueError(f"{field.transform} of {field.name} failed: {e}") from e
+            raise ValueError(f"{transform} of {name} failed: {e}") from e
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

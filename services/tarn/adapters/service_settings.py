@@ -50,6 +50,13 @@ Endpoint = Annotated[
 ]
 """Address without a path; a slash at its end is removed."""
 
+OptionalEndpoint = Annotated[
+    str,
+    AfterValidator(lambda value: _url(value, path=False) if value else value),
+    Field(description="empty, or http or https, a host and a port, as in http://minio:9000"),
+]
+"""Address without a path, or none."""
+
 Url = Annotated[
     str,
     AfterValidator(lambda value: _url(value, path=True)),
@@ -64,6 +71,7 @@ HostNames = Annotated[
     Field(description="host names or addresses without ports, separated by commas, as in a.lan,b.lan"),
 ]
 Port = Annotated[int, Field(ge=0, le=65_535)]
+Switch = Literal["on", "off"]
 Warehouse = Annotated[str, Field(min_length=1, description="a name that is not empty")]
 
 

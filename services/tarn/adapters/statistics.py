@@ -34,6 +34,7 @@ def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
     found: dict[str, dict[int, Any]] = {
         "value_counts": {},
         "null_value_counts": {},
+        "nan_value_counts": {},
         "lower_bounds": {},
         "upper_bounds": {},
     }
@@ -44,6 +45,8 @@ def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
             continue
         found["value_counts"][field_id] = len(column)
         found["null_value_counts"][field_id] = column.null_count
+        if pa.types.is_floating(column.type):
+            found["nan_value_counts"][field_id] = pc.sum(pc.is_nan(column), min_count=0).as_py()
         chars = SOURCE_CHARS_MAX if path == f"{TRACE_COLUMN}.source" else TEXT_CHARS_MAX
         lower, upper = bounds_of(column, chars_max=chars)
         if lower is not None:

@@ -10,8 +10,10 @@ from typing import cast
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
+from tarn.adapters.parquet_options import ParquetOptions, options_of, stated
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct, iceberg_type, type_text
 from tarn.core.convert import target_type
 from tarn.core.decode import TRACE_TYPE
@@ -41,12 +43,16 @@ class WriteSchema:
         arrow: columns of a file, with field ids.
         schema: schema of the table.
         spec: partition spec of the table.
+        order: sort order of the table.
+        options: compression, Bloom filters and size of its files.
         format_version: Iceberg format version.
     """
 
     arrow: pa.Schema
     schema: Schema
     spec: PartitionSpec
+    order: SortOrder
+    options: ParquetOptions
     format_version: int
 
 
@@ -173,6 +179,8 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
         arrow=pa.schema(arrow),
         schema=schema,
         spec=spec,
+        order=_order(metadata),
+        options=options_of(state.properties, pa.schema(arrow)),
         format_version=state.format_version,
     )
 
@@ -225,9 +233,17 @@ def _part(
 
 
 def layout_version(state: TableState) -> tuple[object, ...]:
-    """(table UUID, current schema id, default spec id, format version): changes when a schema is stale."""
+    """What the layout comes from: changes when it is stale."""
     m = state.metadata
-    return (state.uuid, m.get("current-schema-id"), m.get("default-spec-id"), state.format_version)
+    ids = (m.get("current-schema-id"), m.get("default-spec-id"), m.get("default-sort-order-id"))
+    return (state.uuid, *ids, state.format_version, stated(state.properties))
+
+
+def _order(metadata: Json) -> SortOrder:
+    """The default sort order; none if the metadata have none."""
+    wanted = metadata.get("default-sort-order-id", 0)
+    found = [order for order in metadata.get("sort-orders") or () if order["order-id"] == wanted]
+    return SortOrder.model_validate(found[0]) if found else UNSORTED_SORT_ORDER
 
 
 def _struct(kind: IcebergType) -> list[tuple[str, str]] | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tarn.core.credentials import STORE_USERS
-from tarn.core.services import SERVICES, Action, Area
+from tarn.core.credentials import STORE_RIGHTS, STORE_USERS
+from tarn.core.services import Action, Area
 
 RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
-    user: {area: (SERVICES[user].store or {}).get(area, frozenset()) for area in Area} for user in STORE_USERS
+    user: {area: rights.get(area, frozenset()) for area in Area} for user, rights in STORE_RIGHTS.items()
 }
 """Store user to its actions in every area."""
 
@@ -53,6 +53,8 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.HOLDS: (f"reaper/v1/holds/{user}-{run_id}.probe",),
         Area.MEASURED: (f"reaper/v1/measured/{user}-{run_id}.probe",),
         Area.REAPER: (f"reaper/v1/probe/{user}-{run_id}",),
+        Area.CHECKPOINTS: (f"checkpoints/probe/{user}-{run_id}",),
+        Area.TRAIL: (f"trail/v1/probe/{user}-{run_id}",),
     }
 
 

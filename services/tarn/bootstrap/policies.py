@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from tarn.core.credentials import STORE_USERS
+from tarn.core.credentials import STORE_RIGHTS
 from tarn.core.errors import InvalidError
-from tarn.core.services import SERVICES, Action, Area, StoreRights
+from tarn.core.services import Action, Area, StoreRights
 
 Policy = dict[str, object]
 
@@ -18,6 +18,8 @@ _OBJECTS: Mapping[Area, str] = {
     Area.HOLDS: "reaper/v1/holds/*",
     Area.MEASURED: "reaper/v1/measured/*",
     Area.REAPER: "reaper/*",
+    Area.CHECKPOINTS: "checkpoints/*",
+    Area.TRAIL: "trail/*",
 }
 _INSIDE_REAPER = (Area.HOLDS, Area.MEASURED)
 _TABLES = "warehouse/*"
@@ -33,7 +35,7 @@ _MULTIPART = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
 def policies(bucket: str) -> dict[str, Policy]:
     """Return {store user: policy} for this bucket."""
-    return {user: policy(SERVICES[user].store or {}, bucket) for user in STORE_USERS}
+    return {user: policy(rights, bucket) for user, rights in STORE_RIGHTS.items()}
 
 
 def policy(rights: StoreRights, bucket: str) -> Policy:
@@ -72,6 +74,8 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
         if held[area] > held[Area.REAPER]:
             yield area, _OBJECTS[area]
     yield Area.REAPER, _OBJECTS[Area.REAPER]
+    yield Area.CHECKPOINTS, _OBJECTS[Area.CHECKPOINTS]
+    yield Area.TRAIL, _OBJECTS[Area.TRAIL]
 
 
 def _on_tables(

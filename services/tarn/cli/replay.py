@@ -26,7 +26,7 @@ from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_columns import columns_of
 from tarn.core.table_files import TableFormat
-from tarn.core.table_state import COMMIT_ID_KEY, TableState, marker_property
+from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.ingest.batch_commit import decode, encode
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
 from tarn.ingest.lake_files import (
@@ -336,6 +336,7 @@ class _Replay:
             source=found.letters.topic,
             trace=True,
             record_bytes_max=body.dead_letters.max_record_bytes,
+            messages=body.source,
         )
         try:
             made = encode(decode(decoder, batch), writer)
@@ -436,7 +437,7 @@ def _snapshots_of(state: TableState, commit_id: str) -> list[int]:
     return [
         int(snapshot["snapshot-id"])
         for snapshot in state.ancestors()
-        if (snapshot.get("summary") or {}).get(COMMIT_ID_KEY) == commit_id
+        if commit_id in commit_ids(snapshot.get("summary") or {})
     ]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tarn.adapters.files import FileIO
 from tarn.cli.ports import Bounds, Clock, Offsets
 from tarn.core import completion, dead_letter, watermark
-from tarn.core.completion import OpenPartitions, joined
+from tarn.core.completion import OpenPartitions
 from tarn.core.errors import (
     ConflictError,
     CorruptStateError,
@@ -336,7 +336,7 @@ def _all_open(state: TableState, then: TableState, stream: str) -> OpenPartition
         return None
     if present is None or former is None or present.field != former.field:
         return present or former
-    return OpenPartitions(field=present.field, runs=joined([*present.runs, *former.runs]))
+    return present.union(former)
 
 
 def _later(present: Watermark | None, then: Watermark | None) -> Watermark | None:

@@ -81,6 +81,9 @@ def subscribe(
     return subscription
 
 
+VENDED = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+
+
 def _catalog(env: Mapping[str, str]) -> Catalog:
     """The catalog that the variables of `scripts/tarn env` describe."""
     names = ("TARN_CATALOG_URI", "TARN_CATALOG_CREDENTIAL", "TARN_WAREHOUSE")
@@ -90,7 +93,9 @@ def _catalog(env: Mapping[str, str]) -> Catalog:
             f'{", ".join(missing)} not set: run eval "$(scripts/tarn env)" first, or pass a catalog'
         )
     uri, credential, warehouse = (env[name] for name in names)
-    return load_catalog("tarn", type="rest", uri=uri, credential=credential, warehouse=warehouse)
+    # Keys of the environment last; those that the catalog vends end after minutes.
+    own = {"header.X-Iceberg-Access-Delegation": ""} if env.get("AWS_ACCESS_KEY_ID") else {}
+    return load_catalog("tarn", type="rest", uri=uri, credential=credential, warehouse=warehouse, **own)
 
 
 def _group(name: str, reader: LakeReader, env: Mapping[str, str]) -> Group:
@@ -128,6 +133,9 @@ def open_store(
             f"positions cannot be stored beside {location}: only s3 and file are supported; subscribe with "
             "group=None, and keep the position with the results"
         )
+    if properties.get("s3.session-token"):
+        # Vended keys end after minutes, and a group outlives them.
+        properties = {name: value for name, value in properties.items() if name not in VENDED}
     found = {
         "endpoint": properties.get("s3.endpoint") or env.get("AWS_ENDPOINT_URL", ""),
         "access_key_id": properties.get("s3.access-key-id") or env.get("AWS_ACCESS_KEY_ID", ""),
@@ -137,7 +145,7 @@ def open_store(
     if missing:
         raise InvalidSettingError(
             f"positions cannot be stored beside {location}: set {', '.join(missing)} of the catalog, or the "
-            "AWS_… variables"
+            "AWS_… variables (keys that the catalog vends do not last), or subscribe with group=None"
         )
     region = properties.get("s3.region") or properties.get("client.region") or env.get("AWS_REGION")
     store = S3Store(

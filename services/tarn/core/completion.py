@@ -5,13 +5,20 @@ Each commit of the stream states the *open* ones in its snapshot summary: those 
 on, without those whose event was sent, and with those that its own files are in. So an event that was not
 sent before a crash is sent by the next process, a partition that gets a late row is announced again, and a
 rollback takes the list back with the rows.
+
+Several readers may commit rows of the stream while one announces. So a row of a partition that was complete
+before is *late*: its partition is listed with the sequence number of that snapshot, and an event takes the
+partition off the list only if it was sent on a version with that snapshot. A partition that was not complete
+needs no number: no version before had it announced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
+from itertools import pairwise
 
 import orjson
 
@@ -24,6 +31,8 @@ TOPIC_PREFIX = "tarn.complete"
 """Name prefix of the topics that ingest may write events to; it reads none of them by a pattern."""
 OPEN_MAX = 1_000
 """Runs of partitions that a stream may have open; beyond it the latest ones are not announced."""
+LATE_MAX = 200
+"""Runs of partitions with late rows; beyond it the earliest ones count as one, which repeats events."""
 UNITS_FINEST_FIRST = ("hour", "day", "month", "year")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHAPES = {"hour": "-%m-%d-%H", "day": "-%m-%d", "month": "-%m", "year": ""}
@@ -87,16 +96,39 @@ def time_field(state: TableState, column: str) -> TimeField | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """Events that were sent, and that no commit has recorded yet.
+
+    Attributes:
+        at: snapshot of a version on which all of them were due; None if there are none.
+        numbers: partition to the highest sequence number of the version on which its event was sent.
+    """
+
+    at: int | None = None
+    numbers: Mapping[int, int] = field(default_factory=dict)
+
+    def holding(self, state: TableState) -> Mapping[int, int]:
+        """The partitions whose events hold for this version of the table: all, or none after a rollback."""
+        return self.numbers if self.at is not None and self.numbers and state.is_ancestor(self.at) else {}
+
+
+LateRun = tuple[int, int, int]
+"""Half-open run of partitions, and the sequence number of the snapshot with the last late row of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPartitions:
     """Partitions with rows of a stream that are not announced.
 
     Attributes:
         field: name of the partition field; a list of another field does not count.
         runs: half-open runs of consecutive partitions, in order.
+        late: those of them that got rows after they were complete, in order.
     """
 
     field: str
     runs: tuple[tuple[int, int], ...] = ()
+    late: tuple[LateRun, ...] = ()
 
     def __contains__(self, number: int) -> bool:
         """Whether the partition is open."""
@@ -107,17 +139,46 @@ class OpenPartitions:
         for start, end in self.runs:
             yield from range(start, min(end, below))
 
-    def after(self, *, added: Iterable[int], announced: frozenset[int]) -> OpenPartitions:
-        """The list after a commit that adds rows in some partitions, with others announced before."""
-        single = set(added)
-        numbers = [(start, end) for start, end in self.runs]
-        for gone in sorted(announced):
-            numbers = [part for run in numbers for part in _without(run, gone)]
-        return OpenPartitions(field=self.field, runs=joined([*numbers, *((n, n + 1) for n in single)]))
+    def late_at(self, number: int) -> int:
+        """Sequence number of the snapshot with the last late row of a partition; 0 if it has none."""
+        return max((at for start, end, at in self.late if start <= number < end), default=0)
+
+    def after(
+        self, *, added: Iterable[int], announced: Mapping[int, int], complete_below: int | None, sequence: int
+    ) -> OpenPartitions:
+        """The list after a commit.
+
+        Args:
+            added: partitions that it adds rows to.
+            announced: partitions whose event was sent, to the sequence number of the version it was sent on.
+            complete_below: partitions before this one were complete before the commit; None: none was.
+            sequence: sequence number of the commit's snapshot.
+        """
+        single = sorted(set(added))
+        gone = {number for number, at in announced.items() if self.late_at(number) <= at}
+        runs, late = list(self.runs), list(self.late)
+        for number in sorted(gone):
+            runs = [part for run in runs for part in _without(run, number)]
+            late = [(*part, at) for *run, at in late for part in _without((run[0], run[1]), number)]
+        below = [n for n in single if complete_below is not None and n < complete_below]
+        late += [(n, n + 1, sequence) for n in below]
+        return OpenPartitions(
+            field=self.field, runs=joined([*runs, *((n, n + 1) for n in single)]), late=_joined_late(late)
+        )
+
+    def union(self, other: OpenPartitions) -> OpenPartitions:
+        """What either of two lists of the same field has open."""
+        return OpenPartitions(
+            field=self.field,
+            runs=joined([*self.runs, *other.runs]),
+            late=_joined_late([*self.late, *other.late]),
+        )
 
     def to_json(self) -> str:
         """Compact JSON, as stored in a snapshot summary."""
-        value = {"v": FORMAT, "field": self.field, "runs": [list(run) for run in self.runs]}
+        value: Json = {"v": FORMAT, "field": self.field, "runs": [list(run) for run in self.runs]}
+        if self.late:
+            value["late"] = [list(run) for run in self.late]
         return orjson.dumps(value).decode()
 
     @staticmethod
@@ -132,7 +193,8 @@ class OpenPartitions:
             if value["v"] != FORMAT:
                 raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
             runs = tuple((int(start), int(end)) for start, end in value["runs"])
-            return OpenPartitions(field=str(value["field"]), runs=runs)
+            late = tuple((int(start), int(end), int(at)) for start, end, at in value.get("late", ()))
+            return OpenPartitions(field=str(value["field"]), runs=runs, late=late)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
                 f"the open partitions in the snapshot summary cannot be read ({e!r}): {text[:200]!r}; roll "
@@ -209,3 +271,29 @@ def joined(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             found.append((start, end))
     return tuple(found[:OPEN_MAX])
+
+
+def _joined_late(runs: Sequence[LateRun]) -> tuple[LateRun, ...]:
+    """The runs in order, without overlaps, each with the highest number; at most `LATE_MAX`."""
+    edges = sorted({edge for start, end, _ in runs for edge in (start, end)})
+    begins = sorted(runs, reverse=True)
+    covering: list[tuple[int, int]] = []
+    found: list[LateRun] = []
+    for start, end in pairwise(edges):
+        while begins and begins[-1][0] <= start:
+            _, last, at = begins.pop()
+            heappush(covering, (-at, last))
+        while covering and covering[0][1] <= start:
+            heappop(covering)
+        if not covering:
+            continue
+        at = -covering[0][0]
+        if found and found[-1][1] == start and found[-1][2] == at:
+            found[-1] = found[-1][0], end, at
+        else:
+            found.append((start, end, at))
+    many = len(found) - LATE_MAX + 1
+    if many > 1:
+        # A number that is too high is safe: the partition is announced once more.
+        found[:many] = [(found[0][0], found[many - 1][1], max(at for _, _, at in found[:many]))]
+    return tuple(found)

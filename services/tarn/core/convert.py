@@ -7,7 +7,7 @@ import binascii
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,7 @@ _TARGET: dict[str, pa.DataType] = {
     "binary": pa.binary(),
 }
 _FINE = r"^(.{10}[T ]\d\d:\d\d:\d\d\.\d{6})\d{1,3}(\D.*)?$"
-_PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
+PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
 
 
 def target_type(kind: ColumnType) -> pa.DataType:
@@ -66,13 +66,12 @@ def convert(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, str
     source = column
     if column.type != target:
         parts: list[pa.Array] = []
-        _cast_halves(field, column, 0, target, parts, reasons)
+        cast = partial(_cast, field, target=target)
+        cast_halves(field, column, 0, target, parts, reasons, cast=cast)
         column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if pa.types.is_date32(target) or pa.types.is_timestamp(target):
         for i in outside(column):
-            reasons[i] = (
-                f"{field.name}: {source[i].as_py()!r:.80} is outside the years 1 to 9999{_hint(field)}"
-            )
+            reasons[i] = f"{field.name}: {_shown(source[i])} is outside the years 1 to 9999{_hint(field)}"
     if field.values is not None:
         allowed = pa.array(field.values, target)
         strange = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, allowed)))
@@ -117,14 +116,14 @@ def _convert_nested(
         items = _convert_nested(kind.value, inside, f"{path}.*", holder, reasons)
         keys = column.keys.slice(first, end - first)
         return pa.MapArray.from_arrays(own, keys, items, type=target_type(kind), mask=column.is_null())
-    converted, wrong = convert(_part(path, kind.name), column)
+    converted, wrong = convert(part_field(path, kind.name), column)
     for i, reason in wrong.items():
         reasons.setdefault(row_of(i), reason)
     return converted
 
 
 @lru_cache(maxsize=10_000)
-def _part(path: str, kind: str) -> FieldSpec:
+def part_field(path: str, kind: str) -> FieldSpec:
     """A field for a value within a column: its path is no name that a column could have."""
     return FieldSpec.model_construct(
         name=path, type=kind, required=False, source=None, encoding="iso8601", values=None
@@ -135,18 +134,29 @@ def _hint(field: FieldSpec) -> str:
     return "" if field.encoding == "iso8601" else f" as {field.encoding}; is that the unit?"
 
 
+def _shown(value: pa.Scalar) -> str:
+    """The value for a reason; a date or time that Python does not have as the number that it is."""
+    try:
+        return f"{value.as_py()!r:.80}"
+    except (OverflowError, ValueError):
+        number = value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64())
+        return f"{number.as_py()} as {value.type}"
+
+
 def _list(field: FieldSpec) -> str:
     named = [str(value) for value in field.values or ()]
     return ", ".join(named[:VALUES_NAMED_MAX]) + (", ..." if len(named) > VALUES_NAMED_MAX else "")
 
 
-def _cast_halves(
+def cast_halves(
     field: FieldSpec,
     column: pa.Array,
     first: int,
     target: pa.DataType,
     parts: list[pa.Array],
     reasons: dict[int, str],
+    *,
+    cast: Callable[[pa.Array], pa.Array],
 ) -> None:
     """Cast the whole column; if that fails, cast each half separately, down to the values that do not fit.
 
@@ -157,19 +167,22 @@ def _cast_halves(
         target: Arrow type to cast to.
         parts: receives the converted chunks, in order.
         reasons: receives {row index: reason} of the rejected values.
+        cast: casts values; raises ArrowException or ValueError if one does not fit.
     """
     try:
-        parts.append(_cast(field, column, target))
+        parts.append(cast(column))
         return
     except (pa.ArrowException, ValueError) as e:
+        if not len(column):
+            raise
         if len(column) == 1:
             told = str(e).split("\n")[0].split(" If these timestamps")[0]
-            reasons[first] = f"{field.name}: {column[0].as_py()!r:.80} is no {field.type}: {told}"
+            reasons[first] = f"{field.name}: {_shown(column[0])} is no {field.type}: {told}"
             parts.append(pa.nulls(1, target))
             return
     middle = len(column) // 2
-    _cast_halves(field, column.slice(0, middle), first, target, parts, reasons)
-    _cast_halves(field, column.slice(middle), first + middle, target, parts, reasons)
+    cast_halves(field, column.slice(0, middle), first, target, parts, reasons, cast=cast)
+    cast_halves(field, column.slice(middle), first + middle, target, parts, reasons, cast=cast)
 
 
 def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
@@ -179,11 +192,11 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
         ArrowException, ValueError: a value does not fit.
     """
     if field.type == "float":
-        return _narrow(column, target)
+        return narrow(column, target)
     if field.type in ("timestamp", "timestamptz") and field.encoding == "iso8601":
         return _cast_times(column, target)
     if field.encoding != "iso8601":
-        micros = pc.multiply_checked(column, _PER_SECOND[field.encoding])
+        micros = pc.multiply_checked(column, PER_SECOND[field.encoding])
         return micros.cast(target)
     if field.type == "uuid":
         return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
@@ -210,13 +223,13 @@ def _cast_times(column: pa.Array, target: pa.DataType) -> pa.Array:
         return pc.replace_substring_regex(column, _FINE, r"\1\2").cast(target)
 
 
-def _narrow(column: pa.Array, target: pa.DataType) -> pa.Array:
+def narrow(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Doubles rounded to the nearest float.
 
     Raises:
         ValueError: a value exceeds the largest float.
     """
     found = column.cast(target, safe=False)
-    if pc.any(pc.is_inf(found), min_count=0).as_py():
+    if pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column)), min_count=0).as_py():
         raise ValueError("it is beyond the largest float")
     return found

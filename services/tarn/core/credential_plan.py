@@ -5,7 +5,8 @@ files to write, in order, or raises. It never changes a secret that a consumer a
 
 Each secret has one authoritative copy:
 
-- root user and password, and the store users' keys: the volume of `bootstrap`; all other copies follow it;
+- root user and password, and the store users' keys: the volume of `bootstrap`; all other copies follow it
+  (the store user `vending` has no service of its own: its keys are in the volume of the catalog);
 - the secret of a catalog principal: the consumer's own `catalog_credential`; the catalog has only the hash;
 - the catalog's token key: the catalog alone;
 - the token of JupyterLab: the volume of `jupyter`; `cli` has a copy, to show it to users;
@@ -44,20 +45,22 @@ from tarn.core.credentials import (
     ROOT_FILES,
     SECRET_CHARS_MAX,
     SECRET_CHARS_MIN,
-    SECRET_KEY_FILE,
     SPARK_CLIENTS,
     SPARK_TOKEN_FILE,
     STORE_USERS,
     STORE_USERS_FILE,
     TOKEN_KEY_FILE,
     UIDS,
+    VENDING_ACCESS_KEY_FILE,
     SecretFile,
     StoreUser,
     Volumes,
     access_key_stem,
     dump,
     files_of,
+    holder_of,
     json_object,
+    key_files,
     parse_credential,
     parse_kafka_users,
     parse_store_users,
@@ -160,9 +163,10 @@ def _plan_store_users(
     for user in STORE_USERS:
         if user in users:
             continue
-        held = volumes[user]
-        if ACCESS_KEY_FILE in held and SECRET_KEY_FILE in held:
-            users[user] = StoreUser(access_key=held[ACCESS_KEY_FILE], secret_key=held[SECRET_KEY_FILE])
+        held = volumes[holder_of(user)]
+        access_key_file, secret_key_file = key_files(user)
+        if access_key_file in held and secret_key_file in held:
+            users[user] = StoreUser(access_key=held[access_key_file], secret_key=held[secret_key_file])
             reasons[user] = "taken back from its volume"
         else:
             users[user] = StoreUser(
@@ -187,18 +191,18 @@ def _plan_store_users(
             }
             yield SecretFile(consumer="bootstrap", name=file, content=dump(content), reason=", ".join(why))
     for user in STORE_USERS:
-        for name, value in (
-            (ACCESS_KEY_FILE, users[user].access_key),
-            (SECRET_KEY_FILE, users[user].secret_key),
+        holder = holder_of(user)
+        for name, value in zip(
+            key_files(user), (users[user].access_key, users[user].secret_key), strict=True
         ):
-            found = volumes[user].get(name)
+            found = volumes[holder].get(name)
             if found == value:
                 continue
             if found is not None and user in known:
-                disagreements.append(Disagreement(decides="bootstrap", follows=user, about=name))
+                disagreements.append(Disagreement(decides="bootstrap", follows=holder, about=name))
                 continue
             # A key whose other half and whose entry are both lost is useless: replace it.
-            yield SecretFile(consumer=user, name=name, content=value, reason="copied from bootstrap")
+            yield SecretFile(consumer=holder, name=name, content=value, reason="copied from bootstrap")
 
 
 def _plan_token_key(volumes: Volumes, random_bytes: RandomBytes) -> Iterator[SecretFile]:
@@ -329,7 +333,8 @@ def _check_content(consumer: str, name: str, content: str) -> None:
         )
     if content.lower() in _KNOWN_DEFAULTS:
         raise InvalidError(f"secret file {consumer}/{name} holds a well-known default; {fix}", file=name)
-    if name not in ("root_user", ACCESS_KEY_FILE, KAFKA_USER_FILE) and len(content) < SECRET_CHARS_MIN:
+    ids = ("root_user", ACCESS_KEY_FILE, VENDING_ACCESS_KEY_FILE, KAFKA_USER_FILE)
+    if name not in ids and len(content) < SECRET_CHARS_MIN:
         raise InvalidError(
             f"secret file {consumer}/{name} has {len(content)} characters; "
             f"at least {SECRET_CHARS_MIN} are needed; {fix}",
@@ -356,7 +361,7 @@ def _contradiction(disagreements: list[Disagreement]) -> CorruptStateError:
 def _strangers(disagreements: list[Disagreement]) -> list[str]:
     """Return the volumes to blame: the authoritative one if all its copies disagree, else the copies."""
     followers = {
-        "bootstrap": {"minio", *STORE_USERS},
+        "bootstrap": {"minio", *(holder_of(user) for user in STORE_USERS)},
         "catalog": set(PRINCIPALS),
         KAFKA_ADMIN: set(KAFKA_CLIENTS),
     }

@@ -13,12 +13,20 @@ from dataclasses import dataclass, field
 from tarn.core.errors import InvalidError
 from tarn.core.kafka_users import ADMIN as KAFKA_ADMIN
 from tarn.core.kafka_users import USERS as KAFKA_USERS
-from tarn.core.services import SERVICES
+from tarn.core.services import SERVICES, StoreRights
 
 UIDS: Mapping[str, int] = {name: service.uid for name, service in SERVICES.items()}
 """Consumer to the uid (and gid) that may read its volume."""
 
-STORE_USERS = tuple(name for name, service in SERVICES.items() if service.store is not None)
+VENDING_USER = "vending"
+"""The store user whose keys sign for the credentials that the catalog vends."""
+VENDING_HOLDER = next(name for name, service in SERVICES.items() if service.vending is not None)
+STORE_RIGHTS: Mapping[str, StoreRights] = {
+    **{name: service.store for name, service in SERVICES.items() if service.store is not None},
+    VENDING_USER: SERVICES[VENDING_HOLDER].vending or {},
+}
+"""Store user to its privileges; a service's own user has the name of the service."""
+STORE_USERS = tuple(STORE_RIGHTS)
 FIRST_STORE_USERS = ("catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper")
 """Store users that every release knows; this list never changes. All others are in a file of their own: a
 release rejects a `store_users.json` with users unknown to it, and a downgrade must remain possible."""
@@ -34,6 +42,8 @@ ROOT_FILES = ("root_user", "root_password")
 STORE_USERS_FILE = "store_users.json"
 ACCESS_KEY_FILE = "s3_access_key_id"
 SECRET_KEY_FILE = "s3_secret_access_key"  # noqa: S105 - a file name
+VENDING_ACCESS_KEY_FILE = "vending_access_key_id"
+VENDING_SECRET_KEY_FILE = "vending_secret_access_key"  # noqa: S105 - a file name
 TOKEN_KEY_FILE = "token_key"  # noqa: S105 - a file name
 ADDED_STORE_USERS_FILE = "store_users_added.json"
 PRINCIPALS_FILE = "principals.json"
@@ -67,8 +77,10 @@ def files_of(consumer: str) -> tuple[str, ...]:
         names += ROOT_FILES
     if consumer == "bootstrap":
         names += (STORE_USERS_FILE, ADDED_STORE_USERS_FILE)
-    if consumer in STORE_USERS:
+    if SERVICES[consumer].store is not None:
         names += (ACCESS_KEY_FILE, SECRET_KEY_FILE)
+    if consumer == VENDING_HOLDER:
+        names += key_files(VENDING_USER)
     if consumer == "catalog":
         names += (TOKEN_KEY_FILE, PRINCIPALS_FILE)
     if consumer in PRINCIPALS:
@@ -112,6 +124,18 @@ class SecretFile:
     name: str
     content: str = field(repr=False)
     reason: str
+
+
+def holder_of(user: str) -> str:
+    """Return the consumer whose volume has the keys of a store user."""
+    return VENDING_HOLDER if user == VENDING_USER else user
+
+
+def key_files(user: str) -> tuple[str, str]:
+    """Return the names of the files with a store user's access key id and secret access key."""
+    if user == VENDING_USER:
+        return VENDING_ACCESS_KEY_FILE, VENDING_SECRET_KEY_FILE
+    return ACCESS_KEY_FILE, SECRET_KEY_FILE
 
 
 def store_users_file(user: str) -> str:

@@ -23,6 +23,8 @@ class Area(Enum):
     HOLDS = "reaper/v1/holds/*"
     MEASURED = "reaper/v1/measured/*"
     REAPER = "the rest of reaper/*"
+    CHECKPOINTS = "checkpoints/*"
+    TRAIL = "trail/*"
 
 
 class Action(Enum):
@@ -66,6 +68,8 @@ class Service:
     Attributes:
         uid: the uid and gid that it runs as and that may read its volume.
         store: privileges of its own store user; None if it has no store user.
+        vending: privileges of a second store user that it holds, `vending`: parts of them are handed on, for
+            minutes, to clients without a store user.
         kafka: privileges of its own Kafka user; empty if it has no Kafka user.
         credentials_for: services whose credential it holds: `catalog` (a principal of its own), `spark` or
             `jupyter` (their token).
@@ -73,6 +77,7 @@ class Service:
 
     uid: int
     store: StoreRights | None = None
+    vending: StoreRights | None = None
     kafka: tuple[Right, ...] = ()
     credentials_for: tuple[str, ...] = ()
 
@@ -92,17 +97,29 @@ SERVICES: Mapping[str, Service] = {
             Area.CATALOG: _ALL_ACTIONS,
             Area.METADATA: frozenset({Action.READ, Action.WRITE}),
             Area.DATA: _READ_LIST,
+            Area.TRAIL: _ALL_ACTIONS,
         },
+        # Not `delete`: only the reaper deletes files of tables.
+        vending={Area.METADATA: _READ, Area.DATA: _READ_LIST | {Action.WRITE}},
     ),
     # The broker's admin: it has all privileges, and logs in over the broker's loopback only.
     "kafka": Service(uid=10002),
-    "spark": Service(uid=10004, store=_ENGINE, credentials_for=("catalog",)),
+    # Kafka as a source of streams, and checkpoints of streams.
+    "spark": Service(
+        uid=10004,
+        store={**_ENGINE, Area.CHECKPOINTS: _ALL_ACTIONS},
+        kafka=(
+            Right(resource="TOPIC", name=ALL, operations=("READ",)),
+            Right(resource="GROUP", name="spark-kafka-", prefixed=True, operations=("READ",)),
+        ),
+        credentials_for=("catalog",),
+    ),
     "trino": Service(uid=10003, store=_ENGINE, credentials_for=("catalog",)),
     # Specs name the topics, and may request their creation. A table stores the cluster id: the library asks
     # for the privileges on the cluster along with it, and their denial would be logged at each commit.
     "ingest": Service(
         uid=10006,
-        store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}},
+        store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}, Area.TRAIL: _READ_LIST},
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
             # Events that a partition is complete (`tarn.core.completion.TOPIC_PREFIX`).
@@ -121,7 +138,7 @@ SERVICES: Mapping[str, Service] = {
     # A person's tools, also from the host. The token of JupyterLab is there to be shown.
     "cli": Service(
         uid=10007,
-        store={**_ENGINE, Area.MEASURED: _READ},
+        store={**_ENGINE, Area.MEASURED: _READ, Area.CHECKPOINTS: _ALL_ACTIONS},
         kafka=(
             Right(
                 resource="TOPIC",

@@ -15,6 +15,10 @@ from tarn.core.history import Retention, retention_of, snapshots_to_expire
 
 MAIN = "main"
 COMMIT_ID_KEY = "tarn.commit-id"
+COMMIT_IDS_KEY = "tarn.commit-ids"
+"""Ids of all members of a group commit, separated by spaces; a snapshot of one commit lacks it."""
+PROVISIONAL_ID = -2
+"""Id of a snapshot that exists in memory only; Iceberg's ids are positive."""
 Json = dict[str, Any]
 
 
@@ -155,6 +159,12 @@ class TableState:
         return None
 
 
+def commit_ids(summary: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids of the logical commits that a snapshot holds, in order; empty if it is none of Tarn's."""
+    one = summary.get(COMMIT_ID_KEY)
+    return tuple(summary.get(COMMIT_IDS_KEY, one or "").split())
+
+
 def current_schema(metadata: Json) -> Json:
     """The current schema of a table's metadata, as JSON.
 
@@ -220,8 +230,8 @@ class Append:
     Attributes:
         commit_id: identifies the logical commit; the same for all attempts (invariant I4).
         summary: Tarn's own summary properties; totals are computed.
-        tag: tag that moves to the new snapshot; None for none.
-        since: table property that is set once, by the first commit; None for none.
+        tags: tags that move to the new snapshot.
+        since: table properties that are set once, by the first commit.
         files: number of files added.
         records: number of rows added.
         bytes: size of the files added, in bytes.
@@ -230,12 +240,13 @@ class Append:
         removed_records: number of rows in them.
         removed_bytes: size of them, in bytes.
         properties: table properties to set, for people.
+        restated: summary properties that hold as this append states them: one that it lacks holds no more.
     """
 
     commit_id: str
     summary: Mapping[str, str]
-    tag: str | None = None
-    since: str | None = None
+    tags: tuple[str, ...] = ()
+    since: tuple[str, ...] = ()
     files: int = 0
     records: int = 0
     bytes: int = 0
@@ -244,6 +255,7 @@ class Append:
     removed_records: int = 0
     removed_bytes: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
+    restated: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -255,13 +267,25 @@ class Append:
         since: str | None = None,
         removed: Sequence[WrittenFile] = (),
         properties: Mapping[str, str] | None = None,
+        restated: frozenset[str] = frozenset(),
     ) -> Append:
-        """An append of these data files, with their counts; see the class for the arguments."""
+        """An append of these data files, with their counts.
+
+        Args:
+            files: data files to add.
+            commit_id: identifies the logical commit.
+            summary: Tarn's own summary properties.
+            tag: tag that moves to the new snapshot; None for none.
+            since: table property that is set once, by the first commit; None for none.
+            removed: data files to remove.
+            properties: table properties to set, for people.
+            restated: see the class.
+        """
         return Append(
             commit_id=commit_id,
             summary=summary,
-            tag=tag,
-            since=since,
+            tags=() if tag is None else (tag,),
+            since=() if since is None else (since,),
             files=len(files),
             records=sum(f.records for f in files),
             bytes=sum(f.bytes for f in files),
@@ -270,6 +294,31 @@ class Append:
             removed_records=sum(f.records for f in removed),
             removed_bytes=sum(f.bytes for f in removed),
             properties=properties or {},
+            restated=restated,
+        )
+
+    def followed_by(self, other: Append, *, partitions: int) -> Append:
+        """Both as one snapshot; the other was judged on top of this one, so what it states holds.
+
+        Args:
+            other: the append after this one, which removes nothing, as this one.
+            partitions: number of partitions that both touch together.
+        """
+        if self.removed_files or other.removed_files:
+            raise ValueError("a commit that replaces files is a snapshot of its own")
+        ids = " ".join([self.summary.get(COMMIT_IDS_KEY, self.commit_id), other.commit_id])
+        held = {key: value for key, value in self.summary.items() if key not in other.restated}
+        return Append(
+            commit_id=self.commit_id,
+            summary={**held, **other.summary, COMMIT_IDS_KEY: ids},
+            tags=tuple(dict.fromkeys(self.tags + other.tags)),
+            since=tuple(dict.fromkeys(self.since + other.since)),
+            files=self.files + other.files,
+            records=self.records + other.records,
+            bytes=self.bytes + other.bytes,
+            partitions=partitions,
+            properties={**self.properties, **other.properties},
+            restated=self.restated | other.restated,
         )
 
 
@@ -333,6 +382,32 @@ def _operation(append: Append) -> str:
     return "replace" if append.files else "delete"
 
 
+def with_provisional(state: TableState, append: Append) -> TableState:
+    """The table as if the append were committed, for judging what joins the same snapshot.
+
+    The sequence number stays that of the base, as all members of a snapshot share the next one.
+    """
+    snapshot: Json = {
+        "snapshot-id": PROVISIONAL_ID,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": int(state.metadata.get("last-updated-ms") or 0),
+        "summary": summarize(state, append),
+    }
+    if state.head_id is not None:
+        snapshot["parent-snapshot-id"] = state.head_id
+    named = {tag: {"type": "tag", "snapshot-id": PROVISIONAL_ID} for tag in append.tags}
+    begun = {key: str(snapshot["timestamp-ms"]) for key in append.since if key not in state.properties}
+    return TableState(
+        {
+            **state.metadata,
+            "snapshots": [*(state.metadata.get("snapshots") or []), snapshot],
+            "refs": {**state.refs, **named, MAIN: {"type": "branch", "snapshot-id": PROVISIONAL_ID}},
+            "properties": {**state.properties, **append.properties, **begun},
+        },
+        location=state.location,
+    )
+
+
 def build_commit(
     state: TableState,
     append: Append,
@@ -374,19 +449,19 @@ def build_commit(
         {"action": "add-snapshot", "snapshot": snapshot},
         {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id},
     ]
-    moved: Json | None = None
-    if append.tag is not None:
-        tagged = {"ref-name": append.tag, "type": "tag", "snapshot-id": snapshot_id}
+    for tag in append.tags:
+        tagged = {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id}
         updates.append({"action": "set-snapshot-ref", **tagged})
-        moved = state.refs.get(append.tag)
+    moved = [state.refs[tag] for tag in append.tags if tag in state.refs]
     properties = {
         key: value for key, value in append.properties.items() if state.properties.get(key) != value
     }
-    if append.since is not None and append.since not in state.properties:
-        properties[append.since] = str(snapshot["timestamp-ms"])
+    for since in append.since:
+        if since not in state.properties:
+            properties[since] = str(snapshot["timestamp-ms"])
     if properties:
         updates.append({"action": "set-properties", "updates": properties})
-    keep = frozenset({int(moved["snapshot-id"])}) if moved is not None else frozenset()
+    keep = frozenset(int(ref["snapshot-id"]) for ref in moved)
     rule = retention_of(state.properties, retention)
     old = [] if rule is None else snapshots_to_expire(state.metadata, rule, now_ms=at_ms, keep=keep, coming=1)
     if old:

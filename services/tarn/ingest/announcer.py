@@ -1,4 +1,8 @@
-"""Sends an event when a partition of the table is complete: at least once, decided from the table itself."""
+"""Sends an event when a partition of the table is complete: at least once, decided from the table itself.
+
+What is due is what the table lists as open. In memory is only what was sent and is still on the list, with
+the version that it was sent on: a late row that any reader added since then makes the event due again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from itertools import islice
 import structlog
 
 from tarn.core import completion
+from tarn.core.completion import Announced, OpenPartitions
 from tarn.core.errors import TarnError
 from tarn.core.source import EventSender
 from tarn.core.table_state import COMMIT_ID_KEY, TableState
@@ -27,7 +32,8 @@ class Announcer:
     Args:
         sender: sends events.
         topic: topic of the events.
-        name: name of the ingestor.
+        name: name of the ingestor, as the status registry sums up its readers.
+        reader: name of the reader whose counters the events are added to.
         stream: name of its stream.
         table: name of its table.
         rule: rule of its watermark.
@@ -40,6 +46,7 @@ class Announcer:
         topic: str,
         *,
         name: str,
+        reader: str,
         stream: str,
         table: str,
         rule: EventTimeRule,
@@ -48,28 +55,20 @@ class Announcer:
         self._sender = sender
         self._topic = topic
         self._name = name
+        self._reader = reader
         self._stream = stream
         self._table = table
         self._rule = rule
         self._registry = registry
-        self._sent: set[int] = set()
-        self._sent_at: int | None = None
+        self._sent = Announced()
+        self._field: str | None = None
         self._made = False
         self._not_before_s = 0.0
 
     @property
-    def sent(self) -> frozenset[int]:
-        """Partitions whose event was sent, and which no commit has recorded yet."""
-        return frozenset(self._sent)
-
-    def recorded(self, numbers: frozenset[int]) -> None:
-        """A commit has recorded these; if one of them got rows with it, it is announced again."""
-        self._sent -= numbers
-
-    def plan(self, state: TableState) -> None:
-        """Begin with this version; what was sent is void if it does not build on what was announced."""
-        if self._sent_at is not None and not state.is_ancestor(self._sent_at):
-            self._sent.clear()
+    def announced(self) -> Announced:
+        """Events that were sent, and that no commit has recorded yet."""
+        return self._sent
 
     def look(self, state: TableState, *, now_s: float, now_ms: int) -> None:
         """Send what is due by this version of the table; a failure is logged, and tried again.
@@ -80,13 +79,16 @@ class Announcer:
             now_ms: wall-clock time in milliseconds since the epoch.
         """
         field, opened = completion.time_field(state, self._rule.column), open_in(state, self._stream)
-        through_us = None if field is None else self.through(state, now_ms=now_ms)
-        if field is None or opened is None or opened.field != field.name or through_us is None:
+        if field is None or opened is None or opened.field != field.name:
+            self._sent = Announced()
             return
-        if now_s < self._not_before_s:
+        self._follow(state, opened)
+        through_us = self.through(state, now_ms=now_ms)
+        if through_us is None or now_s < self._not_before_s:
             return
-        ended = (n for n in opened.numbers(field.number(through_us)) if n not in self._sent)
-        due = list(islice(ended, EVENTS_MAX))
+        sent = self._sent.numbers
+        ended = opened.numbers(field.number(through_us))
+        due = list(islice((n for n in ended if n not in sent or opened.late_at(n) > sent[n]), EVENTS_MAX))
         if not due:
             return
         summary = (state.head or {}).get("summary") or {}
@@ -109,26 +111,33 @@ class Announcer:
             self._sender.send(self._topic, events)
         except TarnError as e:
             self._not_before_s = now_s + RETRY_S
-            self._registry.add(self._name, events_failed=1)
+            self._registry.add(self._reader, events_failed=1)
             log.warning(
                 "partitions could not be announced; it is tried again",
-                ingestor=self._name,
+                ingestor=self._reader,
                 topic=self._topic,
                 partitions=len(due),
                 reason=e.message,
             )
             return
-        self._sent.update(due)
-        self._sent_at = state.head_id
-        self._registry.add(self._name, events=len(due))
+        self._sent = Announced(at=state.head_id, numbers={**sent, **dict.fromkeys(due, state.last_sequence)})
+        self._registry.add(self._reader, events=len(due))
         log.info(
             "partitions announced",
-            ingestor=self._name,
+            ingestor=self._reader,
             topic=self._topic,
             partitions=len(due),
             last=field.text(due[-1]),
             complete_through=as_text(through_us),
         )
+
+    def _follow(self, state: TableState, opened: OpenPartitions) -> None:
+        """Forget what the table has recorded, and all after a rollback: then it is sent once more."""
+        still = {n: at for n, at in self._sent.holding(state).items() if n in opened}
+        if opened.field != self._field:
+            still = {}
+        self._field = opened.field
+        self._sent = Announced(at=state.head_id if still else None, numbers=still)
 
     def through(self, state: TableState, *, now_ms: int) -> int | None:
         """The time up to which the table is complete: the earliest of its streams' that have not stopped.

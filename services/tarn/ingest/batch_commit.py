@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tarn.core import completion, dead_letter, watermark
 from tarn.core.batch import RawBatch
-from tarn.core.completion import OpenPartitions
+from tarn.core.completion import Announced, OpenPartitions
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.decode import Decoded, Decoder, joined
 from tarn.core.errors import CorruptStateError, OtherStreamError
@@ -79,12 +79,7 @@ def require_only_stream(
     """
     for other in sorted(_others(state, stream)):
         found = _map_of(state, other)
-        if isinstance(found, OffsetMap) and (found.source.cluster, found.source.topic_id) != (
-            source.cluster,
-            source.topic_id,
-        ):
-            continue
-        if found is None:
+        if not _may_overlap(found, source):
             continue
         if isinstance(found, OffsetMap) and all(
             p not in bounds or bounds[p].start >= offset for p, offset in found.next.items()
@@ -99,6 +94,13 @@ def require_only_stream(
             stream=stream,
             other=other,
         )
+
+
+def _may_overlap(found: OffsetMap | Literal["unknown"] | None, source: TopicIdentity) -> bool:
+    """Whether a stream with this map may have read records of the topic; not if it has no rows here."""
+    if isinstance(found, OffsetMap):
+        return (found.source.cluster, found.source.topic_id) == (source.cluster, source.topic_id)
+    return found is not None
 
 
 def _way_out(other: str, stream: str, topic: str) -> str:
@@ -201,7 +203,7 @@ def opened_by(
     files: Iterable[WrittenFile],
     *,
     column: str,
-    announced: frozenset[int],
+    announced: Announced,
 ) -> OpenPartitions | None:
     """The stream's open partitions after a commit on this version; None if there are none by time.
 
@@ -218,7 +220,14 @@ def opened_by(
     before = open_in(state, stream)
     if before is None or before.field != found.name:
         before = OpenPartitions(field=found.name)
-    return before.after(added=completion.touched(files, found), announced=announced)
+    mark = watermark_in(state, stream)
+    through_us = None if mark is None or mark.column != column else watermark.complete_through(state, mark)
+    return before.after(
+        added=completion.touched(files, found),
+        announced=announced.holding(state),
+        complete_below=None if through_us is None else found.number(through_us),
+        sequence=state.last_sequence + 1,
+    )
 
 
 def next_mark(
@@ -302,6 +311,16 @@ def stream_append(
         since=marker_property(SUMMARY_PREFIX + stream),
         removed=removed,
         properties=shown,
+        restated=frozenset(
+            key + stream
+            for key in (
+                SUMMARY_PREFIX,
+                dead_letter.PENDING_PREFIX,
+                watermark.PREFIX,
+                completion.PREFIX,
+                RETIRED_PREFIX,
+            )
+        ),
     )
 
 
@@ -319,11 +338,11 @@ class BatchCommit:
         files: data files of the good records.
         letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
         registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
-        beside: other streams in the table at planning time; any further stream requires a new plan.
+        beside: other streams in the table at planning time; a further one of the topic requires a new plan.
         event_time: rule of the stream's watermark; None for none.
         latest: partition to the latest event time in the batch, in microseconds since the epoch.
         at_ms: wall-clock time of the batch, in milliseconds since the epoch.
-        announced: partitions that were announced as complete; None if the stream announces none.
+        announced: events that were sent about complete partitions; None if the stream announces none.
         removed: nothing; a batch only adds.
     """
 
@@ -340,7 +359,7 @@ class BatchCommit:
     event_time: EventTimeRule | None = None
     latest: Mapping[int, int] = field(default_factory=dict)
     at_ms: int = 0
-    announced: frozenset[int] | None = None
+    announced: Announced | None = None
     removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
@@ -353,8 +372,9 @@ class BatchCommit:
         if not isinstance(after, OffsetMap):
             return after
         new = streams_named(state) - {self.stream} - self.beside
-        if new:
-            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(sorted(new))}")
+        same = [other for other in sorted(new) if _may_overlap(_map_of(state, other), self.source)]
+        if same:
+            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(same)}")
         carried = dead_letter.unregistered(
             pending_in(state, self.stream), self.registered, table_uuid=state.uuid
         )
@@ -446,12 +466,10 @@ class CommittedBatch:
     Attributes:
         state: the table after the commit.
         after: partition to next offset.
-        recorded: partitions that the commit recorded as announced, or added rows to.
     """
 
     state: TableState
     after: Mapping[int, int]
-    recorded: frozenset[int] = frozenset()
 
 
 def decode(decoder: Decoder, batch: RawBatch) -> Decoded:

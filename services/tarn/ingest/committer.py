@@ -1,105 +1,42 @@
-"""The commit loop: one logical commit, any number of attempts, applied to the table at most once.
+"""The commit loop: logical commits, any number of attempts, each applied to the table at most once.
 
-Each attempt reads one version of the table, lets the change judge it (what to append, already committed, or
+Each attempt reads one version of the table, lets the changes judge it (what to append, already committed, or
 rejected) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
 
 - committed: done.
 - conflict: another writer won. Reload the table; rebuild the payload with a new idempotency key.
-- unknown: back off and reload. If the change is in the ancestry, it is committed. If the current snapshot is
+- unknown: back off and reload. A change that is in the ancestry is committed. If the current snapshot is
   unchanged, resend the same payload with the same key; at most one of the two requests can match the base.
 
+Several changes are committed as one snapshot, and fail or succeed each for itself (`tarn.ingest.group`).
 Nothing is ever deleted here: unreferenced files are left to the reaper.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
 from tarn.core.errors import AlreadyExistsError, NoSuchTableError, UnavailableError
 from tarn.core.history import Retention
-from tarn.core.outcome import AlreadyCommitted, Conflict, Rejected, Unknown
-from tarn.core.table_catalog import (
-    CommitDone,
-    CommitOutcome,
-    TableCatalog,
-    TableName,
-)
+from tarn.core.outcome import Conflict, Unknown
+from tarn.core.table_catalog import CommitDone, TableCatalog, TableName
 from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter, WrittenList
-from tarn.core.table_state import (
-    COMMIT_ID_KEY,
-    Append,
-    CommitRequest,
-    Json,
-    TableState,
-    WrittenFile,
-    build_commit,
-)
+from tarn.core.table_state import Append, CommitRequest, Json, TableState, build_commit
+from tarn.ingest.changes import Change, CommitResult, Done, NeedsReplan
+from tarn.ingest.group import Draft, Member, draft_on, settle_committed
+
+__all__ = ["Change", "CommitResult", "Committer", "Done", "NeedsReplan", "Ports", "backoff_s"]
 
 log = structlog.get_logger()
 
 WARN_EVERY_ATTEMPTS = 10
-COMMITTED_LOOK_BACK_MAX = 2_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """The change is committed.
-
-    Attributes:
-        state: a version of the table that includes the change.
-        by_us: whether a request of this commit applied it.
-        attempts: number of requests sent.
-        listed: manifest list of the last request; None if another one was applied, or none was sent.
-    """
-
-    state: TableState
-    by_us: bool
-    attempts: int
-    listed: WrittenList | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeedsReplan:
-    """The change is not in the table and does not fit it: plan again from the table's current state."""
-
-    state: TableState
-    reason: str
-
-
-CommitResult = Done | NeedsReplan
-
-
-class Change(Protocol):
-    """One logical commit."""
-
-    @property
-    def commit_id(self) -> str:
-        """Commit id, the same for all attempts."""
-
-    @property
-    def table_uuid(self) -> str:
-        """UUID of the table that the change was planned for."""
-
-    @property
-    def files(self) -> tuple[WrittenFile, ...]:
-        """Data files to add; they are in the store already."""
-
-    @property
-    def removed(self) -> tuple[WrittenFile, ...]:
-        """Data files to remove, whose rows `files` hold; all must be live."""
-
-    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
-        """What to append to exactly this version of the table, or why nothing. Pure.
-
-        Raises:
-            DataError: continuing would lose or duplicate rows.
-        """
+MEMBERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +59,16 @@ class Ports:
 
 
 class Committer:
-    """Commits changes to one table. Not thread-safe; several committers may work on one table concurrently.
+    """Commits changes to one table; several committers may work on one table concurrently.
+
+    Not thread-safe, but for `load`, `ensure` and `alter`.
 
     Args:
         catalog: catalog of the table.
         table: table identifier.
         ports: time, ids and the random number generator.
         retention: default snapshot retention, where the table's properties set none.
-        on_wait: called with the reason before each wait, for the status page.
+        on_wait: called with the reason before each wait in `commit`, for the status page.
         on_refusal: called with each outcome that is no commit, for the metrics.
         on_retry: called before each request of a commit but the first, likewise.
         on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
@@ -155,19 +94,12 @@ class Committer:
         self._on_refusal = on_refusal
         self._on_retry = on_retry
         self._on_resolved = on_resolved
+        self._lock = threading.Lock()
         self._last: TableState | None = None
-        self._listed: WrittenList | None = None
-        self._unknowns = 0
+        self._writer: TableWriter | None = None
 
     def ensure(self, request: Json) -> TableState:
-        """Load the table; create it, and its namespace, if it does not exist.
-
-        Args:
-            request: create-table request without the name.
-
-        Raises:
-            UnavailableError: the catalog does not respond.
-        """
+        """See `TableCommits.ensure`."""
         try:
             return self._catalog.load(self._table)
         except NoSuchTableError:
@@ -181,25 +113,16 @@ class Committer:
         return state
 
     def load(self) -> TableState:
-        """Load the table; the result is the base of the next first attempt.
-
-        Raises:
-            NoSuchTableError: the table does not exist.
-            UnavailableError: the catalog does not respond.
-        """
-        self._last = self._catalog.load(self._table)
-        return self._last
+        """See `TableCommits.load`; the newest known result is the base of the next first attempt."""
+        state = self._catalog.load(self._table)
+        self._remember(state)
+        return state
 
     def alter(self, request: CommitRequest) -> TableState:
-        """Send a commit that adds no snapshot, once; the result is the base of the next first attempt.
-
-        Raises:
-            UnavailableError: the catalog does not respond, another commit came first, or the outcome is
-                unknown; the table then says whether anything is left to be done.
-        """
+        """See `TableCommits.alter`; the result is the base of the next first attempt."""
         outcome = self._catalog.commit(self._table, request, key=self._ports.new_key())
         if isinstance(outcome, CommitDone):
-            self._last = outcome.state
+            self._remember(outcome.state)
             return outcome.state
         self._on_refusal(outcome)
         raise UnavailableError(
@@ -208,113 +131,161 @@ class Committer:
         )
 
     def commit(self, change: Change, writer: TableWriter) -> CommitResult:
-        """Commit the change at most once; return only when the outcome is certain.
+        """See `TableCommits.commit`.
 
         The first attempt may build on the version in the previous response; if that is no longer current, the
         catalog rejects it.
+        """
+        member = Member(
+            change=change,
+            writer=writer,
+            on_wait=self._on_wait,
+            on_refusal=self._on_refusal,
+            on_retry=self._on_retry,
+            on_resolved=self._on_resolved,
+        )
+        self.commit_all([member])
+        return settled(member)
+
+    def commit_all(
+        self,
+        members: Sequence[Member],
+        *,
+        on_settled: Callable[[], None] = lambda: None,
+        on_wait: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        """Commit each of the changes at most once, together if they allow it; return when all are settled.
+
+        A change that does not fit, or whose own judgement fails, is settled for itself. If the catalog
+        refuses a snapshot of several for another reason than its base, each is sent alone.
 
         Args:
-            change: the logical commit.
-            writer: writer of the change's files; the table must still have its schema and partition spec.
-
-        Returns:
-            `Done` if the table includes the change, `NeedsReplan` if it does not and cannot as planned.
+            members: changes with files in the store.
+            on_settled: called after some of them were settled.
+            on_wait: called with the reason before each wait, as is `on_wait` of the open members.
 
         Raises:
-            DataError: raised by the change's `on`, or the stored state contradicts itself.
-            NoSuchTableError, InvalidError, AccessError: waiting does not help.
+            Exception: the process was asked to stop (`Ports.sleep`); open members stay open.
         """
-        self._unknowns = 0
-        result = self._attempt(change, writer)
-        if self._unknowns:
-            self._on_resolved(self._unknowns)
-        return result
-
-    def _attempt(self, change: Change, writer: TableWriter) -> CommitResult:
-        """See `commit`."""
-        snapshot_id = self._ports.new_snapshot_id()
-        files = writer.snapshot(change.files, snapshot_id=snapshot_id, removed=change.removed)
-        sent: tuple[CommitRequest, str, int | None] | None = None
-        attempts = 0
-        waits = 0
-        state = self._last
+        attempt = _Attempt()
+        with self._lock:
+            state = self._last
+        fresh, waits, members_max = False, 0, MEMBERS_MAX
         while True:
             try:
                 if state is None:
-                    state = self.load()
-                if state.uuid != change.table_uuid:
-                    reason = f"the table was made anew: {change.table_uuid} is {state.uuid} now"
-                    return NeedsReplan(state=state, reason=reason)
-                found = self._settled(change, state, attempts)
-                if found is not None:
-                    return found
-                verdict = change.on(state)
-                if isinstance(verdict, AlreadyCommitted):
-                    return Done(state=state, by_us=False, attempts=attempts)
-                if isinstance(verdict, Rejected):
-                    return NeedsReplan(state=state, reason=verdict.reason)
-                if not writer.is_current(state):
-                    return NeedsReplan(
-                        state=state, reason="the table's columns or partitions changed meanwhile"
-                    )
-                if attempts and state.has_snapshot(snapshot_id):
-                    # It was committed and rolled back since: its id is taken, and it is not in the table.
-                    snapshot_id, sent = self._ports.new_snapshot_id(), None
-                    files = writer.snapshot(change.files, snapshot_id=snapshot_id, removed=change.removed)
-                if sent is None or sent[2] != state.head_id:
-                    request = self._request(verdict, state, files, snapshot_id)
-                    sent = (request, self._ports.new_key(), state.head_id)
-                if attempts:
-                    self._on_retry()
-                attempts += 1
-                outcome: CommitOutcome = self._catalog.commit(self._table, sent[0], key=sent[1])
+                    state, fresh = self.load(), True
+            except UnavailableError as e:
+                waits += 1
+                self._wait(e.message, waits, _open(members), on_wait)
+                continue
+            except Exception as e:  # noqa: BLE001 - raised to whoever handed the changes over
+                _settle_all(_open(members), e)
+            else:
+                settle_committed(_open(members), state)
+            left = _open(members)
+            _tell_resolved(members)
+            if len(left) < len(members):
+                on_settled()
+            if not left or state is None:
+                return
+            if not attempt.may_be_resent(left, state):
+                draft = draft_on(left, state, fresh=fresh, members_max=members_max)
+                if draft.append is None:
+                    state = None if draft.stale else state
+                    continue
+                attempt = self._attempt(draft, state, attempt)
+            try:
+                outcome = self._send(attempt, state)
             except UnavailableError as e:
                 state, waits = None, waits + 1
-                self._wait(e.message, waits)
-                continue
+                self._wait(e.message, waits, left, on_wait)
             except FilesNotLiveError as e:
-                assert state is not None
-                return NeedsReplan(state=state, reason=str(e))
-            if isinstance(outcome, CommitDone):
-                self._last = outcome.state
-                return Done(state=outcome.state, by_us=True, attempts=attempts, listed=self._listed)
-            state, waits = None, waits + 1
-            self._on_refusal(outcome)
-            if isinstance(outcome, Conflict):
-                sent = None
-                log.info("commit conflict", table=str(self._table), attempt=attempts, reason=outcome.reason)
-                self._pause(min(waits, 6))
+                for member in attempt.members:
+                    member.result = NeedsReplan(state=state, reason=str(e))
+            except Exception as e:  # noqa: BLE001 - raised to whoever handed the change over
+                if len(attempt.members) == 1:
+                    _settle_all(attempt.members, e)
+                else:
+                    log.warning(
+                        "a snapshot of several commits was refused; each is sent alone",
+                        table=str(self._table),
+                        members=len(attempt.members),
+                        reason=str(e),
+                    )
+                    members_max = 1
+                attempt, state = _Attempt(), None
             else:
-                self._unknown(outcome, attempts)
-                self._wait(outcome.reason, waits)
+                if isinstance(outcome, CommitDone):
+                    state, fresh, waits = outcome.state, True, 0
+                    self._remember(state)
+                    for number, member in enumerate(attempt.members):
+                        member.result = Done(
+                            state=state,
+                            by_us=True,
+                            attempts=member.attempts,
+                            first=number == 0,
+                            listed=attempt.listed,
+                        )
+                    continue
+                state, waits = None, waits + 1
+                attempt.members[0].on_refusal(outcome)
+                if isinstance(outcome, Conflict):
+                    attempt.request = None
+                    log.info("commit conflict", table=str(self._table), attempt=waits, reason=outcome.reason)
+                    self._pause(min(waits, 6))
+                else:
+                    attempt.members[0].unknowns += 1
+                    self._unknown(outcome, waits)
+                    self._wait(outcome.reason, waits, left, on_wait)
 
-    def _settled(self, change: Change, state: TableState, attempts: int) -> Done | None:
-        """`Done` if an earlier request of this commit is in the ancestry; checked first of all (I3)."""
-        if attempts == 0:
-            return None
-        for seen, snapshot in enumerate(state.ancestors()):
-            if snapshot.get("summary", {}).get(COMMIT_ID_KEY) == change.commit_id:
-                return Done(state=state, by_us=True, attempts=attempts)
-            if seen >= COMMITTED_LOOK_BACK_MAX:
-                break
-        return None
+    def _attempt(self, draft: Draft, state: TableState, before: _Attempt) -> _Attempt:
+        """The next request; the manifest and the snapshot's id stay while its members are the same."""
+        if self._writer is None or not self._writer.is_current(state):
+            # One writer for the snapshots of all: it remembers the manifests of the last ones.
+            self._writer = draft.members[0].writer
+        same = before.members == draft.members and before.files is not None
+        # An id in the metadata is taken: its snapshot was committed and rolled back since.
+        if not same or state.has_snapshot(before.snapshot_id):
+            before = _Attempt(members=draft.members, snapshot_id=self._ports.new_snapshot_id())
+            before.files = self._writer.snapshot(
+                [file for member in draft.members for file in member.change.files],
+                snapshot_id=before.snapshot_id,
+                removed=[file for member in draft.members for file in member.change.removed],
+            )
+        before.append, before.request, before.base = draft.append, None, (state.uuid, state.head_id)
+        return before
 
-    def _request(
-        self, append: Append, state: TableState, files: SnapshotFiles, snapshot_id: int
-    ) -> CommitRequest:
-        self._listed = written = files.write_manifest_list(state)
-        return build_commit(
-            state,
-            append,
-            snapshot_id=snapshot_id,
-            manifest_list=written.path,
-            added_rows=written.added_rows,
-            now_ms=self._ports.now_ms(),
-            retention=self._retention,
-        )
+    def _send(self, attempt: _Attempt, state: TableState) -> CommitDone | Conflict | Unknown:
+        if attempt.request is None:
+            assert attempt.append is not None
+            assert attempt.files is not None
+            attempt.listed = written = attempt.files.write_manifest_list(state)
+            attempt.request = build_commit(
+                state,
+                attempt.append,
+                snapshot_id=attempt.snapshot_id,
+                manifest_list=written.path,
+                added_rows=written.added_rows,
+                now_ms=self._ports.now_ms(),
+                retention=self._retention,
+            )
+            attempt.key = self._ports.new_key()
+        again = next((member for member in attempt.members if member.attempts), None)
+        if again is not None:
+            again.on_retry()
+        for member in attempt.members:
+            member.attempts += 1
+        return self._catalog.commit(self._table, attempt.request, key=attempt.key)
+
+    def _remember(self, state: TableState) -> None:
+        """Keep the newest version that is known as the base of the next first attempt."""
+        with self._lock:
+            known = self._last
+            if known is None or known.uuid != state.uuid or known.last_sequence <= state.last_sequence:
+                self._last = state
 
     def _unknown(self, outcome: Unknown, attempts: int) -> None:
-        self._unknowns += 1
         log.warning(
             "commit outcome unknown; looking for it before anything else",
             table=str(self._table),
@@ -322,14 +293,84 @@ class Committer:
             reason=outcome.reason,
         )
 
-    def _wait(self, reason: str, waits: int) -> None:
-        self._on_wait(reason)
+    def _wait(
+        self, reason: str, waits: int, members: Sequence[Member], on_wait: Callable[[str], None]
+    ) -> None:
+        for member in members:
+            member.on_wait(reason)
+        on_wait(reason)
         if waits % WARN_EVERY_ATTEMPTS == 0:
             log.warning("commit still waiting", table=str(self._table), waits=waits, reason=reason)
         self._pause(waits)
 
     def _pause(self, waits: int) -> None:
         self._ports.sleep(backoff_s(waits, chance=self._ports.chance))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """The request that is sent, or sent again.
+
+    Attributes:
+        members: the changes that it holds.
+        append: what it appends.
+        snapshot_id: id of its snapshot.
+        files: manifests of its snapshot.
+        listed: its manifest list.
+        request: the request; None if it must be made first.
+        key: its idempotency key.
+        base: UUID of the table, and the snapshot that it builds on.
+    """
+
+    members: list[Member] = field(default_factory=list)
+    append: Append | None = None
+    snapshot_id: int = 0
+    files: SnapshotFiles | None = None
+    listed: WrittenList | None = None
+    request: CommitRequest | None = None
+    key: str = ""
+    base: tuple[str, int | None] = ("", None)
+
+    def may_be_resent(self, left: Sequence[Member], state: TableState) -> bool:
+        """Whether the very request may still be applied to this version of the table.
+
+        Not if its snapshot is in the metadata: it was committed and rolled back since, and its id is taken.
+        """
+        return (
+            self.request is not None
+            and self.base == (state.uuid, state.head_id)
+            and not state.has_snapshot(self.snapshot_id)
+            and all(member in left for member in self.members)
+        )
+
+
+def settled(member: Member) -> CommitResult:
+    """The result of a settled member.
+
+    Raises:
+        Exception: its commit failed with this one.
+    """
+    if isinstance(member.result, BaseException):
+        raise member.result
+    assert member.result is not None, "asked for the result of an open commit"
+    return member.result
+
+
+def _open(members: Sequence[Member]) -> list[Member]:
+    return [member for member in members if member.result is None]
+
+
+def _tell_resolved(members: Sequence[Member]) -> None:
+    """Count the unknown outcomes of members whose result is known by now; of a failed one it is not."""
+    for member in members:
+        if member.unknowns and isinstance(member.result, Done | NeedsReplan):
+            member.on_resolved(member.unknowns)
+            member.unknowns = 0
+
+
+def _settle_all(members: Sequence[Member], error: BaseException) -> None:
+    for member in members:
+        member.result = error
 
 
 def backoff_s(attempt: int, *, base_s: float = 0.05, max_s: float = 5.0, chance: random.Random) -> float:

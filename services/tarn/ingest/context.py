@@ -12,6 +12,7 @@ from tarn.core.history import Retention
 from tarn.core.source import TopicClient
 from tarn.core.table_catalog import TableCatalog
 from tarn.core.table_files import TableFormat
+from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import StatusRegistry
 
@@ -37,6 +38,8 @@ class Limits:
         retry_s: base of the wait after a dependency fails, doubled per failure up to retry_s_max.
         retry_s_max: longest wait after a dependency fails.
         stopped_retry_s: how often a stopped ingestor retries.
+        gather_s_max: longest wait of a commit for neighbours whose files are on the way.
+        gather_share: the same, as a share of the freshness target.
         retire_s: how often old rows are looked for.
     """
 
@@ -47,6 +50,8 @@ class Limits:
     retry_s: float = 0.5
     retry_s_max: float = 10.0
     stopped_retry_s: float = 15.0
+    gather_s_max: float = 0.25
+    gather_share: float = 0.25
     retire_s: float = 600.0
 
 
@@ -68,6 +73,7 @@ class IngestContext:
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
         origins: reads which messages the rows of a data file are; None: no row is dropped by age.
         decode_records: number of read records from which on they are decoded before the batch is closed.
+        bookkeepers: the bookkeepers of the process, one per table.
     """
 
     sources: TopicClient
@@ -83,3 +89,4 @@ class IngestContext:
     executor: Callable[[], Executor] = one_thread
     origins: OriginReader | None = None
     decode_records: int = 8_192
+    bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)

@@ -17,7 +17,7 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import Append, TableState, WrittenFile, marker_property
 from tarn.ingest.batch_commit import pending_in
-from tarn.ingest.committer import Committer, NeedsReplan
+from tarn.ingest.changes import NeedsReplan, TableCommits
 
 log = structlog.get_logger()
 
@@ -94,7 +94,7 @@ class DeadLetterWriter:
 
     def __init__(
         self,
-        committer: Committer,
+        committer: TableCommits,
         files: TableFiles,
         *,
         stream: str,

@@ -136,7 +136,7 @@ def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> lis
             found.append(f"{name}: {look.message}")
         elif now_s - look.looked_s > LOOK_AGE_S_MAX:
             found.append(f"{name}: no answer for {now_s - look.looked_s:.0f} s")
-    for name, status in registry.ingestors().items():
+    for name, status in registry.readers().items():
         if status.state is State.WAITING and status.reason in FOR_A_PERSON:
             continue
         if status.state in (State.STARTING, State.WAITING):
@@ -162,7 +162,7 @@ def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
         return []
     return [
         f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
-        for name, status in registry.ingestors().items()
+        for name, status in registry.readers().items()
         if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN
     ]
 

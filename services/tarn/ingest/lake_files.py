@@ -21,7 +21,7 @@ from tarn.core.errors import CorruptStateError, InvalidError, NotFoundError, Tar
 from tarn.core.object_store import BulkStore
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.source import TopicClient, TopicReader
-from tarn.core.table_state import COMMIT_ID_KEY, TableState, marker_property
+from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.ingest.batch_commit import offsets_in, pending_in, retired_in, streams_named
 from tarn.ingest.dead_letters import markers_in
 from tarn.ingest.lake_ports import Clock, StateOfTables, Tell
@@ -310,7 +310,8 @@ class CommitFacts:
 
     Attributes:
         snapshot_id: id of its snapshot; None if the manifest does not say.
-        commit_id: Tarn's commit id; None if another writer made it, or history no longer has the snapshot.
+        commit_id: Tarn's commit id, of a group commit those of all members, separated by spaces; None if
+            another writer made it, or history no longer has the snapshot.
         at: time of the commit; None if history no longer has the snapshot.
         operation: the snapshot's operation; empty if history no longer has it.
     """
@@ -328,7 +329,7 @@ def commit_of(state: TableState, snapshot_id: int | None) -> CommitFacts:
             summary: Mapping[str, str] = snapshot.get("summary") or {}
             return CommitFacts(
                 snapshot_id=snapshot_id,
-                commit_id=summary.get(COMMIT_ID_KEY),
+                commit_id=" ".join(commit_ids(summary)) or None,
                 at=datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC),
                 operation=str(summary.get("operation", "")),
             )

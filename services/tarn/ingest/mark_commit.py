@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tarn.core import watermark
-from tarn.core.completion import OpenPartitions
+from tarn.core.completion import Announced, OpenPartitions
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.core.watermark import EventTimeRule, Watermark
@@ -31,7 +31,8 @@ class MarkCommit:
         stream: name of the stream.
         event_time: rule of its watermark.
         now_ms: wall-clock time, in milliseconds since the epoch.
-        announced: partitions that were announced as complete; None if the stream announces none.
+        announced: events that were sent about complete partitions; None if the stream announces none.
+        still: whether the stream was read to its end; if not, the watermark stays where it is.
         files: nothing.
         removed: nothing.
     """
@@ -41,7 +42,8 @@ class MarkCommit:
     stream: str
     event_time: EventTimeRule
     now_ms: int
-    announced: frozenset[int] | None = None
+    announced: Announced | None = None
+    still: bool = True
     files: tuple[WrittenFile, ...] = ()
     removed: tuple[WrittenFile, ...] = ()
 
@@ -51,9 +53,9 @@ class MarkCommit:
         A watermark that moves within a partition of the table waits for the next commit.
         """
         before, opened = watermark_in(state, self.stream), open_in(state, self.stream)
-        if offsets_in(state, self.stream) is None or before is None:
-            return False
         mark = self._mark(state)
+        if offsets_in(state, self.stream) is None or before is None or mark is None:
+            return False
         if opened is not None and self._opened(state) != opened:
             return True
         through = watermark.complete_through(state, mark)
@@ -76,12 +78,14 @@ class MarkCommit:
             offsets=held,
             pending=pending_in(state, self.stream),
             mark=mark,
-            complete_us=watermark.complete_through(state, mark),
+            complete_us=None if mark is None else watermark.complete_through(state, mark),
             opened=self._opened(state),
             retired=retired_text(state, self.stream),
         )
 
-    def _mark(self, state: TableState) -> Watermark:
+    def _mark(self, state: TableState) -> Watermark | None:
+        if not self.still:
+            return watermark_in(state, self.stream)
         return next_mark(
             state,
             self.stream,

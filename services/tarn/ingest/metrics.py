@@ -16,8 +16,13 @@ _VALUES = (
         lambda s: s.bad_records,
     ),
     ("bytes_total", "counter", "Bytes of data files committed since the start.", lambda s: s.bytes),
-    ("batches_total", "counter", "Batches committed since the process started.", lambda s: s.batches),
-    ("commits_total", "counter", "Commits of batches since the process started.", lambda s: s.commits),
+    ("commits_total", "counter", "Batches committed since the process started.", lambda s: s.commits),
+    (
+        "snapshots_total",
+        "counter",
+        "Snapshots with these batches; one with batches of several readers counts for one of them.",
+        lambda s: s.snapshots,
+    ),
     ("events_total", "counter", "Events about complete partitions that were sent.", lambda s: s.events),
     (
         "events_failed_total",
@@ -50,6 +55,7 @@ _VALUES = (
     ),
     ("last_commit_seconds", "gauge", "Duration of the last commit.", lambda s: s.commit_ms / 1_000),
     ("running", "gauge", "1 while the ingestor runs.", lambda s: int(s.state is State.RUNNING)),
+    ("ready_replicas", "gauge", "Readers of the ingestor that run.", lambda s: s.ready),
     ("table_data_files", "gauge", "Data files of the table after the last commit.", lambda s: s.table_files),
     ("table_bytes", "gauge", "Bytes of the table's data files.", lambda s: s.table_bytes),
     (

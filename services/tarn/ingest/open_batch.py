@@ -56,6 +56,11 @@ class OpenBatch:
         """Number of further records that fit."""
         return self._builder.room
 
+    @property
+    def opened_s(self) -> float | None:
+        """When the first record was added, in seconds; None before."""
+        return self._builder.opened_s
+
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the batch must be closed; see `BatchBuilder.wait_s`."""
         return self._builder.wait_s(now_s)

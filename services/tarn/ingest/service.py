@@ -30,6 +30,7 @@ from tarn.core.errors import (
 from tarn.core.source import NoSuchTopicError
 from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
 from tarn.core.table_catalog import TableName
+from tarn.core.trail import LOGS, spec_text
 from tarn.ingest.batch_commit import offsets_in, streams_named
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.health import (
@@ -78,8 +79,12 @@ class Loaded:
         return frozenset(file for clash in self.clashes for file in clash.files)
 
 
-def load_specs(folder: Path) -> Loaded:
+def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
     """Load all `*.yaml` and `*.yml` files of the folder.
+
+    Args:
+        folder: the folder.
+        trail: whether to add the specs of the catalog's trail (`tarn.core.trail`).
 
     Raises:
         InvalidSettingError: the folder cannot be read.
@@ -99,6 +104,8 @@ def load_specs(folder: Path) -> Loaded:
             errors[path.name] = e
         except (OSError, UnicodeDecodeError) as e:
             errors[path.name] = InvalidSpecError(f"{path.name}: cannot be read: {e}", file=path.name)
+    for one in LOGS if trail else ():
+        specs[f"built-in {one.name}"] = parse_spec(spec_text(one), file=f"built-in {one.name}")
     return Loaded(specs=specs, errors=errors, clashes=tuple(clashes(specs)))
 
 
@@ -139,24 +146,30 @@ class Service:
     def _run(self, spec: IngestorSpec) -> None:
         """Run the ingestor of each topic of a spec, until the process stops."""
         kafka = spec.spec.source.kafka
+        running: dict[str, list[threading.Thread]] = {}
         if kafka.topic is not None:
-            Ingestor(spec, self._context).run()
-            return
-        running: dict[str, threading.Thread] = {}
+            running[kafka.topic] = self._begin(spec)
         reporter = StatusReporter(
             spec.name, self._registry, clock=self._context.clock, now_ms=self._context.ports.now_ms
         )
-        while True:
+        while kafka.topic is None:
             topics = kafka.names or self._matching(spec, reporter, begun=bool(running))
             for one in spec.per_topic(topics):
                 if one.topic not in running:
-                    ingestor = Ingestor(one, self._context)
-                    running[one.topic] = threading.Thread(target=ingestor.run, name=one.name, daemon=True)
-                    running[one.topic].start()
+                    running[one.topic] = self._begin(one)
             if kafka.names or not self._sleep(TOPICS_LOOK_S):
                 break
-        for thread in running.values():
-            thread.join()
+        for threads in running.values():
+            for thread in threads:
+                thread.join()
+
+    def _begin(self, spec: IngestorSpec) -> list[threading.Thread]:
+        """Start the readers of one topic, each in a thread of its own."""
+        readers = [Ingestor(spec, self._context, replica=n) for n in range(spec.spec.replicas)]
+        threads = [threading.Thread(target=one.run, name=one.name, daemon=True) for one in readers]
+        for thread in threads:
+            thread.start()
+        return threads
 
     def _matching(self, spec: IngestorSpec, reporter: StatusReporter, *, begun: bool) -> list[str]:
         """Names of the topics that the pattern matches; if there are none yet, the status page says why."""
@@ -308,7 +321,7 @@ def main(arguments: list[str]) -> int:
     try:
         settings = Settings.read()
         folder = options.specs or settings.specs_dir
-        loaded = load_specs(folder)
+        loaded = load_specs(folder, trail=settings.trail == "on" and not options.check)
         if options.check:
             errors = list(loaded.errors.values())
             for clash in loaded.clashes:

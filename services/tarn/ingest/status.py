@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 import structlog
@@ -44,6 +45,11 @@ class Histogram:
     counts: tuple[int, ...] = (0,) * (len(FRESHNESS_S) + 1)
     sum_s: float = 0.0
 
+    def joined(self, other: Histogram) -> Histogram:
+        """The durations of both."""
+        counts = tuple(one + more for one, more in zip(self.counts, other.counts, strict=True))
+        return Histogram(counts=counts, sum_s=self.sum_s + other.sum_s)
+
     def plus(self, seconds: float) -> Histogram:
         """The histogram with one more duration."""
         at = bisect_left(FRESHNESS_S, seconds)
@@ -70,7 +76,8 @@ class IngestorStatus:
         ends: partition to log end offset, as last read.
         rows: rows committed since the process started.
         bad_records: bad records since the process started.
-        commits: commits of batches since the process started.
+        commits: batches committed since the process started.
+        snapshots: snapshots with these batches; one that holds batches of several readers counts for one.
         merges: commits that merged small files since the process started.
         bytes: bytes of the data files committed since the process started, without merged ones.
         conflicts: commit requests that another writer's commit refused since the process started.
@@ -81,7 +88,6 @@ class IngestorStatus:
         events_failed: tries to send such events that failed.
         retired_rows: rows that were dropped by age since the process started.
         retired_files: data files that were dropped with them.
-        batches: batches that the table has, by commits since the process started.
         freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
         commit_at_ms: wall-clock time of the last commit, in milliseconds since the epoch.
@@ -94,6 +100,9 @@ class IngestorStatus:
         event_column: column of the event time; empty if the spec names none.
         watermark_us: the watermark, in microseconds since the epoch; None while unknown.
         complete_us: the same, floored to the table's partitions; None if they are not by that time.
+        replica_of: name of the ingestor, if several readers share its topic; empty for the only one.
+        replicas: number of these readers.
+        ready: number of them that run.
     """
 
     state: State = State.STARTING
@@ -111,13 +120,13 @@ class IngestorStatus:
     rows: int = 0
     bad_records: int = 0
     commits: int = 0
+    snapshots: int = 0
     merges: int = 0
     bytes: int = 0
     conflicts: int = 0
     unknowns: int = 0
     resolved: int = 0
     retries: int = 0
-    batches: int = 0
     retired_rows: int = 0
     retired_files: int = 0
     events: int = 0
@@ -134,6 +143,9 @@ class IngestorStatus:
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
+    replica_of: str = ""
+    replicas: int = 1
+    ready: int = 0
 
     @property
     def lag(self) -> int | None:
@@ -162,6 +174,8 @@ class IngestorStatus:
                     "sinceMs": self.since_ms,
                 }
             ],
+            "replicas": self.replicas,
+            "readyReplicas": self.ready,
             "table": self.table,
             "topic": self.topic,
             "stream": self.stream,
@@ -186,6 +200,57 @@ class IngestorStatus:
                 "snapshotId": self.snapshot_id,
             },
         }
+
+
+_WORST_FIRST = (State.INVALID, State.STOPPED, State.WAITING, State.STARTING, State.RUNNING, State.FINISHED)
+
+
+def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
+    """The status of an ingestor, from those of its readers: the worst state, and the sums.
+
+    Args:
+        statuses: status of each reader; at least one.
+    """
+    if len(statuses) == 1:
+        return statuses[0]
+    shown = min(statuses, key=lambda one: _WORST_FIRST.index(one.state))
+    last = max(statuses, key=lambda one: one.commit_at_ms)
+    marks = [one.watermark_us for one in statuses if one.watermark_us is not None]
+    complete = [one.complete_us for one in statuses if one.complete_us is not None]
+    return replace(
+        last,
+        state=shown.state,
+        reason=shown.reason,
+        message=shown.message,
+        since_ms=shown.since_ms,
+        beat_s=min(one.beat_s for one in statuses),
+        progress_s=min(one.progress_s for one in statuses),
+        measured=all(one.measured for one in statuses),
+        committed=_union([one.committed for one in statuses]),
+        ends=_union([one.ends for one in statuses]),
+        rows=sum(one.rows for one in statuses),
+        bad_records=sum(one.bad_records for one in statuses),
+        commits=sum(one.commits for one in statuses),
+        snapshots=sum(one.snapshots for one in statuses),
+        merges=sum(one.merges for one in statuses),
+        bytes=sum(one.bytes for one in statuses),
+        conflicts=sum(one.conflicts for one in statuses),
+        unknowns=sum(one.unknowns for one in statuses),
+        resolved=sum(one.resolved for one in statuses),
+        retries=sum(one.retries for one in statuses),
+        events=sum(one.events for one in statuses),
+        events_failed=sum(one.events_failed for one in statuses),
+        retired_rows=sum(one.retired_rows for one in statuses),
+        retired_files=sum(one.retired_files for one in statuses),
+        freshness=reduce(lambda sums, one: sums.joined(one), (one.freshness for one in statuses)),
+        watermark_us=max(marks, default=None),
+        complete_us=max(complete, default=None),
+        ready=sum(one.ready for one in statuses),
+    )
+
+
+def _union(maps: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    return {partition: offset for one in maps for partition, offset in one.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +317,7 @@ class Dependency:
 
 
 class StatusRegistry:
-    """Statuses of all ingestors and dependencies. Thread-safe."""
+    """Statuses of all readers and dependencies. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -264,6 +329,7 @@ class StatusRegistry:
         """Set fields of an ingestor's status; returns the new status."""
         with self._lock:
             found = replace(self._ingestors.get(name, IngestorStatus()), **changes)
+            found = replace(found, ready=int(found.state is State.RUNNING))
             self._ingestors[name] = found
             return found
 
@@ -299,12 +365,18 @@ class StatusRegistry:
             self._ingestors[name] = replace(found, committed={**found.committed, **after}, ends=ends)
 
     def get(self, name: str) -> IngestorStatus:
-        """Status of one ingestor."""
-        with self._lock:
-            return self._ingestors.get(name, IngestorStatus())
+        """Status of one ingestor, or of one of its readers."""
+        return (self.readers() | self.ingestors()).get(name, IngestorStatus())
 
     def ingestors(self) -> dict[str, IngestorStatus]:
-        """Statuses of all ingestors, by name."""
+        """Statuses of all ingestors, by name; that of one with several readers sums theirs up."""
+        found: dict[str, list[IngestorStatus]] = {}
+        for name, status in self.readers().items():
+            found.setdefault(status.replica_of or name, []).append(status)
+        return {name: as_one(statuses) for name, statuses in sorted(found.items())}
+
+    def readers(self) -> dict[str, IngestorStatus]:
+        """Statuses of all readers, by name: an ingestor has one, or as many as its spec has replicas."""
         with self._lock:
             return dict(sorted(self._ingestors.items()))
 

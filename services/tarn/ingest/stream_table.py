@@ -13,7 +13,7 @@ from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
-from tarn.ingest.committer import Committer
+from tarn.ingest.changes import TableCommits
 from tarn.ingest.context import IngestContext
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ class StreamTable:
             raise AssertionError("no writer before the first plan")
         return self._writer
 
-    def ensure(self, committer: Committer) -> TableState:
+    def ensure(self, committer: TableCommits) -> TableState:
         """Load the table; create it, with its namespace, if it does not exist and the spec has a schema.
 
         Raises:
@@ -78,7 +78,7 @@ class StreamTable:
                 table=str(self.name),
             ) from e
 
-    def evolve(self, state: TableState, committer: Committer) -> TableState:
+    def evolve(self, state: TableState, committer: TableCommits) -> TableState:
         """Alter the table to have the spec's columns, if the spec says so.
 
         Raises:
@@ -145,4 +145,5 @@ class StreamTable:
             source=self._topic,
             trace=body.trace,
             record_bytes_max=body.dead_letters.max_record_bytes,
+            messages=body.source,
         )

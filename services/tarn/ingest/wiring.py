@@ -19,6 +19,7 @@ from tarn.adapters.kafka import KafkaSources, cluster_id
 from tarn.adapters.origins import ParquetOrigins
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
+from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
@@ -103,10 +104,9 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         InvalidSettingError: a secret file cannot be read.
     """
     sleep = stoppable_sleep(stop)
+    kafka = KafkaSources(settings.kafka_bootstrap, settings.kafka_login, client=settings.ingest_kafka_client)
     return IngestContext(
-        sources=KafkaSources(
-            settings.kafka_bootstrap, settings.kafka_login, client=settings.ingest_kafka_client
-        ),
+        sources=TrailTopics(make_store(settings), bucket=settings.bucket, others=kafka, sleep=sleep),
         catalog=make_catalog(settings),
         tables=IcebergFormat(
             FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id
@@ -141,7 +141,12 @@ def make_audits(settings: Settings, registry: StatusRegistry, stop: Event) -> Au
                 store=store,
                 manifests=manifest_audit,
                 origins=ParquetOrigins(store, Places(settings.bucket).key),
-                topics=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
+                topics=TrailTopics(
+                    make_store(settings),
+                    bucket=settings.bucket,
+                    others=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
+                    sleep=stoppable_sleep(stop),
+                ),
                 bucket=settings.bucket,
                 pool=pool,
                 tell=lambda _progress: None,

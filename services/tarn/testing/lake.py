@@ -142,9 +142,14 @@ class Lake:
         namespace, _, table = name.rpartition(".")
         return self._direct.load(TableName(tuple(namespace.split(".")), table))
 
-    def files(self, name: str) -> list[Any]:
-        """The manifest entry of every live data file, in the order of the manifest list."""
-        state = self.table(name)
+    def files(self, name: str, state: TableState | None = None) -> list[Any]:
+        """The manifest entry of every live data file, in the order of the manifest list.
+
+        Args:
+            name: qualified name of the table.
+            state: version of the table; the current one by default.
+        """
+        state = state or self.table(name)
         head = state.head
         if head is None:
             return []
@@ -159,16 +164,17 @@ class Lake:
         assert len(paths) == len(set(paths)), "a data file is live twice"
         return found
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """Every row that a reader of the current snapshot sees."""
+    def rows(self, name: str, state: TableState | None = None) -> list[dict[str, Any]]:
+        """Every row that a reader of the current snapshot sees, or of that of another version."""
+        state = state or self.table(name)
         found: list[dict[str, Any]] = []
-        for entry in self.files(name):
+        for entry in self.files(name, state):
             data = self.objects.read(entry.data_file.file_path)
             assert len(data) == entry.data_file.file_size_in_bytes
             table: pa.Table = pq.read_table(io.BytesIO(data))
             assert table.num_rows == entry.data_file.record_count
             found += table.to_pylist()
-        head = self.table(name).head
+        head = state.head
         if head is not None:
             assert int(head["summary"]["total-records"]) == len(found)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,13 +13,16 @@ import httpx
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
+from tarn.core.temporary_keys import TokenService
 from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.vending import Vending
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import FaultyStore
 from tarn_catalog.testing.server import serving
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 ROOTS = WarehouseLayout(base="s3://tarn")
+BEGAN_S = time.time() - 1_000
 VERSION = {
     **{"version-id": 1, "timestamp-ms": 1_000, "schema-id": 0, "summary": {}, "default-namespace": ["ns"]},
     "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
@@ -35,9 +39,10 @@ class World:
         credentials: name of each principal -> `client_id:client_secret`.
     """
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, tokens: TokenService | None = None) -> None:
         self.store = FaultyStore(MemoryStore())
         self.clock_s = 1_000.0
+        self.tokens = tokens
         self.core = self.catalog()
         self.running = stack.enter_context(serving(self.core, folder / "secrets"))
         self.stack = stack
@@ -52,7 +57,14 @@ class World:
             self.clock_s += seconds
 
         patience = RetryPolicy(attempts_max=3, clock=lambda: self.clock_s, sleep=sleep, chance=lambda: 0.5)
-        return Catalog(self.store, ROOTS, patience=patience)
+        vending = None
+        if self.tokens is not None:
+            vending = Vending(self.tokens, ROOTS, clock=lambda: self.clock_s, now_ms=self.now_ms)
+        return Catalog(self.store, ROOTS, patience=patience, vending=vending)
+
+    def now_ms(self) -> int:
+        """The wall clock, of which the other one is a copy that began at 1,000."""
+        return int((BEGAN_S + self.clock_s) * 1000)
 
     def login(self, name: str) -> httpx.Response:
         client_id, secret = self.credentials[name].split(":")
@@ -81,8 +93,9 @@ class World:
         *,
         key: str | None = None,
         params: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        headers = {"idempotency-key": key} if key else {}
+        headers = {**(headers or {}), **({"idempotency-key": key} if key else {})}
         content = None if body is None else json.dumps(body).encode()
         return self.clients[who].request(method, path, content=content, headers=headers, params=params)
 
@@ -133,9 +146,9 @@ def thing(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def world(folder: Path) -> Iterator[World]:
+def world(folder: Path, tokens: TokenService | None = None) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(folder, stack)
+        yield World(folder, stack, tokens)
 
 
 def error(answer: httpx.Response, status: int, kind: str) -> str:

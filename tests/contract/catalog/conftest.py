@@ -1,11 +1,20 @@
-"""One behaviour suite for every way to open the catalog and every store that needs no container."""
+"""One behaviour suite for every way to open the catalog and every store that needs no container.
+
+With `TARN_REFERENCE` it runs against Apache's reference server instead. The variable is JSON: `properties` of
+pyiceberg's REST catalog, and `state`, the server's SQLite file, which is emptied before each test
+(tests/integration/catalog/test_reference.py).
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
@@ -88,16 +97,52 @@ def open_lake(kind: str, folder: Path, stack: ExitStack) -> Lake:
     )
 
 
-KINDS = ("embedded-memory", "embedded-file", "rest-memory", "rest-file")
+class Hidden:
+    """What a test of another server's behaviour cannot look at."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> NoReturn:
+        pytest.fail(f"it looks at {self._what}.{name}, which is not part of the REST interface")
+
+
+def reference_lake(properties: dict[str, str], state: str) -> Lake:
+    """The lake of Apache's reference server, emptied; only its REST interface can be looked at."""
+    with closing(sqlite3.connect(state, timeout=30)) as tables, tables:
+        tables.execute("DELETE FROM iceberg_tables")
+        tables.execute("DELETE FROM iceberg_namespace_properties")
+
+    def rest() -> PyIcebergCatalog:
+        return load_catalog("lake", **properties)
+
+    return Lake(
+        kind="reference",
+        store=cast(ObjectStore, Hidden("lake.store")),
+        roots=cast(WarehouseLayout, Hidden("lake.roots")),
+        core=cast(Catalog, Hidden("lake.core")),
+        open=rest,
+        running=cast(Running, Hidden("lake.running")),
+    )
+
+
+REFERENCE = json.loads(os.environ.get("TARN_REFERENCE", "null"))
+KINDS = ("reference",) if REFERENCE else ("embedded-memory", "embedded-file", "rest-memory", "rest-file")
 
 
 @pytest.fixture(params=KINDS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    if REFERENCE:
+        yield reference_lake(**REFERENCE)
+        return
     with ExitStack() as stack:
         yield open_lake(request.param, tmp_path / "lake", stack)
 
 
 @pytest.fixture
 def rest_lake(tmp_path: Path) -> Iterator[Lake]:
+    if REFERENCE:
+        yield reference_lake(**REFERENCE)
+        return
     with ExitStack() as stack:
         yield open_lake("rest-memory", tmp_path / "lake", stack)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tarn.core.temporary_keys import TemporaryKeys
 from tarn_catalog.operations.session import Operation
 from tarn_catalog.rest import routes
 from tarn_catalog.rest.auth import Authenticator
@@ -51,7 +52,7 @@ NEEDED: dict[tuple[str, str], tuple[tuple[str, str], ...] | str] = {
     ("DELETE", VIEW): ((MANAGE, THING),),
     ("POST", f"{NS}/register-view"): ((MANAGE, LAKE),),
     ("POST", "v1/views/rename"): ((MANAGE, THING), (CREATE, SPACE)),
-    ("GET", f"{TABLE}/credentials"): TOKEN,
+    ("GET", f"{TABLE}/credentials"): ((READ, THING),),
     ("POST", f"{TABLE}/plan"): TOKEN,
     ("POST", f"{TABLE}/tasks"): TOKEN,
     ("GET", "tarn/v1/whoami"): TOKEN,
@@ -146,7 +147,6 @@ ANSWERED = {
     ("DELETE", NS): 409,  # it holds tables
     ("POST", f"{NS}/register"): 409,  # the table has a name
     ("POST", f"{NS}/register-view"): 409,
-    ("GET", f"{TABLE}/credentials"): 501,
     ("POST", f"{TABLE}/plan"): 501,
     ("POST", f"{TABLE}/tasks"): 501,
     ("POST", "health/deep"): 401,
@@ -199,9 +199,16 @@ class Lake:
         self.world.clock_s += 60
 
 
+class Tokens:
+    """Issues keys to nothing."""
+
+    def assume(self, policy: str, *, duration_s: int) -> TemporaryKeys:
+        return TemporaryKeys(access_key_id="a", secret_access_key="b", session_token="c", expires_ms=1 << 50)
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    with world(tmp_path_factory.mktemp("matrix")) as made:
+    with world(tmp_path_factory.mktemp("matrix"), Tokens()) as made:
         yield Lake(made)
 
 

@@ -485,7 +485,7 @@ def test_an_operation_that_others_always_outrun_pauses_between_its_attempts(
     waits_s: list[float] = []
 
     def sleep(wait_s: float) -> None:
-        assert not any(lock.locked() for lock in slow.core._locks), "others of this process could not go on"
+        assert not slow.core.turns.held, "others of this process could not go on"
         events.append("pause")
         waits_s.append(wait_s)
 

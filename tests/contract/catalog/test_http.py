@@ -145,12 +145,12 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
             world.table() if "/tables/" in path else world.view()
     new = ("tables/rename", "namespaces/{namespace}/register", "transactions/commit")
     assert {f"POST /v1/{{prefix}}/{path}" for path in new} < set(listed)
-    for method, path in (
-        ("POST", "/v1/namespaces/ns/tables/t/plan"),
-        ("GET", "/v1/namespaces/ns/tables/t/credentials"),
+    for method, path, words in (
+        ("POST", "/v1/namespaces/ns/tables/t/plan", "not supported by this version"),
+        ("GET", "/v1/namespaces/ns/tables/t/credentials", "This catalog vends no credentials"),
     ):
         message = error(world.published.request(method, path), 501, "UnsupportedOperationException")
-        assert "not supported by this version" in message
+        assert words in message
 
 
 def test_a_view_over_http_from_its_create_to_its_drop(world: World) -> None:

@@ -36,7 +36,7 @@ from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.views import parsed
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
-from tests.contract.catalog.test_transactions import NEW, ROOTS, VIEW
+from tests.contract.catalog.test_transactions import NEW, ROOTS, VIEW, alone
 from tests.support.plays import TIMES
 
 EXAMPLES, STEPS = 200 * TIMES, 75
@@ -329,8 +329,11 @@ MISSING = {"table": NoSuchTableError, "view": NoSuchViewError}
 
 @pytest.mark.plays
 @pytest.mark.timeout(3_600 if TIMES > 1 else 300)
-def test_any_sequence_of_requests_does_what_the_model_does(record_property) -> None:
+def test_any_sequence_of_requests_does_what_the_model_does(
+    record_property, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TARN_TEST_STEPS asks for longer sequences."""
+    alone(monkeypatch)
     COUNTS.clear()
     steps = int(os.environ.get("TARN_TEST_STEPS", "0")) or STEPS
     run_state_machine_as_test(

@@ -35,7 +35,7 @@ from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.views import CreateViewRequest, parsed
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op, no_faults
-from tests.contract.catalog.schedule import Schedule
+from tests.contract.catalog.schedule import POOLS, Alone, Schedule
 from tests.contract.catalog.test_commits import SLOT, World, append, repeat, staged
 from tests.support.plays import seeds
 
@@ -455,19 +455,10 @@ class Outcomes:
             assert least <= seen[what] <= most, f"{what}: at least {least}, at most {most}, seen {seen[what]}"
 
 
-class Alone:
-    """Executor that runs everything in the calling thread, as other threads would escape the schedule."""
-
-    def __init__(self, **_: object) -> None:
-        pass
-
-    def __enter__(self) -> Alone:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    map = staticmethod(map)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every operation of the catalog run in the thread that calls it."""
+    for name in POOLS:
+        monkeypatch.setattr(name, Alone)
 
 
 NAMES = ("ns.a", "ns.c", "two.b", "two.d")
@@ -710,8 +701,7 @@ def test_actors_under_faults_and_kills_leave_everything_whole(
     record_property, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each seed is a separate play; TARN_TEST_SEEDS asks for more of them."""
-    for module in ("rename_register_purge", "namespaces"):
-        monkeypatch.setattr(f"tarn_catalog.operations.{module}.ThreadPoolExecutor", Alone)
+    alone(monkeypatch)
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
         play = Play(seed)

@@ -629,6 +629,11 @@ def test_the_store_is_found_by_the_location(tmp_path: Path) -> None:
     assert (found.bucket, found.endpoint, prefix) == ("tarn", "http://h:9000", "warehouse/b/t-1")
     with pytest.raises(InvalidSettingError, match=r"set s3\.endpoint, s3\.access-key-id"):
         client.open_store("s3://tarn/t", {}, {})
+    vended = {"s3.access-key-id": "v", "s3.secret-access-key": "v", "s3.session-token": "v"}
+    with pytest.raises(
+        InvalidSettingError, match=r"set s3\.access-key-id.*keys that the catalog vends do not"
+    ):
+        client.open_store("s3://tarn/t", {"s3.endpoint": "http://h:9000", **vended}, {})
     with pytest.raises(InvalidSettingError, match="only s3 and file are supported"):
         client.open_store("gs://tarn/t", {}, keys)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tarn.core.completion import OPEN_MAX, OpenPartitions, TimeField, joined
+from tarn.core.completion import LATE_MAX, OPEN_MAX, Announced, OpenPartitions, TimeField, joined
 from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec, parse_spec
@@ -254,7 +254,7 @@ def test_a_row_that_was_under_way_when_its_hour_was_announced_announces_it_again
     held = [True]
     world.lake.commits_now = lambda: not held[0]
     world.send(12)
-    world.ingestor._announcer._sent.clear()  # type: ignore[union-attr]
+    world.ingestor._upkeep._announcer._sent = Announced()  # type: ignore[union-attr]
     polls = [0]
 
     def later() -> None:
@@ -411,12 +411,23 @@ def test_a_unit_of_time_has_a_text_and_bounds(
     assert field.number(bounds[0]) == field.number(bounds[1] - 1) == number
 
 
+def after(
+    opened: OpenPartitions,
+    *,
+    added: Iterable[int] = (),
+    announced: Mapping[int, int] | None = None,
+    below: int | None = None,
+    at: int = 1,
+) -> OpenPartitions:
+    return opened.after(added=added, announced=announced or {}, complete_below=below, sequence=at)
+
+
 def test_the_open_partitions_are_runs_and_bounded() -> None:
-    opened = OpenPartitions(field="h").after(added=[5, 3, 4, 9], announced=frozenset())
+    opened = after(OpenPartitions(field="h"), added=[5, 3, 4, 9])
     assert opened.runs == ((3, 6), (9, 10))
     assert OpenPartitions.from_json(opened.to_json()) == opened
     assert list(opened.numbers(5)) == [3, 4]
-    left = opened.after(added=[9], announced=frozenset({4, 9}))
+    left = after(opened, added=[9], announced={4: 1, 9: 1})
     assert left.runs == ((3, 4), (5, 6), (9, 10)), "rows that came with the commit open it again"
     assert (5 in left, 4 in left) == (True, False)
     many = joined((2 * n, 2 * n + 1) for n in reversed(range(OPEN_MAX + 10)))
@@ -424,6 +435,32 @@ def test_the_open_partitions_are_runs_and_bounded() -> None:
     for text in ("{", '{"v":2}', '{"v":1,"field":"h","runs":[[1]]}'):
         with pytest.raises(CorruptStateError, match="completeTopic"):
             OpenPartitions.from_json(text)
+
+
+def test_a_partition_with_a_late_row_stays_open_until_an_event_is_newer() -> None:
+    opened = after(OpenPartitions(field="h"), added=[1, 2, 3, 7], below=None, at=4)
+    assert opened.late == (), "nothing was complete, so nothing was announced"
+    late = after(opened, added=[2, 3, 7], below=7, at=9)
+    assert late.late == ((2, 4, 9),)
+    assert [late.late_at(n) for n in (1, 2, 3, 4, 7)] == [0, 9, 9, 0, 0]
+    assert OpenPartitions.from_json(late.to_json()) == late
+    left = after(late, announced={1: 8, 2: 8, 3: 9}, at=10)
+    assert (left.runs, left.late) == (((2, 3), (7, 8)), ((2, 3, 9),)), "2 got a row after its event"
+    again = after(left, added=[2], announced={2: 9}, below=7, at=11)
+    assert (again.runs, again.late) == (((2, 3), (7, 8)), ((2, 3, 11),)), "the row came with the record"
+    both = late.union(after(OpenPartitions(field="h"), added=[3, 5], below=7, at=12))
+    assert (both.runs, both.late) == (((1, 4), (5, 6), (7, 8)), ((2, 3, 9), (3, 4, 12), (5, 6, 12)))
+
+
+def test_late_rows_in_many_partitions_cost_an_event_too_many_never_one_too_few() -> None:
+    opened = after(OpenPartitions(field="h"), added=range(3 * LATE_MAX))
+    for n in range(LATE_MAX + 50):
+        opened = after(opened, added=[2 * n], below=10_000, at=1_000 + n)
+        assert opened.late_at(2 * n) == 1_000 + n
+    assert len(opened.late) == LATE_MAX
+    assert opened.late[0] == (0, 101, 1_050)
+    assert all(opened.late_at(2 * n) >= 1_000 + n for n in range(LATE_MAX + 50))
+    assert after(opened, announced={4: 1_049}).runs == opened.runs
 
 
 def test_ingest_writes_topics_of_one_prefix_only_and_reads_none_of_them_by_a_pattern() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tarn.core.errors import ConflictError, UnavailableError
+from tarn.core.errors import UnavailableError
 from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitOutcome, TableName
@@ -22,7 +21,7 @@ from tarn.ingest.batch_commit import BatchCommit, offsets_in
 from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.memory_topic import Topic
-from tests.support.lake import Lake, LocalCatalog, order, spec
+from tests.support.lake import Lake, LocalCatalog, foreign_snapshot, order, spec
 from tests.support.plays import seeds
 
 TABLE = TableName(("bronze",), "orders")
@@ -34,37 +33,8 @@ def faulty_lake(topic: Topic, seed: int, rate: float) -> tuple[Lake, Faults]:
     faults = Faults(random.Random(seed), rate)
 
     def foreign(table: TableName) -> None:
-        """A foreign commit: a property, and an empty snapshot of no stream."""
-        state = lake.local.load(table)
-        if state.head is None:
-            return
-        snapshot = {
-            **state.head,
-            "snapshot-id": faults.chance.getrandbits(62),
-            "parent-snapshot-id": state.head_id,
-            "sequence-number": state.last_sequence + 1,
-            "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
-            "summary": {
-                k: v for k, v in state.head["summary"].items() if k == "operation" or k.startswith("total-")
-            },
-        }
-        if state.format_version >= 3:
-            snapshot |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
         # A twin may commit first: then this foreign commit gives up.
-        with contextlib.suppress(ConflictError):
-            lake.local.catalog.tables.commit(
-                lake.local._slot(table),
-                [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": state.head_id}],
-                [
-                    {"action": "add-snapshot", "snapshot": snapshot},
-                    {
-                        "action": "set-snapshot-ref",
-                        "ref-name": "main",
-                        "type": "branch",
-                        "snapshot-id": snapshot["snapshot-id"],
-                    },
-                ],
-            )
+        foreign_snapshot(lake.local, table, faults.chance.getrandbits(62))
 
     lake.catalog = FaultyCatalog(lake.local, faults, foreign=foreign)
     # Whether a commit that is under way has ended is looked at each turn; half of the seeds leave it open.

@@ -44,7 +44,7 @@ def test_conflicts_and_unknown_outcomes_are_counted_each_on_its_own() -> None:
     found = metrics(lake)
     assert found["conflicts_total"] == 2
     assert (found["unknown_outcomes_total"], found["unknown_outcomes_resolved_total"]) == (1, 1)
-    assert (found["retries_total"], found["batches_total"]) == (3, 1)
+    assert (found["retries_total"], found["commits_total"]) == (3, 1)
     assert (found["rows_total"], found["bad_records_total"], found["commits_total"]) == (2, 1, 1)
 
 
@@ -66,7 +66,7 @@ def test_what_is_measured_of_the_table_is_what_it_holds() -> None:
     listed = len(lake.objects.read(lake.table().head["manifest-list"]))
     sizes = [len(lake.objects.read(manifest.manifest_path)) for manifest in manifests]
     assert found["table_metadata_bytes"] == listed + sum(sizes) + len(orjson.dumps(lake.table().metadata))
-    assert (found["batches_total"], found["retries_total"], found["unknown_outcomes_resolved_total"]) == (
+    assert (found["commits_total"], found["retries_total"], found["unknown_outcomes_resolved_total"]) == (
         3,
         0,
         0,

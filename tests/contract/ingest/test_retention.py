@@ -178,7 +178,7 @@ def test_rows_without_a_time_and_files_of_others_stay() -> None:
     change = ReplayCommit(
         commit_id="x", table_uuid=state.uuid, stream="orders", looked_at=state.head_id, ends={}, files=files
     )
-    world.ingestor._committer.commit(change, writer)
+    world.ingestor._commits.commit(change, writer)
     world.wait()
     assert sorted(row["id"] for row in world.lake.rows()) == [0, 1, 9]
     assert world.retired().runs == {0: ((2, 3),)}
@@ -235,7 +235,7 @@ def test_a_row_that_is_lost_beside_dropped_ones_is_still_found() -> None:
     change = Lose(
         commit_id="lost", table_uuid=state.uuid, stream="orders", looked_at=0, ends={}, files=(), removed=lost
     )
-    world.ingestor._committer.commit(change, writer)
+    world.ingestor._commits.commit(change, writer)
     report = world.audit()
     assert [finding.kind for finding in report.findings] == [Kind.OFFSETS_MISSING]
     assert report.accounts[0].missing.to_array().tolist() == [1]
@@ -295,7 +295,7 @@ def test_a_table_with_delete_files_is_left_alone(logged: list[Any]) -> None:
     assert state.head is not None
     state.head["summary"]["total-delete-files"] = "1"
     assert retirement.why_kept(state) == "the table has delete files; compact it first"
-    found = world.ingestor._retirement
+    found = world.ingestor._upkeep._retirement
     assert found is not None
     assert found.change(state, world.ingestor.files, now_ms=10**15, new_id=lambda: "x") is None
     assert found.change(state, world.ingestor.files, now_ms=10**15, new_id=lambda: "x") is None

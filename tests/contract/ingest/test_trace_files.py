@@ -15,5 +15,6 @@ def test_the_trace_leads_from_the_ingestor_to_the_register() -> None:
     for part in ("rest/routes.py", "operations/tables.py", "metadata/updates.py", "state/register.py"):
         assert f"catalog/tarn_catalog/{part}" in trace.catalog.files
     assert not [file for file in trace.catalog.files if "/ingest/" in file or "/testing/" in file]
-    assert ("services/tarn/ingest/ingestor.py", "services/tarn/ingest/committer.py") in trace.ingest.moves
+    for one, other in (("ingestor", "bookkeeper"), ("bookkeeper", "committer"), ("committer", "group")):
+        assert (f"services/tarn/ingest/{one}.py", f"services/tarn/ingest/{other}.py") in trace.ingest.moves
     assert len({*trace.ingest.files, *trace.catalog.files}) <= FILES_MAX

@@ -132,7 +132,7 @@ class Server:
         )
 
 
-Serve = Callable[[int], list[Server]]
+Serve = Callable[..., list[Server]]
 
 
 @pytest.fixture
@@ -140,10 +140,13 @@ def serve(minio: StoreServer, tmp_path: Path) -> Iterator[Serve]:
     """Start replicas with one set of secrets, as in the stack, and wait until they are healthy."""
     started: list[DockerContainer] = []
 
-    def start(replicas: int) -> list[Server]:
+    def start(replicas: int, *, vending: Key | None = None) -> list[Server]:
         key, client_key = minio.user("catalog"), minio.user("spark")
         credential = write_access(tmp_path / "secrets")
         write_secrets(tmp_path / "secrets", s3_access_key_id=key[0], s3_secret_access_key=key[1])
+        if vending is not None:
+            named = {"vending_access_key_id": vending[0], "vending_secret_access_key": vending[1]}
+            write_secrets(tmp_path / "secrets", **named)
         for path in (tmp_path / "secrets").iterdir():
             path.chmod(0o444)
         servers = []
@@ -152,6 +155,8 @@ def serve(minio: StoreServer, tmp_path: Path) -> Iterator[Serve]:
             container.with_volume_mapping(str(tmp_path / "secrets"), "/run/tarn/secrets", "ro")
             container.with_tmpfs_mount("/tmp", "size=64m")
             container.with_env("TARN_S3_ENDPOINT_PUBLISHED", minio.endpoint)
+            if vending is not None:
+                container.with_env("TARN_STS_ENDPOINT", "http://minio:9000")
             container.with_kwargs(
                 init=True,
                 read_only=True,

@@ -321,6 +321,7 @@ MAY = {
         "delete a group",
         "begin transactions",
     },
+    "spark": {"read another topic", "read flight-events", "read the health topic"},
     "replay": {"read flight-events", "write flight-events"},
     "health": {"read the health topic", "write the health topic"},
 }

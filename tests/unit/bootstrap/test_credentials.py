@@ -71,11 +71,13 @@ def assert_complete_and_agreeing(volumes: dict[str, dict[str, str]]) -> None:
     # What a release before the reaper compares, refusing to start if it differs.
     assert set(users) == {"catalog", "ingest", "spark", "trino", "cli", "jupyter", "keeper"}
     added = json.loads(volumes["bootstrap"]["store_users_added.json"])
-    assert set(added) == reference.holders("s3_access_key_id") - set(users)
+    assert set(added) == reference.holders("s3_access_key_id") - set(users) | {"vending"}
+    assert reference.holders("vending_access_key_id") == {"catalog"}
     for user, keys in (users | added).items():
+        holder, stem = ("catalog", "vending") if user == "vending" else (user, "s3")
         assert keys == {
-            "access_key": volumes[user]["s3_access_key_id"],
-            "secret_key": volumes[user]["s3_secret_access_key"],
+            "access_key": volumes[holder][f"{stem}_access_key_id"],
+            "secret_key": volumes[holder][f"{stem}_secret_access_key"],
         }
     principals = json.loads(volumes["catalog"]["principals.json"])
     expected = {}
@@ -138,6 +140,31 @@ def test_going_back_to_the_release_before_the_reaper_and_on_again_changes_nothin
     lost = {**volumes, "bootstrap": {**volumes["bootstrap"]}}
     del lost["bootstrap"]["store_users_added.json"]
     assert applied(lost, plan(lost, random_bytes=chance(2))) == volumes
+
+
+def test_an_installation_from_before_vending_gets_its_user_and_keeps_the_rest():
+    whole = made(1)
+    before = {c: dict(files) for c, files in whole.items()}
+    for name in ("vending_access_key_id", "vending_secret_access_key"):
+        del before["catalog"][name]
+    added = json.loads(before["bootstrap"]["store_users_added.json"])
+    before["bootstrap"]["store_users_added.json"] = json.dumps({"reaper": added["reaper"]}, sort_keys=True)
+    after = applied(before, plan(before, random_bytes=chance(2)))
+    assert_complete_and_agreeing(after)
+    for consumer, files in before.items():
+        for name in set(files) - {"store_users_added.json"}:
+            assert after[consumer][name] == files[name]
+    # The release before leaves alone what it does not know, and finds it again.
+    assert plan(after, random_bytes=chance(3)) == ()
+
+
+def test_a_lost_catalog_volume_gets_the_vending_user_back():
+    before = made(1)
+    for lost in ("catalog", "bootstrap"):
+        volumes = {**before, lost: {}}
+        after = applied(volumes, plan(volumes, random_bytes=chance(2)))
+        assert after["catalog"]["vending_secret_access_key"] == before["catalog"]["vending_secret_access_key"]
+        assert_complete_and_agreeing(after)
 
 
 def test_users_that_only_a_later_release_knows_stay_where_they_are():
@@ -278,8 +305,8 @@ def test_a_user_whose_entry_was_taken_out_gets_a_new_password_at_both_ends():
     assert_complete_and_agreeing(after)
     assert after["ingest"]["kafka_password"] != before["ingest"]["kafka_password"]
     assert after["cli"] == before["cli"]
-    with pytest.raises(InvalidError, match="no such user of Kafka: 'spark'; choose one of ingest"):
-        without_kafka_user(text, "spark")
+    with pytest.raises(InvalidError, match="no such user of Kafka: 'trino'; choose one of"):
+        without_kafka_user(text, "trino")
 
 
 def test_half_a_key_pair_that_nothing_decides_is_replaced():

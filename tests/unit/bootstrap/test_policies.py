@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -14,22 +13,11 @@ from tarn.bootstrap.policies import policies, policy
 from tarn.core.credentials import STORE_USERS
 from tarn.core.errors import InvalidError
 from tarn.core.services import Action, Area
+from tests.support.policies import allows
 
 PARTS = (Area.HOLDS, Area.MEASURED)
 NAMES = {Action.READ: "s3:GetObject", Action.WRITE: "s3:PutObject", Action.DELETE: "s3:DeleteObject"}
 ACTIONS = st.frozensets(st.sampled_from(Action))
-
-
-def allows(found: dict[str, Any], action: str, resource: str, prefix: str | None = None) -> bool:
-    """What a store decides: a denial wins, and what no statement allows is denied."""
-    effects = set()
-    for statement in found["Statement"]:
-        patterns = statement.get("Condition", {}).get("StringLike", {}).get("s3:prefix")
-        if patterns is not None and not any(fnmatchcase(prefix or "", one) for one in patterns):
-            continue
-        if action in statement["Action"] and any(fnmatchcase(resource, r) for r in statement["Resource"]):
-            effects.add(statement["Effect"])
-    return effects == {"Allow"}
 
 
 def may(found: dict[str, Any], action: Action, key: str) -> bool:

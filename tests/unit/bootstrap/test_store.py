@@ -51,6 +51,8 @@ PREFIXES = {
     "reaper/v1/holds/": Area.HOLDS,
     "reaper/v1/measured/": Area.MEASURED,
     "reaper/": Area.REAPER,
+    "checkpoints/": Area.CHECKPOINTS,
+    "trail/": Area.TRAIL,
 }
 
 

@@ -111,3 +111,35 @@ def test_the_age_of_grants_is_a_setting(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("TARN_CATALOG_GRANTS_MAX_AGE_S", bad)
         with pytest.raises(InvalidSettingError, match="TARN_CATALOG_GRANTS_MAX_AGE_S"):
             Settings.read()
+
+
+@pytest.mark.parametrize("foreign", [["192.0.2.7"], [], ["192.0.2.7", "192.0.2.8"]])
+def test_of_the_addresses_of_all_replicas_it_listens_at_its_own(
+    monkeypatch: pytest.MonkeyPatch, foreign: list[str]
+) -> None:
+    """As with `docker compose up --scale catalog=2`, where the service's name has two addresses."""
+    name = "catalog.own"
+    known = socket.getaddrinfo
+
+    def resolve(host: str, port: int, *more: int, **how: int) -> list[tuple]:
+        if host != name:
+            return known(host, port, *more, **how)
+        addresses = [*foreign, "127.0.0.1"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    settings = Settings().model_copy(
+        update={"catalog_host": name, "catalog_port_inside": 0, "catalog_port_published": 0}
+    )
+    sockets = bound(settings)
+    try:
+        assert [one.getsockname()[0] for one in sockets] == ["127.0.0.1", "127.0.0.1"]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def test_a_name_that_is_not_this_machines_is_named() -> None:
+    settings = Settings().model_copy(update={"catalog_host": "192.0.2.7"})
+    with pytest.raises(InvalidSettingError, match=r"Cannot listen on 192\.0\.2\.7:8181: .*TARN_CATALOG_HOST"):
+        bound(settings)

@@ -24,6 +24,8 @@ IF_NOT_SAID = {
     "spec.source.kafka.topic": "one of the three",
     "spec.source.kafka.topics": "one of the three",
     "spec.source.kafka.topicPattern": "one of the three",
+    "spec.source.avro": "none",
+    "spec.source.avro.schema": "none",
     "spec.schema": "the table's columns",
     "spec.eventTime": "no watermark",
     "spec.retention": "all rows are kept",
@@ -46,7 +48,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
             yield from fields_of(kind, f"{path}.")
         elif items and path.endswith("fields"):
             yield from fields_of(items[0], f"{path}[].")
-        elif items and path in ("spec.schema", "spec.eventTime", "spec.retention"):
+        elif items and path in ("spec.schema", "spec.eventTime", "spec.retention", "spec.source.avro"):
             yield path, info
             yield from fields_of(items[0], f"{path}.")
         else:

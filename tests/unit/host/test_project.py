@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import yaml
 from tarn_host.console import StopError
 from tarn_host.stack import project
 
@@ -159,3 +160,33 @@ def test_specs_of_somebody_else_are_named_with_what_their_owner_does(
     with pytest.raises(StopError, match=r"a\.yaml \(mode 600\)") as caught:
         project.make_readable(tmp_path)
     assert f"chmod -R a+rX {tmp_path}" in caught.value.fix
+
+
+def test_another_catalog_is_another_compose_file_on_top(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("CATALOG=reference\n")
+    monkeypatch.setattr(project, "ENV_FILE", file)
+    wanted = "docker-compose.yml:catalog/reference/compose.yml"
+    assert project.load({}).env()["COMPOSE_FILE"] == wanted
+    assert project.load({"COMPOSE_FILE": "mine.yml"}).env()["COMPOSE_FILE"].startswith("mine.yml:catalog/")
+    assert "COMPOSE_FILE" not in project.load({"CATALOG": "tarn"}).env(), "the environment wins"
+    file.write_text("")
+    assert "COMPOSE_FILE" not in project.load({}).env()
+    assert project.load({"CATALOG": "reference"}).env()["COMPOSE_FILE"] == wanted
+    with pytest.raises(StopError, match="CATALOG=refrence is no catalog") as error:
+        project.load({"CATALOG": "refrence"})
+    assert error.value.fix == "choose one of: tarn reference"
+
+
+def test_the_reference_server_takes_the_place_of_the_catalog_and_nothing_else() -> None:
+    text = (project.ROOT / project.CATALOG_FILES["reference"]).read_text()
+    stack = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"]
+    own = yaml.safe_load(text.replace("!override ", ""))["services"]
+    assert set(own) == {"catalog", "reaper"}
+    (port,) = own["catalog"]["ports"]
+    assert port.rpartition(":")[0] == stack["catalog"]["ports"][0].rpartition(":")[0], "the same port outside"
+    assert own["catalog"]["mem_limit"] == own["catalog"]["memswap_limit"]
+    assert "ports: !override" in text, "Compose would publish both ports of the two files"
+    assert own["reaper"] == {"profiles": ["own-catalog"]}, "it deletes what Tarn's own register does not name"

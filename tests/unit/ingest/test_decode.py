@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
+from tarn.core.json_parser import JsonParser
 from tarn.core.spec import FieldSpec
 
 FIELDS = (
@@ -254,13 +255,13 @@ def test_few_bad_records_among_many_are_found_and_the_rest_is_parsed_in_blocks(m
     }
     for at, value in wrong.items():
         values[at] = value
-    plain = Decoder._parse_each
+    plain = JsonParser._parse_each
 
     def counting(self: Decoder, held: Any) -> Any:
         each.append(len(held))
         return plain(self, held)
 
-    monkeypatch.setattr(Decoder, "_parse_each", counting)
+    monkeypatch.setattr(JsonParser, "_parse_each", counting)
     found = decoder().decode(batch(values))
     assert sorted(found.bad) == [7, 3_000, 3_001, 9_999], "a line break between fields is no fault"
     good = [n for n in range(total) if n not in found.bad]
@@ -397,7 +398,7 @@ def test_a_batch_decodes_like_its_records_alone(records):
 
 
 def test_a_batch_is_parsed_in_pieces_and_is_whole(monkeypatch: Any):
-    monkeypatch.setattr("tarn.core.decode.TYPED_RECORDS", 7)
+    monkeypatch.setattr("tarn.core.json_parser.TYPED_RECORDS", 7)
     values: list[bytes | None] = [b'{"s":"a","i":%d}' % n for n in range(100)]
     values[20], values[41], values[99] = b"junk", None, b'{"s":"a","i":99.0}'
     found = decoder().decode(batch(values))
@@ -422,8 +423,8 @@ def test_a_batch_is_parsed_in_pieces_and_is_whole(monkeypatch: Any):
 @example(record=b'{"s":"a","outer":{"inner":{"x":1}},"outer":{"inner":{}}}')
 def test_the_quick_parser_takes_nothing_that_the_slow_one_refuses_or_reads_otherwise(record):
     one = decoder()
-    quick, kept, reasons = one._parse_typed([record])
-    slow, also_kept, why = one._parse_each([record])
+    quick, kept, reasons = one._parser._parse_typed([record])
+    slow, also_kept, why = one._parser._parse_each([record])
     assert (kept, reasons) == (also_kept, why)
     for a, b in zip(quick, slow, strict=True):
         assert a.type == b.type

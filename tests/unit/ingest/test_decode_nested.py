@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tarn.core.decode import Decoder
+from tarn.core.json_parser import JsonParser
 from tarn.core.spec import FieldSpec
 from tests.unit.ingest.test_decode import batch, decoder, texts, values
 
@@ -189,7 +190,7 @@ def test_the_quick_parser_reads_nested_values_as_the_slow_one_does(record: bytes
     held = batch([record, record])
     quick = decoder(FIELDS, trace=False).decode(held)
     slow_decoder = decoder(FIELDS, trace=False)
-    slow_decoder._typed = None
+    slow_decoder._parser._typed = None
     slow = slow_decoder.decode(held)
     assert quick.bad == slow.bad
     assert quick.rows.equals(slow.rows)
@@ -197,13 +198,13 @@ def test_the_quick_parser_reads_nested_values_as_the_slow_one_does(record: bytes
 
 def test_good_nested_records_are_left_to_the_quick_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     given_: list[int] = []
-    plain = Decoder._parse_each
+    plain = JsonParser._parse_each
 
     def counting(self: Decoder, held: Any) -> Any:
         given_.append(len(held))
         return plain(self, held)
 
-    monkeypatch.setattr(Decoder, "_parse_each", counting)
+    monkeypatch.setattr(JsonParser, "_parse_each", counting)
     message = {"id": 1, "legs": [{"n": 1, "day": "2026-01-01"}], "costs": {"a": ["1.00"]}, "grid": [[1]]}
     _, bad = rows(*[message] * 100)
     assert (bad, given_) == ({}, [])

@@ -114,7 +114,7 @@ def test_metrics_are_in_the_text_form_of_prometheus():
 def test_each_metric_is_the_value_of_its_name():
     found = registry(committed={0: 5}, ends={0: 9}, measured=True, commit_ms=1_500.0)
     amounts = {"rows": 11, "bad_records": 12, "bytes": 13, "commits": 14, "merges": 15}
-    found.add("orders", **amounts, conflicts=16, unknowns=17, resolved=18, retries=19, batches=20)
+    found.add("orders", **amounts, snapshots=18, conflicts=16, unknowns=17, resolved=19, retries=20)
     found.add("orders", events=26, events_failed=27, retired_rows=28, retired_files=29)
     found.update("orders", table_files=21, table_bytes=22, table_snapshots=23)
     found.update("orders", table_manifests=24, metadata_bytes=25)
@@ -132,12 +132,12 @@ def test_each_metric_is_the_value_of_its_name():
         "bad_records_total": "12",
         "bytes_total": "13",
         "commits_total": "14",
+        "snapshots_total": "18",
         "merges_total": "15",
         "conflicts_total": "16",
         "unknown_outcomes_total": "17",
-        "unknown_outcomes_resolved_total": "18",
-        "retries_total": "19",
-        "batches_total": "20",
+        "unknown_outcomes_resolved_total": "19",
+        "retries_total": "20",
         "table_manifests": "24",
         "table_metadata_bytes": "25",
         "events_total": "26",
@@ -147,6 +147,7 @@ def test_each_metric_is_the_value_of_its_name():
         "lag_offsets": "4",
         "last_commit_seconds": "1.5",
         "running": "1",
+        "ready_replicas": "1",
         "table_data_files": "21",
         "table_bytes": "22",
         "table_snapshots": "23",
@@ -267,3 +268,69 @@ def test_a_bad_list_of_hosts_is_named(monkeypatch: pytest.MonkeyPatch, text: str
 
 def test_a_list_of_hosts_is_taken_without_its_spaces():
     assert parse_names(" A.lan, [::2],10.0.0.7 ,") == ("a.lan", "::2", "10.0.0.7")
+
+
+def crew(*changes: dict[str, object]) -> StatusRegistry:
+    """Readers of one ingestor, each with partitions of its own."""
+    found = registry()
+    found.remove("orders")
+    for number, change in enumerate(changes):
+        status = {
+            "state": State.RUNNING,
+            "beat_s": NOW - 1,
+            "progress_s": NOW - 1,
+            "measured": True,
+            "table": "a.b",
+            "replica_of": "orders",
+            "replicas": len(changes),
+            "committed": {number: 5},
+            "ends": {number: 7},
+        }
+        found.update(f"orders/{number}", **(status | change))
+    return found
+
+
+def test_readers_of_an_ingestor_are_shown_as_one():
+    found = crew(
+        {"commit_at_ms": 8, "snapshot_id": 8, "watermark_us": 30, "complete_us": 30},
+        {"commit_at_ms": 9, "snapshot_id": 9, "table_files": 4, "watermark_us": 20, "complete_us": 20},
+        {"commit_at_ms": 7, "snapshot_id": 7},
+    )
+    for number in range(3):
+        counts = {"bad_records": 2, "bytes": 3, "commits": 4, "snapshots": 1, "merges": 5, "conflicts": 6}
+        found.add(f"orders/{number}", rows=10 ** (number + 1), unknowns=7, **counts)
+        found.observe(f"orders/{number}", 0.2)
+    (name,) = found.ingestors()
+    assert name == "orders"
+    status = found.get("orders")
+    assert (status.rows, status.bad_records, status.bytes) == (1_110, 6, 9)
+    assert (status.commits, status.snapshots, status.merges) == (12, 3, 15)
+    assert (status.conflicts, status.unknowns, sum(status.freshness.counts)) == (18, 21, 3)
+    assert (dict(status.committed), status.lag) == ({0: 5, 1: 5, 2: 5}, 6)
+    assert (status.snapshot_id, status.table_files) == (9, 4), "of the last commit"
+    assert (status.watermark_us, status.complete_us) == (30, 30), (
+        "it never goes back, so the highest is the newest"
+    )
+    assert (status.replicas, status.ready) == (3, 3)
+    assert 'tarn_ingest_rows_total{ingestor="orders",table="a.b"} 1110' in to_metrics(found)
+    assert 'tarn_ingest_ready_replicas{ingestor="orders",table="a.b"} 3' in to_metrics(found)
+    assert found.get("orders/1").rows == 100
+
+
+@pytest.mark.parametrize("state", [State.INVALID, State.STOPPED, State.WAITING, State.STARTING])
+def test_the_worst_state_of_the_readers_is_that_of_the_ingestor(state):
+    found = crew({}, {"state": state, "reason": "OffsetGap", "message": "gone", "measured": False}, {})
+    page = found.get("orders").to_json()
+    assert (page["state"], page["readyReplicas"], page["replicas"]) == (state.value, 2, 3)
+    condition = page["conditions"][0]
+    assert (condition["status"], condition["reason"], condition["message"]) == (False, "OffsetGap", "gone")
+    assert page["lag"] is None, "what one of them has left is unknown"
+
+
+def test_each_reader_gives_its_own_signs_of_life():
+    found = crew({}, {"beat_s": NOW - 301}, {"state": State.WAITING, "message": "no answer"})
+    assert faults(found, now_s=NOW) == [
+        "ingestor orders/1: no sign of life for 301 s",
+        "ingestor orders/2: Waiting: no answer",
+    ]
+    assert hanging(found, now_s=NOW) == ["ingestor orders/1 hangs: no sign of life for 301 s"]

@@ -96,7 +96,7 @@ def test_a_head_that_is_not_there_stops():
 
 
 def append(**more: Any) -> Append:
-    return Append(commit_id="c-1", summary={KEY: "map"}, tag=TAG, since="since", **more)
+    return Append(commit_id="c-1", summary={KEY: "map"}, tags=(TAG,), since=("since",), **more)
 
 
 def test_a_commit_holds_on_its_base_only_and_moves_branch_and_tag_together():

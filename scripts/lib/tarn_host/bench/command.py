@@ -19,7 +19,17 @@ from typing import Any
 
 from tarn_host import shell
 from tarn_host.arguments import Parser
-from tarn_host.bench import catalog, ingest, ingest_page, memory, soak, soak_page
+from tarn_host.bench import (
+    catalog,
+    commit_command,
+    commit_page,
+    ingest,
+    ingest_page,
+    memory,
+    peers,
+    soak,
+    soak_page,
+)
 from tarn_host.console import StopError, agree, line, stopped
 from tarn_host.stack import engine, needs
 from tarn_host.stack.project import ROOT
@@ -53,8 +63,13 @@ ABOUT = {
         "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
+    "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
+    "peers": (
+        "Ingestion beside others",
+        "The same topics by ingest and by what others use, on one stack in one run.",
+    ),
 }
 
 
@@ -90,6 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     catalog_verb.add_argument(
         "--commits", type=int, default=20_000, help="while memory is watched; 0 leaves it out (default 20000)"
     )
+    peers_verb = verbs.add_parser(
+        "peers", help="the same topics by ingest, by Spark and by a plain loop, on a stack of its own"
+    )
+    peers_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
+    peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
+    commit_command.add(verbs)
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
     soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
@@ -108,12 +129,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep("memory", "scripts/bench memory", memory.measure())
         elif options.verb == "catalog":
             _catalog(options)
+        elif options.verb == "commit":
+            numbers = commit_command.numbers_of(options)
+            runs = commit_command.measure(numbers)
+            if options.quick:
+                line(commit_page.section(runs))
+                line("nothing was kept: this shows that it works, not what it costs")
+                return 0
+            _keep("commit", f"scripts/bench commit {numbers.words()}", runs)
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))
             _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
         elif options.verb == "ingest":
             _ingest(options)
+        elif options.verb == "peers":
+            _peers(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
         line(f"wrote {REPORT.relative_to(ROOT)}")
     except StopError as error:
@@ -163,6 +194,19 @@ def _ingest(options: argparse.Namespace) -> None:
     runs = ingest.measure(numbers)
     command = f"scripts/bench ingest --events {numbers.events} --rounds {numbers.rounds}"
     _keep("ingest", f"{command} --rate {numbers.rate:g} --seconds {numbers.seconds:g}", runs)
+
+
+def _peers(options: argparse.Namespace) -> None:
+    """Measure ingestion beside others and store the raw results.
+
+    Raises:
+        StopError: an option is out of range, or the benchmark failed.
+    """
+    words = f"--rounds {options.rounds} --mib {options.mib}"
+    if not (1 <= options.rounds <= 100 and 1 <= options.mib <= 1_000):
+        raise StopError(f"{words}: no such benchmark", "give 1 to 100 rounds and 1 to 1,000 MiB", 2)
+    runs = peers.measure(peers.Options(rounds=options.rounds, mib=options.mib))
+    _keep("peers", f"scripts/bench peers {words}", runs)
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -355,6 +399,11 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             continue
         if raw["bench"] == "catalog":
             parts.append(f"\n{catalog.section(runs)}")
+            continue
+        if raw["bench"] == "peers":
+            parts.append(f"\n{peers.section(runs)}")
+        if raw["bench"] == "commit":
+            parts.append(f"\n{commit_page.section(runs)}")
             continue
         if raw["bench"] == "ingest":
             parts.append(f"\n{ingest_page.section(runs)}")

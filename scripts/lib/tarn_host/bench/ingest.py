@@ -202,8 +202,11 @@ _MEASURES: dict[str, Callable[[Own, Options], dict[str, Any]]] = {
 
 
 @contextmanager
-def own_stack() -> Iterator[Own]:
-    """A small stack beside all others, started by scripts/up and removed at the end.
+def own_stack(profile: str = "small") -> Iterator[Own]:
+    """A stack beside all others, started by scripts/up and removed at the end.
+
+    Args:
+        profile: `small` or `full`.
 
     Raises:
         StopError: it does not start.
@@ -214,9 +217,9 @@ def own_stack() -> Iterator[Own]:
     ports = checks.free_block(names)
     if not ports:
         raise StopError("no block of free ports was found", "stop another copy of Tarn first")
-    env = {**ports, "COMPOSE_PROJECT_NAME": name, "TARN_LOG_LEVEL": "debug", "TARN_PROFILE": "small"}
+    env = {**ports, "COMPOSE_PROJECT_NAME": name, "TARN_LOG_LEVEL": "debug", "TARN_PROFILE": profile}
     line(f"starting the stack {name}; its log is {LOG.relative_to(ROOT)}")
-    up = [str(ROOT / "scripts/up"), "--yes", "--small", "--no-canary", "--no-demo"]
+    up = [str(ROOT / "scripts/up"), "--yes", "--no-canary", "--no-demo"]
     try:
         shell.logged(
             up, LOG, timeout_s=UP_TIMEOUT_S, what="scripts/up of the benchmark", fix=FIX, env=env, cwd=ROOT
@@ -306,14 +309,14 @@ def parse_cpu(text: str) -> float:
     raise StopError(f"the container's processor time cannot be read: {text[:80]!r}", "report this engine")
 
 
-def parse_commits(log: str, since_unix: float) -> list[dict[str, Any]]:
-    """The commits of flights that ingest logged since `since_unix`, each with `at_unix`. Pure."""
+def parse_commits(log: str, since_unix: float, ingestor: str = "flights") -> list[dict[str, Any]]:
+    """The commits of an ingestor that ingest logged since `since_unix`, each with `at_unix`. Pure."""
     found = []
     for row in log.splitlines():
         if '"batch committed"' not in row:
             continue
         entry = json.loads(row[row.index("{") :])
-        if entry.get("ingestor") != "flights":
+        if entry.get("ingestor") != ingestor:
             continue
         at = datetime.strptime(entry["timestamp"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
         if at.timestamp() >= since_unix:

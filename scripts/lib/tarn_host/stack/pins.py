@@ -26,6 +26,11 @@ NAMES = {
     "TRINO_VERSION": "Trino",
     "SPARK_VERSION": "Spark",
     "SPARK_ICEBERG_VERSION": "Iceberg in Spark",
+    "SPARK_KAFKA_SOURCE_VERSION": "Spark's Kafka source",
+    "SPARK_KAFKA_TOKENS_VERSION": "its token provider",
+    "SPARK_KAFKA_CLIENTS_VERSION": "its Kafka client",
+    "SPARK_HADOOP_VERSION": "Hadoop's S3A in Spark",
+    "SPARK_AWS_SDK_VERSION": "the AWS SDK of S3A",
 }
 
 

@@ -24,6 +24,9 @@ MANAGED_END = "# managed by scripts/up: end"
 
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 PROFILES = ("full", "small")
+CATALOG = "CATALOG"
+CATALOG_FILES = {"tarn": "", "reference": "catalog/reference/compose.yml"}
+"""Value of CATALOG -> compose file on top of the stack's own, relative to the clone."""
 PORT_ORDER = ("S3", "CATALOG", "KAFKA", "TRINO", "SPARK", "SPARK_UI", "INGEST", "JUPYTER", "GATEWAY")
 """Order in which a block of ports is assigned; a port that is not listed comes after these."""
 _REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
@@ -58,6 +61,9 @@ class Project:
     def env(self) -> dict[str, str]:
         """The variables of every docker and docker compose call; the rest comes from .env itself."""
         own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
+        more = CATALOG_FILES[self.settings.get(CATALOG) or "tarn"]
+        if more:
+            own["COMPOSE_FILE"] = f"{self.settings.get('COMPOSE_FILE') or COMPOSE_FILE.name}:{more}"
         return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
 
 
@@ -143,17 +149,20 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
     """This clone's project: the environment wins, then the user's lines of .env, `choices`, stored settings.
 
     Raises:
-        StopError: TARN_PROFILE is not a profile.
+        StopError: TARN_PROFILE is not a profile, or CATALOG not a catalog.
     """
     environ = os.environ if environ is None else environ
     text = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
     fixed = parse_env(without_managed(text))
-    fixed.update({k: v for k, v in environ.items() if k.startswith(("TARN_", "COMPOSE_"))})
+    fixed.update({k: v for k, v in environ.items() if k.startswith(("TARN_", "COMPOSE_")) or k == CATALOG})
     told = {k: v for k, v in {**remembered(text), **(choices or {})}.items() if v}
     settings = {**told, **fixed}
     profile = settings.get("TARN_PROFILE") or "full"
     if profile not in PROFILES:
         raise StopError(f"TARN_PROFILE={profile} is no profile", f"choose one of: {' '.join(PROFILES)}", 2)
+    catalog = settings.get(CATALOG) or "tarn"
+    if catalog not in CATALOG_FILES:
+        raise StopError(f"CATALOG={catalog} is no catalog", f"choose one of: {' '.join(CATALOG_FILES)}", 2)
     own_base = not settings.get("TARN_BASE")
     base = settings.get("TARN_BASE") or f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}"
     name = settings.get("COMPOSE_PROJECT_NAME") or default_name(ROOT)

@@ -49,6 +49,26 @@ TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
+def rest_catalog(settings: Settings, secrets: Secrets) -> Catalog:
+    """Open the REST catalog with the cli's keys of the store."""
+    return load_catalog(
+        "tarn",
+        **{
+            "type": "rest",
+            "uri": settings.catalog_uri,
+            "warehouse": settings.warehouse,
+            "credential": secrets.credential,
+            "oauth2-server-uri": f"{settings.catalog_uri.rstrip('/')}/v1/oauth/tokens",
+            "s3.endpoint": settings.s3_endpoint,
+            "s3.region": settings.region,
+            "s3.access-key-id": secrets.access_key,
+            "s3.secret-access-key": secrets.secret_key,
+            # Otherwise the catalog's keys, which end after minutes, would take the place of these.
+            "header.X-Iceberg-Access-Delegation": "",
+        },
+    )
+
+
 class RestLake:
     """Client of one REST catalog and its object store.
 
@@ -67,20 +87,7 @@ class RestLake:
 
     @cached_property
     def _catalog(self) -> Catalog:
-        return load_catalog(
-            "tarn",
-            **{
-                "type": "rest",
-                "uri": self._settings.catalog_uri,
-                "warehouse": self._settings.warehouse,
-                "credential": self._secrets.credential,
-                "oauth2-server-uri": f"{self._settings.catalog_uri.rstrip('/')}/v1/oauth/tokens",
-                "s3.endpoint": self._settings.s3_endpoint,
-                "s3.region": self._settings.region,
-                "s3.access-key-id": self._secrets.access_key,
-                "s3.secret-access-key": self._secrets.secret_key,
-            },
-        )
+        return rest_catalog(self._settings, self._secrets)
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
         """See `Reader.find`."""

@@ -48,34 +48,45 @@ def stands(table: Table) -> list[Stand]:
 
 
 def judge_offsets(table: Table) -> Iterator[Finding]:
-    """Check that each snapshot's rows start where the previous offset map ended and end before its own."""
+    """Check that each snapshot's rows start where the previous offset map ended and end before its own.
+
+    A snapshot may hold commits of several streams. Its files do not say of which one they are, so each must
+    fit one of them, and rows are counted together.
+    """
     chain = table.chain()
     added = _added(table)
     before: dict[str, OffsetMap] = {}
     holes: dict[str, int] = {}
     for snapshot in chain:
+        sound = _operation(snapshot) == "append"
+        moves: dict[str, _Move] = {}
         for stream, text in _maps(snapshot):
             try:
                 after = OffsetMap.from_json(text)
                 letters = _letters(snapshot, stream)
             except CorruptStateError as error:
                 yield _finding(Kind.OFFSETS_UNREADABLE, table, stream, snapshot, error.message)
+                sound = False
                 continue
             found = before.get(stream)
             wrong = None if found is None else _step(found, after)
             if wrong is not None:
                 yield _finding(Kind.OFFSETS_BROKEN, table, stream, snapshot, wrong)
-            elif _operation(snapshot) == "append":
-                files = added.get(snapshot["snapshot-id"], [])
-                for told in _outside(found, after, files):
-                    yield _finding(Kind.OFFSETS_DOUBLED, table, stream, snapshot, told)
-                left = _left(found, after, files, letters)
-                if left is not None and left < 0:
-                    told = f"it adds {-left} rows more than the offsets that it covers"
-                    yield _finding(Kind.OFFSETS_DOUBLED, table, stream, snapshot, told)
-                elif left:
-                    holes[stream] = holes.get(stream, 0) + left
+                sound = False
+            moves[stream] = _Move(before=found, after=after, letters=letters)
             before[stream] = after
+        if not sound or not moves:
+            continue
+        files = added.get(snapshot["snapshot-id"], [])
+        streams = ", ".join(moves)
+        for told in _outside(list(moves.values()), files):
+            yield _finding(Kind.OFFSETS_DOUBLED, table, streams, snapshot, told)
+        left = _left(list(moves.values()), files)
+        if left is not None and left < 0:
+            told = f"it adds {-left} rows more than the offsets that it covers"
+            yield _finding(Kind.OFFSETS_DOUBLED, table, streams, snapshot, told)
+        elif left:
+            holes[streams] = holes.get(streams, 0) + left
     for stream, count in holes.items():
         yield Finding(
             kind=Kind.OFFSETS_HOLE,
@@ -284,12 +295,26 @@ def _step(before: OffsetMap, after: OffsetMap) -> str | None:
     return None
 
 
-def _outside(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEntry]) -> Iterator[str]:
-    """Yield files whose rows lie before the preceding offset map or beyond their own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Move:
+    """Move of a stream by one snapshot: the offset map before it, if known, and after; records not rows."""
+
+    before: OffsetMap | None
+    after: OffsetMap
+    letters: int
+
+
+def _outside(moves: Sequence[_Move], files: Sequence[FileEntry]) -> Iterator[str]:
+    """Yield files whose rows lie before the preceding offset map or beyond their own, for every stream."""
     for file in files:
-        bounds = file.bounds
-        if bounds is None:
-            continue
+        told = [list(_strange(move.before, move.after, file)) for move in moves]
+        if all(told):
+            yield from told[0]
+
+
+def _strange(before: OffsetMap | None, after: OffsetMap, file: FileEntry) -> Iterator[str]:
+    bounds = file.bounds
+    if bounds is not None:
         partitions = [p for p in after.next if bounds.partition_min <= p <= bounds.partition_max]
         ends = [after.next[p] for p in partitions]
         if not ends or bounds.offset_max >= max(ends):
@@ -298,7 +323,7 @@ def _outside(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEnt
                 f"{bounds.partition_max}, and the map ends at {max(ends, default=0)}"
             )
         if before is None or any(p not in before.next for p in partitions):
-            continue
+            return
         start = min((before.next[p] for p in partitions), default=0)
         if bounds.offset_min < start:
             yield (
@@ -307,12 +332,15 @@ def _outside(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEnt
             )
 
 
-def _left(before: OffsetMap | None, after: OffsetMap, files: Sequence[FileEntry], letters: int) -> int | None:
+def _left(moves: Sequence[_Move], files: Sequence[FileEntry]) -> int | None:
     """Covered offsets minus rows and dead letters; None if their start is unknown."""
-    if before is None or set(after.next) - set(before.next):
-        return None
-    covered = sum(end - before.next[partition] for partition, end in after.next.items())
-    return covered - sum(file.records for file in files) - letters
+    covered = 0
+    for move in moves:
+        if move.before is None or set(move.after.next) - set(move.before.next):
+            return None
+        covered += sum(end - move.before.next[partition] for partition, end in move.after.next.items())
+        covered -= move.letters
+    return covered - sum(file.records for file in files)
 
 
 def _finding(kind: Kind, table: Table, stream: str, snapshot: Json, what: str) -> Finding:

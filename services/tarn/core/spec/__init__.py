@@ -9,17 +9,19 @@ from tarn.core.spec.clashes import Clash, clashes, settle
 from tarn.core.spec.fields import REST, FieldSpec, SchemaSpec
 from tarn.core.spec.ingestor import DeadLetters, IngestorSpec
 from tarn.core.spec.parse import parse_spec
-from tarn.core.spec.source import TOPIC_PATTERN
+from tarn.core.spec.source import TOPIC_PATTERN, AvroMessages, MessageFormat
 from tarn.core.spec.table import PartitionRule, TableRef
 
 __all__ = [
     "REST",
     "TOPIC_PATTERN",
     "TRACE_COLUMN",
+    "AvroMessages",
     "Clash",
     "DeadLetters",
     "FieldSpec",
     "IngestorSpec",
+    "MessageFormat",
     "PartitionRule",
     "SchemaSpec",
     "TableRef",

@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from tarn.core.avro_schema import parse_schema
+from tarn.core.avro_values import column_type
 from tarn.core.column_types import suggest
 from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
-from tarn.core.spec.fields import COLUMN_PATTERN, SchemaSpec
-from tarn.core.spec.source import Source
+from tarn.core.spec.fields import COLUMN_PATTERN, FieldSpec, SchemaSpec
+from tarn.core.spec.source import MessageFormat, Source
 from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 
 COMPLETE_PATTERN = rf"^{re.escape(COMPLETE_PREFIX)}[A-Za-z0-9._-]{{0,200}}$"
+REPLICAS_MAX = 64
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
 
 
@@ -80,6 +83,8 @@ class IngestorBody(SpecModel):
     columns: Annotated[SchemaSpec | None, Field(alias="schema")] = None
     format: Literal["iceberg"] = "iceberg"
     batching: Batching = Batching()
+    replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1
+    commit: Literal["bookkeeper", "direct"] = "bookkeeper"
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
     event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
     retention: RowRetention | None = None
@@ -113,6 +118,8 @@ class IngestorBody(SpecModel):
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
+        if self.columns is not None:
+            _check_format(self.source, self.columns.fields)
         if self.columns is not None and self.event_time is not None:
             _check_event_time(self.event_time.column, {f.name: f.type for f in self.columns.fields})
         if self.columns is not None:
@@ -125,6 +132,32 @@ class IngestorBody(SpecModel):
         if str(self.table) == str(self.dead_letters.table):
             raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
         return self
+
+
+def _check_format(messages: MessageFormat, fields: Iterable[FieldSpec]) -> None:
+    """Require that messages of this format can have the columns.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if messages.format == "json":
+        return
+    schema = messages.avro.avro_schema if messages.avro is not None else None
+    for field in fields:
+        if field.encoding == "json":
+            raise ValueError(f"schema.fields: {field.name} has encoding json, which is for format: json")
+        if schema is None:
+            continue
+        try:
+            kind = column_type(parse_schema(schema), field.path)
+        except ValueError as e:
+            raise ValueError(f"schema.fields: {field.name} cannot be read from the Avro schema: {e}") from e
+        if kind is None:
+            names = [name for name, _ in parse_schema(schema).fields]
+            raise ValueError(
+                f"schema.fields: {field.name} is from {'.'.join(field.path)!r}, which the Avro schema lacks"
+                f"{suggest(field.path[0], names)}; its fields are {', '.join(names)}"
+            )
 
 
 def _check_event_time(column: str, types: dict[str, str], *, what: str = "eventTime") -> None:
@@ -179,7 +212,9 @@ class IngestorSpec(SpecModel):
     def _of_topic(self, topic: str) -> IngestorSpec:
         names = {"name": f"{self.name}.{topic}", "stream": f"{self.stream}.{topic}"}
         kafka = {"topic": topic, "topics": None, "topic_pattern": None}
-        source = Source(kafka=self.spec.source.kafka.model_copy(update=kafka))
+        source = self.spec.source.model_copy(
+            update={"kafka": self.spec.source.kafka.model_copy(update=kafka)}
+        )
         return self.model_copy(
             update={
                 "metadata": self.metadata.model_copy(update=names),

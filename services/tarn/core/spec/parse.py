@@ -11,8 +11,8 @@ from tarn.core.column_types import suggest
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec.base import shown
 from tarn.core.spec.fields import FieldSpec, SchemaSpec
-from tarn.core.spec.ingestor import Batching, DeadLetters, IngestorBody, IngestorSpec, Metadata
-from tarn.core.spec.source import KafkaSource, Source
+from tarn.core.spec.ingestor import Batching, DeadLetters, EventTime, IngestorBody, IngestorSpec, Metadata
+from tarn.core.spec.source import AvroMessages, KafkaSource, Source
 from tarn.core.spec.table import TableRef, TableSpec
 
 SPEC_BYTES_MAX = 256 * 1024
@@ -22,11 +22,13 @@ _ALLOWED: dict[str, type[BaseModel]] = {
     "metadata": Metadata,
     "spec": IngestorBody,
     "spec.source": Source,
+    "spec.source.avro": AvroMessages,
     "spec.source.kafka": KafkaSource,
     "spec.table": TableSpec,
     "spec.schema": SchemaSpec,
     "spec.schema.fields": FieldSpec,
     "spec.batching": Batching,
+    "spec.eventTime": EventTime,
     "spec.deadLetters": DeadLetters,
     "spec.deadLetters.table": TableRef,
 }

@@ -1,12 +1,14 @@
-"""Where the rows of a spec come from: Kafka topics."""
+"""Where the rows of a spec come from: Kafka topics, and the format of their messages."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from tarn.core.avro_schema import parse_schema
 from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
 
@@ -69,7 +71,57 @@ class KafkaSource(SpecModel):
         return f"topics like {self.topic_pattern}" if self.topic_pattern else ", ".join(self.names)
 
 
-class Source(SpecModel):
+class AvroMessages(SpecModel):
+    """How messages are written in Avro.
+
+    Attributes:
+        avro_schema: the schema of the writer, as JSON text or as the same in YAML; containers have their own.
+        encoding: what a message is: a datum and nothing else, one in single-object encoding, or a container
+            file with one datum.
+    """
+
+    avro_schema: Annotated[str | None, Field(alias="schema")] = None
+    encoding: Literal["binary", "single-object", "container"] = "binary"
+
+    @field_validator("avro_schema", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        return json.dumps(value) if isinstance(value, dict | list) else value
+
+    @field_validator("avro_schema")
+    @classmethod
+    def _record(cls, value: str | None) -> str | None:
+        if value is not None and (found := parse_schema(value)).kind != "record":
+            raise ValueError(f"the Avro schema is {found}; a message is a record")
+        return value
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> AvroMessages:
+        if (self.avro_schema is None) != (self.encoding == "container"):
+            raise ValueError(
+                "schema is missing: Avro is not readable without the schema of its writer"
+                if self.avro_schema is None
+                else "schema is for other encodings: a container file has its own"
+            )
+        return self
+
+
+class MessageFormat(SpecModel):
+    """Format of the messages."""
+
+    format: Literal["json", "arrow", "avro"] = "json"
+    avro: AvroMessages | None = None
+
+    @model_validator(mode="after")
+    def _avro(self) -> MessageFormat:
+        if (self.avro is not None) != (self.format == "avro"):
+            raise ValueError(
+                "avro is for format: avro" if self.avro is not None else "format avro needs avro: {schema: …}"
+            )
+        return self
+
+
+class Source(MessageFormat):
     """Source of the rows."""
 
     kafka: KafkaSource

@@ -1,0 +1,157 @@
+"""Section of docs/benchmarks.md about commits: a function of the raw results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tarn_host.bench.ingest import at_share
+from tarn_host.bench.ingest_page import spread
+
+ABOUT = """Everybody commits from one process on the host, through HTTP, to one MinIO. A commit appends 1,000
+rows of four columns that are in memory: the data file, what describes it, and the commit itself. The
+contenders take turns in rounds, after two commits of each that do not count. Median of the rounds, then the
+smallest and the largest.
+
+- *tarn*: ingest's committer with its batches (`tarn.ingest`) on Tarn's catalog. Every commit before the timed
+  ones is real.
+- The others' history is laid at once: as many snapshots, and a manifest list as long, as after so many
+  single appends once a second; of a Delta log the entries. The data files behind it are one.
+- *After so many commits* is what the table has seen; what it still holds is in the next column. Tarn's
+  default retention thins the history, the others keep it. *All history live*: `tarn.history` is `all`.
+- A *conflict* is an attempt that another writer's commit had overtaken and that the client itself repeats; a
+  *refusal* ended otherwise: the client gave up (pyiceberg after four repeats), or the server had no room.
+- *Rows wrong* are acknowledged rows that the table does not have (negative), or rows too many, counted at the
+  end. On Tarn's catalog one such row ends the benchmark.
+- The writers of one table are threads of one Python process, which shares the machine's two cores with
+  everything else: with many of them that process is the limit.
+"""
+TARN, SQLITE = "tarn", "pyiceberg, SQLite"
+P50_MS_MAX = 12.0
+GROWTH_MAX = 1.2
+SQLITE_TIMES_MIN = 10.0
+SQLITE_DEPTH = 200
+FILES_MAX = 1.1
+LOAD_P99_MS_MAX = 5.0
+Run = Mapping[str, Any]
+
+
+def section(runs: Sequence[Run]) -> str:
+    """The section about one run. Pure."""
+    (run,) = runs
+    parts = [ABOUT, "\n", *(f"- {words}\n" for words in aims(run)), "\n"]
+    parts.append(
+        "| one writer, after | contender | live snapshots | metadata, bytes | n | p50, ms | p95, ms |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
+    parts += [f"| {_row(cell)} |\n" for cell in run["depths"]]
+    if run["contention"]:
+        parts.append(
+            "\n| writers | contender | commits/s | slowest and fastest writer, commits "
+            "| conflicts per commit | refusals per commit | metadata files per commit | rows wrong |\n"
+            "|---|---|---|---|---|---|---|---|\n"
+        )
+        parts += [f"| {_contended(one)} |\n" for one in run["contention"]]
+    if run["loads"]:
+        parts.append(
+            "\n| loads of one table by 10 clients | 20 a second each: p50, ms | p99, ms "
+            "| one after the other: loads/s | p50, ms | p99, ms |\n|---|---|---|---|---|---|\n"
+        )
+        parts += [f"| {_loaded(one)} |\n" for one in run["loads"]]
+    parts += [f"\nNot measured: {name}: {why}\n" for name, why in sorted(run["missing"].items())]
+    parts += [f"\nLeft out: {one['contender']} {_where(one)}: {one['why']}\n" for one in run["left_out"]]
+    return "".join(parts)
+
+
+def p50(cell: Mapping[str, Any]) -> float:
+    """The median of the medians of the rounds of a cell, in milliseconds. Pure."""
+    middles = sorted(medians(cell))
+    return middles[len(middles) // 2]
+
+
+def medians(cell: Mapping[str, Any]) -> list[float]:
+    """The median of each round of a cell, in milliseconds. Pure."""
+    return [at_share(sorted(times), 0.5) for times in cell["times_ms"]]
+
+
+def aims(run: Run) -> list[str]:
+    """What was aimed at, each with whether it was reached; what was not measured is left out. Pure."""
+    found = []
+    mine = {cell["depth"]: p50(cell) for cell in run["depths"] if cell["contender"] == TARN}
+    if 0 in mine:
+        found.append(_aim(mine[0] <= P50_MS_MAX, f"p50 at the start {mine[0]:.1f} of {P50_MS_MAX:.0f} ms"))
+        last = max(mine)
+        grown = mine[last] / mine[0]
+        words = f"after {last:,} commits {grown:.2f} times that, of {GROWTH_MAX}"
+        found += [_aim(grown <= GROWTH_MAX, words)] if last else []
+    theirs = [c for c in run["depths"] if (c["contender"], c["depth"]) == (SQLITE, SQLITE_DEPTH)]
+    if theirs and SQLITE_DEPTH in mine:
+        times = p50(theirs[0]) / mine[SQLITE_DEPTH]
+        words = (
+            f"after {SQLITE_DEPTH} commits {times:.1f} times as fast as {SQLITE} of {SQLITE_TIMES_MIN:.0f}"
+        )
+        found.append(_aim(times >= SQLITE_TIMES_MIN, words))
+    crowds = [one for one in run["contention"] if one["contender"] == TARN]
+    if crowds:
+        most = max(crowds, key=lambda one: int(one["writers"]))
+        words = f"{most['writers']} writers: {most['refused']} refusals of 0"
+        found.append(_aim(most["refused"] == 0, words))
+        files = most["metadata_files"] / max(1, most["acked"])
+        words = f"{most['writers']} writers: {files:.2f} metadata files per commit of {FILES_MAX}"
+        found.append(_aim(files <= FILES_MAX, words))
+    loads = [one for one in run["loads"] if one["contender"] == TARN]
+    if loads:
+        worst = max(float(one["paced"]["p99_ms"]) for one in loads)
+        words = f"loads by 10 clients: p99 {worst:.1f} of {LOAD_P99_MS_MAX:.0f} ms"
+        found.append(_aim(worst <= LOAD_P99_MS_MAX, words))
+    return found
+
+
+def _aim(reached: bool, words: str) -> str:
+    return f"{'reached' if reached else '**missed**'}: {words}."
+
+
+def _row(cell: Mapping[str, Any]) -> str:
+    every = sorted(ms for times in cell["times_ms"] for ms in times)
+    cells = (
+        f"{cell['depth']:,} commits",
+        cell["contender"],
+        f"{cell['snapshots']:,}",
+        f"{cell['metadata_bytes']:,}",
+        str(len(every)),
+        spread(medians(cell), ",.1f"),
+        f"{at_share(every, 0.95):,.1f}",
+    )
+    return " | ".join(cells)
+
+
+def _contended(one: Mapping[str, Any]) -> str:
+    acked = max(1, int(one["acked"]))
+    cells = (
+        str(one["writers"]),
+        one["contender"],
+        f"{one['acked'] / one['seconds']:.1f}",
+        f"{one['slowest']} and {one['fastest']}",
+        f"{one['conflicts'] / acked:.2f}",
+        f"{one['refused'] / acked:.2f}",
+        f"{one['metadata_files'] / acked:.2f}",
+        f"{one['wrong_rows']:,}",
+    )
+    return " | ".join(cells)
+
+
+def _loaded(one: Mapping[str, Any]) -> str:
+    paced, flat_out = one["paced"], one["flat_out"]
+    cells = (
+        f"{one['contender']}, after {one['depth']:,} commits",
+        f"{paced['p50_ms']:.1f}",
+        f"{paced['p99_ms']:.1f}",
+        f"{flat_out['per_s']:,.0f}",
+        f"{flat_out['p50_ms']:.1f}",
+        f"{flat_out['p99_ms']:.1f}",
+    )
+    return " | ".join(cells)
+
+
+def _where(one: Mapping[str, Any]) -> str:
+    return f"after {one['depth']:,} commits" if "depth" in one else f"with {one['writers']} writers"

@@ -1,0 +1,266 @@
+"""scripts/bench peers: the same topics of JSON into tables, by ingest and by what others use, in one run."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tarn_host import shell
+from tarn_host.bench.ingest import Own, own_stack, parse_commits, parse_cpu
+from tarn_host.bench.ingest_page import spread
+from tarn_host.console import StopError, line
+
+VERBS = "tarn_demo.bench.peers"
+VERB_TIMEOUT_S = 900
+DRAIN_S_MAX = 600
+START_S_MAX = 60
+LOOK_S = 0.05
+WARM_UP = 20_000
+CPU = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
+PEAK = " || ".join(
+    f"cat /sys/fs/cgroup/{name} 2>/dev/null"
+    for name in ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
+)
+FIX = "see .tarn/logs/bench-ingest.log, and docker compose logs of the stack while it is there"
+OURS = {"ingest": "librdkafka", "ingest-kafka-python": "kafka-python"}
+"""Contender -> the Kafka client that reads for it."""
+CONTENDERS = (*OURS, "spark", "loop")
+NAMES = {
+    "ingest": "Tarn's ingest (librdkafka)",
+    "ingest-kafka-python": "Tarn's ingest (kafka-python)",
+    "spark": "Spark Structured Streaming, one batch",
+    "loop": "a loop of librdkafka, orjson and pyiceberg",
+}
+ABOUT = """One topic of 4 partitions per size, filled before and read whole by each contender into a
+table of its own, in turns that rotate; 2 % of the messages are bad. The table has partition and offset
+of each row (ingest: `_tarn`). The stack has no other work, but broker, store and catalog share the
+machine's cores with whoever reads. A time counts only if the table holds the right number of rows and
+the right sum of their ids.
+
+- *Ingest* waits frozen until its turn, in a container of its own; its time is from its thaw to its last
+  commit. It keeps each bad message as a dead letter; the others drop them.
+- *Spark* is warm: the server runs, and has read another topic before; its time is that of the query,
+  with `trigger(availableNow=True)`.
+- *The loop* appends every 100,000 rows or every second, as a person would write it. Its time begins
+  behind its imports.
+
+Processor time is that of the contender's own container (of the process, for the loop), not of broker,
+store and catalog. Median of the rounds, then the smallest and the largest.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        rounds: number of rounds; in each one every contender reads every size.
+        mib: size of each topic, in MiB.
+    """
+
+    rounds: int
+    mib: int
+
+    def topics(self) -> dict[int, int]:
+        """Bytes of a message -> number of messages."""
+        return {size: (self.mib << 20) // size for size in (200, 1_700)}
+
+
+def measure(options: Options) -> list[dict[str, Any]]:
+    """The results of all rounds.
+
+    Raises:
+        StopError: the stack does not start, or a table is not what it must be.
+    """
+    runs = []
+    with own_stack(profile="full") as own, tempfile.TemporaryDirectory() as folder:
+        own.compose("stop", "trino", "jupyter", "pipeline", "ingest", timeout_s=180)
+        Path(folder).chmod(0o755)
+        line("warming up")  # Spark compiles what it runs while it reads.
+        verb(own, "create", topic="warm-up")
+        verb(own, "produce", topic="warm-up", count=WARM_UP, size=200)
+        verb(own, "spark", topic="warm-up", table="bench.warm_up")
+        for turn in range(options.rounds):
+            line(f"round {turn + 1} of {options.rounds}")
+            run = {}
+            for size, count in options.topics().items():
+                run[str(size)] = one_topic(own, Path(folder), size=size, count=count, turn=turn)
+            runs.append(run)
+    return runs
+
+
+def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int) -> dict[str, Any]:
+    """Fill a topic and have every contender read it.
+
+    Raises:
+        StopError: a contender did not end, or its table is wrong.
+    """
+    topic = f"bench-{size}-{turn}"
+    verb(own, "create", topic=topic)
+    spark = f"{own.env['COMPOSE_PROJECT_NAME']}-spark-1"
+    found: dict[str, Any] = {}
+    with ExitStack() as held:
+        ours = {
+            name: held.enter_context(_frozen_ingest(own, folder / f"{name}-{topic}", name, topic))
+            for name in OURS
+        }
+        wanted = verb(own, "produce", topic=topic, count=count, size=size)
+        for name in rotated(CONTENDERS, turn):
+            table = f"bench.{name.replace('-', '_')}_{size}_{turn}"
+            if name in ours:
+                result = _thawed(ours[name], f"{name}-{size}-{turn}", count)
+            elif name == "spark":
+                before = _cpu_s(spark)
+                result = verb(own, "spark", topic=topic, table=table)
+                result["cpu_s"] = _cpu_s(spark) - before
+            else:
+                result = verb(own, "loop", topic=topic, table=table)
+            table_has = verb(own, "count", table=table)
+            if table_has != {"rows": wanted["rows"], "sum": wanted["sum"]}:
+                raise StopError(f"{name} made {table_has} of {wanted}", "its time does not count; " + FIX)
+            found[name] = {
+                **result,
+                "rows_per_s": wanted["rows"] / result["seconds"],
+                "mb_per_s": wanted["bytes"] / 1e6 / result["seconds"],
+                "rows_per_cpu_s": wanted["rows"] / result["cpu_s"],
+            }
+            line(f"    {size} bytes, {name}: {found[name]['rows_per_s']:,.0f} rows/s")
+    found["messages"], found["bytes"], found["rows"] = count, wanted["bytes"], wanted["rows"]
+    return found
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The names in the order of a round: each is first in its turn. Pure."""
+    start = turn % len(names)
+    return [*names[start:], *names[:start]]
+
+
+def verb(own: Own, name: str, **options: object) -> dict[str, Any]:
+    """Run a command of VERBS inside the Compose network and return its JSON result."""
+    words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", VERBS)
+    answer = own.compose(*run, name, *words, timeout_s=VERB_TIMEOUT_S)
+    found = json.loads(answer.strip().splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def spec(name: str, topic: str, size_turn: str) -> str:
+    """The spec of one of our contenders. Pure."""
+    table = f"{name.replace('-', '_')}_{size_turn}"
+    return f"""apiVersion: tarn/v1
+kind: Ingestor
+metadata: {{name: {name}-{size_turn.replace("_", "-")}}}
+spec:
+  source: {{kafka: {{topic: {topic}}}}}
+  table: {{namespace: bench, name: {table}}}
+  schema:
+    fields:
+      - {{name: id, type: long, required: true}}
+      - {{name: at, type: timestamptz}}
+      - {{name: carrier, type: string}}
+      - {{name: delay, type: double}}
+      - {{name: text, type: string}}
+  deadLetters: {{table: {{namespace: bench, name: letters_{table}}}}}
+"""
+
+
+@contextmanager
+def _frozen_ingest(own: Own, folder: Path, name: str, topic: str) -> Iterator[str]:
+    """An ingest service of one spec in a container of its own, frozen as soon as it waits for messages."""
+    folder.mkdir()
+    folder.chmod(0o755)
+    (folder / "spec.yaml").write_text(spec(name, topic, topic.removeprefix("bench-").replace("-", "_")))
+    container = f"{own.env['COMPOSE_PROJECT_NAME']}-{name}"
+    words: tuple[str, ...] = ("run", "--detach", "--no-deps", "--use-aliases", "--name", container)
+    words += ("--volume", f"{folder}:/etc/tarn/specs:ro", "--env", f"TARN_INGEST_KAFKA_CLIENT={OURS[name]}")
+    own.compose(*words, "ingest")
+    try:
+        _await(lambda: _running(container), f"{name} is running", START_S_MAX)
+        _docker("pause", container)
+        yield container
+    finally:
+        shell.capture(["docker", "rm", "--force", container], timeout_s=60)
+
+
+def _thawed(container: str, ingestor: str, count: int) -> dict[str, Any]:
+    """Thaw a frozen ingest until it has committed every message.
+
+    Raises:
+        StopError: it has not after `DRAIN_S_MAX`.
+    """
+    before, began = _cpu_s(container), time.time()
+    _docker("unpause", container)
+    commits: list[dict[str, Any]] = []
+
+    def done() -> bool:
+        said = _docker("logs", container)
+        commits[:] = parse_commits(said, began, ingestor)
+        return sum(int(each["rows"]) + int(each["bad"]) for each in commits) >= count
+
+    _await(done, f"{container} has read {count:,} messages", DRAIN_S_MAX)
+    cpu = _cpu_s(container) - before
+    peak = int(_docker("exec", container, "sh", "-c", PEAK)) / (1 << 20)
+    _docker("pause", container)
+    return {
+        "seconds": commits[-1]["at_unix"] - began,
+        "cpu_s": cpu,
+        "memory_peak_mib": peak,
+        "commits": len(commits),
+    }
+
+
+def _await(holds: Callable[[], bool], what: str, seconds_max: float) -> None:
+    until = time.monotonic() + seconds_max
+    while not holds():
+        if time.monotonic() > until:
+            raise StopError(f"not within {seconds_max:g} s: {what}", FIX)
+        time.sleep(LOOK_S)
+
+
+def _running(container: str) -> bool:
+    return "ingestor runs" in _docker("logs", container)
+
+
+def _cpu_s(container: str) -> float:
+    """CPU time used by a container since it started, in seconds."""
+    return parse_cpu(_docker("exec", container, "sh", "-c", CPU))
+
+
+def _docker(*words: str) -> str:
+    found = shell.capture(["docker", *words], timeout_s=60)
+    if found.code != 0:
+        raise StopError(f"docker {' '.join(words)}: {found.err.strip()[-300:]}", FIX)
+    return found.out + found.err
+
+
+def section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The section about a set of runs."""
+    parts = [ABOUT]
+    for size in runs[0]:
+        first = runs[0][size]
+        parts.append(
+            f"\n| {first['messages']:,} messages of {int(size):,} bytes ({first['bytes'] / 1e6:,.0f} MB) "
+            "| rows/s | MB/s | rows per CPU-second | beside Tarn's, per CPU-second | memory, MiB |\n"
+            "|---|---|---|---|---|---|\n"
+        )
+        for name in CONTENDERS:
+            each = [run[size][name] for run in runs]
+            ratios = [
+                run[size][name]["rows_per_cpu_s"] / run[size]["ingest"]["rows_per_cpu_s"] for run in runs
+            ]
+            memory = [one["memory_peak_mib"] for one in each if "memory_peak_mib" in one]
+            parts.append(
+                f"| {NAMES[name]} | {spread([one['rows_per_s'] for one in each], ',.0f')} "
+                f"| {spread([one['mb_per_s'] for one in each], ',.1f')} "
+                f"| {spread([one['rows_per_cpu_s'] for one in each], ',.0f')} "
+                f"| {spread(ratios, '.2f')} "
+                f"| {spread(memory, ',.0f') if memory else 'not measured'} |\n"
+            )
+    return "".join(parts)

@@ -1,0 +1,341 @@
+"""Parsing of messages that are JSON objects, some thousand at a time.
+
+Messages are parsed by `_parse_typed`, and by `_parse_each` those that it refuses or that it cannot be trusted
+with. The result of `_parse_each` is authoritative. Both produce strings, integers, doubles and booleans
+first, nested as the columns are; `convert` turns them into the spec's types.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from tarn.core.column_types import Primitive
+from tarn.core.convert import convert
+from tarn.core.json_texts import JsonTexts
+from tarn.core.json_values import (
+    WrongTypeError,
+    as_object,
+    checked,
+    filled,
+    has_number,
+    kind_name,
+    python_type,
+    source_type,
+)
+from tarn.core.parsing import Parsed
+from tarn.core.spec import FieldSpec
+
+TYPED_RECORDS = 1_024
+"""Messages that are objects at one time: each takes about a kilobyte, and all should stay in the cache."""
+BLOCK_BYTES_MIN = 1 << 20
+DIGITS_MAX = 30
+"""An integer of more digits is read as a double if the message needs the slowest parser."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One key on a path to columns: either a column or an object with further keys."""
+
+    column: int | None
+    children: dict[str, _Node]
+
+
+class JsonParser:
+    """A `Parser` of JSON.
+
+    Args:
+        fields: columns of the spec.
+    """
+
+    def __init__(self, fields: Sequence[FieldSpec]) -> None:
+        self._columns = tuple(fields)
+        self._fields = tuple(field for field in fields if field.encoding != "json")
+        self._texts = JsonTexts(fields) if len(self._fields) < len(fields) else None
+        self._tree = _tree(self._fields)
+        self._source_types = [source_type(field) for field in self._fields]
+        self._flat = all(isinstance(field.kind, Primitive) for field in self._fields)
+        self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
+        self._typed = _typed_decoder(self._tree, self._fields)
+
+    def parse(self, values: Sequence[bytes]) -> Parsed:
+        """See `Parser.parse`."""
+        columns, kept, bad = self._parse_typed(values)
+        held = dict(zip((field.name for field in self._fields), columns, strict=True))
+        wrong: dict[int, str] = {}
+        if self._texts is not None:
+            texts, wrong = self._texts.of([values[i] for i in kept])
+            held.update(texts)
+        good: list[pa.Array] = []
+        for field in self._columns:
+            converted, reasons = convert(field, held[field.name])
+            good.append(converted)
+            for i, reason in reasons.items():
+                wrong.setdefault(i, reason)
+        return Parsed(columns=good, index=kept, bad=bad).without(wrong)
+
+    def _parse_typed(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """As `_parse_each`, which it leaves the messages to that it cannot vouch for.
+
+        The parser (msgspec) checks the columns' types, and everything but the encoding of what no column
+        reads. A whole number written with a point and a decimal that is a number are left to `_parse_each`.
+        """
+        if self._typed is None:
+            return self._parse_each(values)
+        parts: list[list[pa.Array]] = []
+        kept: list[int] = []
+        reasons: dict[int, str] = {}
+        for at in range(0, max(1, len(values)), TYPED_RECORDS):
+            columns, here, why = self._parse_some(self._typed.decode, values[at : at + TYPED_RECORDS])
+            parts.append(columns)
+            kept += [at + i for i in here]
+            reasons.update({at + i: reason for i, reason in why.items()})
+        return [pa.concat_arrays(column) for column in zip(*parts, strict=True)], kept, reasons
+
+    def _parse_some(
+        self, parse: Callable[[bytes], Any], values: Sequence[bytes]
+    ) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """As `_parse_typed`, for so few messages that their objects stay in the processor's cache."""
+        ascii_only = all(map(bytes.isascii, values))
+        usable = [i for i, value in enumerate(values) if ascii_only or _is_utf8(value)]
+        rows: list[Any] = []
+        refused: set[int] = set()
+        parsed = map(parse, values if ascii_only else [values[i] for i in usable])
+        while True:
+            try:
+                rows.extend(parsed)  # keeps what came before an exception
+                break
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                refused.add(usable[len(rows) + len(refused)])
+        kept = [i for i in usable if i not in refused] if refused else usable
+        found: dict[int, list[Any]] = {}
+        _gather(self._tree, rows, found)
+        columns = [pa.array(found[c], kind) for c, kind in enumerate(self._source_types)]
+        if len(kept) == len(values):
+            return columns, kept, {}
+        left = sorted(set(range(len(values))).difference(kept))
+        more, here, why = self._parse_each([values[i] for i in left])
+        reasons = {left[i]: reason for i, reason in why.items()}
+        if not here:
+            return columns, kept, reasons
+        kept += [left[i] for i in here]
+        order = pa.array(sorted(range(len(kept)), key=kept.__getitem__), pa.int64())
+        columns = [pa.concat_arrays(pair).take(order) for pair in zip(columns, more, strict=True)]
+        return columns, sorted(kept), reasons
+
+    def _parse_each(self, values: Sequence[bytes]) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+        """Parse each message alone.
+
+        Returns:
+            Source columns of the parsed messages, indexes of these messages, and {index: reason} of the
+            others.
+        """
+        rows: list[list[object]] = []
+        kept: list[int] = []
+        reasons: dict[int, str] = {}
+        for i, value in enumerate(values):
+            try:
+                message = orjson.loads(value)
+            except orjson.JSONDecodeError as e:
+                deep = self._parse_deep(value) if "depth limit" in str(e) else None
+                if deep is not None:
+                    rows.append(deep)
+                    kept.append(i)
+                    continue
+                message = _with_huge_numbers(value) if "infinity" in str(e) else None
+                if message is None:
+                    reasons[i] = f"not JSON: {e}"
+                    continue
+            if not isinstance(message, dict):
+                reasons[i] = f"the message is {kind_name(message)}, not an object"
+                continue
+            row: list[object] = [None] * len(self._fields)
+            try:
+                _read(self._tree, message, "", row, self._fields)
+            except WrongTypeError as e:
+                reasons[i] = str(e)
+                continue
+            if any(map(has_number, row)):
+                _fill_numbers(row, value, self._fields)
+            rows.append(row)
+            kept.append(i)
+        columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(self._source_types)]
+        return columns, kept, reasons
+
+    def _parse_deep(self, value: bytes) -> list[object] | None:
+        """Source values of a message nested more deeply than the other parsers go; None if it is not JSON.
+
+        Arrow's parser knows no limit, but some literals that are not JSON, and takes lines for messages. It
+        reads no object as a map, so a message with nested columns is not read that deep.
+        """
+        if not self._flat:
+            return None
+        value = value.strip(b" \t\r\n")
+        if not _is_utf8(value) or any(found in value for found in (b"\n", b"\r", b"NaN", b"Inf")):
+            return None
+        try:
+            table = pj.read_json(
+                io.BytesIO(value),
+                read_options=pj.ReadOptions(
+                    use_threads=False, block_size=max(len(value) + 1, BLOCK_BYTES_MIN)
+                ),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=self._source_schema,
+                    newlines_in_values=False,
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        if table.num_rows != 1:
+            return None
+        found: dict[int, pa.Array] = {}
+        _collect(self._tree, table, found)
+        row = [found[c][0].as_py() for c in range(len(self._fields))]
+        return row if all(math.isfinite(v) for v in row if isinstance(v, float)) else None
+
+
+def _is_utf8(value: bytes) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _tree(fields: Sequence[FieldSpec]) -> _Node:
+    root = _Node(None, {})
+    for column, field in enumerate(fields):
+        node = root
+        for key in field.path[:-1]:
+            node = node.children.setdefault(key, _Node(None, {}))
+        node.children[field.path[-1]] = _Node(column, {})
+    return root
+
+
+def _typed_decoder(node: _Node, fields: Sequence[FieldSpec]) -> msgspec.json.Decoder[Any] | None:
+    """Parser of messages into objects of the columns' types; None if a key cannot be the name of a field."""
+    try:
+        return msgspec.json.Decoder(_struct(node, fields))
+    except ValueError:
+        return None
+
+
+def _struct(node: _Node, fields: Sequence[FieldSpec]) -> type[msgspec.Struct]:
+    """The type of an object with the keys of this node; its attributes are `c0`, `c1` in their order."""
+    members = [
+        (f"c{n}", _member(child, fields) | None, None) for n, child in enumerate(node.children.values())
+    ]
+    keys = {f"c{n}": key for n, key in enumerate(node.children)}
+    return msgspec.defstruct("Message", members, rename=keys, gc=False)
+
+
+def _member(node: _Node, fields: Sequence[FieldSpec]) -> Any:
+    if node.column is None:
+        return _struct(node, fields)
+    return python_type(source_type(fields[node.column]))
+
+
+def _gather(node: _Node, rows: Sequence[Any], found: dict[int, list[Any]]) -> None:
+    """Collect the columns of parsed objects; below a null object everything is null."""
+    some_null = None in rows
+    for n, child in enumerate(node.children.values()):
+        get = attrgetter(f"c{n}")
+        values = [None if row is None else get(row) for row in rows] if some_null else list(map(get, rows))
+        if child.column is not None:
+            found[child.column] = values
+        else:
+            _gather(child, values, found)
+
+
+def _arrow_fields(node: _Node, fields: Sequence[FieldSpec]) -> list[pa.Field]:
+    found = []
+    for key, child in node.children.items():
+        if child.column is not None:
+            found.append(pa.field(key, source_type(fields[child.column])))
+        else:
+            found.append(pa.field(key, pa.struct(_arrow_fields(child, fields))))
+    return found
+
+
+def _collect(node: _Node, holder: pa.Table | pa.StructArray, found: dict[int, pa.Array]) -> None:
+    """Collect the leaf columns of the parsed structs; below a null object everything is null."""
+    for key, child in node.children.items():
+        array = (
+            holder.column(key).combine_chunks()
+            if isinstance(holder, pa.Table)
+            else pc.struct_field(holder, key)
+        )
+        if child.column is not None:
+            found[child.column] = array
+        else:
+            _collect(child, array, found)
+
+
+def _read(
+    node: _Node, holder: dict[str, object], path: str, row: list[object], fields: Sequence[FieldSpec]
+) -> None:
+    """Fill a row from one message.
+
+    Args:
+        node: tree of the columns' keys.
+        holder: the object at that node.
+        path: keys so far, for the reason.
+        row: receives the values, by column.
+        fields: columns of the spec.
+
+    Raises:
+        WrongTypeError: a value has the wrong type.
+    """
+    for name, child in node.children.items():
+        value = holder.get(name)
+        if value is None:
+            continue
+        where = f"{path}{name}"
+        if child.column is None:
+            _read(child, as_object(value, where), f"{where}.", row, fields)
+        else:
+            field = fields[child.column]
+            row[child.column] = checked(field.kind, source_type(field), value, where)
+
+
+def _with_huge_numbers(value: bytes) -> object:
+    """A message with numbers that no double holds, which become infinite; None if it is not JSON either.
+
+    They are JSON (RFC 8259, section 6), and harmless where no column reads them.
+    """
+
+    def whole(text: str) -> float:
+        return int(text) if len(text) <= DIGITS_MAX else float(text)
+
+    def refuse(literal: str) -> None:
+        raise ValueError(literal)
+
+    try:
+        return json.loads(value, parse_int=whole, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:
+    """Replace the numbers that `_read` left for decimals by their text: a double would lose digits."""
+    message = json.loads(value, parse_float=str, parse_int=str)
+    for column, field in enumerate(fields):
+        if has_number(row[column]):
+            found = message
+            for key in field.path:
+                found = found[key]
+            row[column] = filled(row[column], found)

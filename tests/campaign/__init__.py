@@ -1,0 +1,12 @@
+"""The fault campaign: named faults with seeds, in simulation and on the real stack, each with exact counts.
+
+world      a lake in one process: two catalog replicas, engines, reader, reaper, one step at a time
+watch      what the store held at every moment, and the rules that hold then
+oracle     what must hold at the end
+scenario   what a fault is: when it happens, and what it changes in the world
+kills, answers, writers, streams, upkeep   the faults
+mutants    rules of the product that are taken out; each must be noticed by the faults that it names
+simulate   runs seeds in processes and writes the result file
+real       the same faults on a running stack
+page       docs/faults.md, generated from the result files
+"""

@@ -1,0 +1,111 @@
+"""`python -m tests.campaign`: simulate, real, mutants, page; see docs/faults.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.campaign.simulate import with_fixed_hashes
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of faults: `all`, or some of them separated by commas."""
+    from tests.campaign.faults import NUMBERS
+
+    if text == "all":
+        return list(NUMBERS)
+    found = [int(part) for part in text.split(",")]
+    unknown = sorted(set(found) - set(NUMBERS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no faults {unknown}; there are {', '.join(map(str, NUMBERS))}")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; 0 if nothing was lost, doubled or broken, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    simulated = commands.add_parser("simulate", help="run seeds of the faults in simulation")
+    simulated.add_argument("--faults", type=numbers, default=numbers("all"), help="all, or 1,2,12")
+    simulated.add_argument("--seeds", type=int, default=1_000, help="seeds per fault (1000)")
+    simulated.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")
+    simulated.add_argument("--out", type=Path, required=True, help="result file; gone on with if it exists")
+    simulated.add_argument("--processes", type=int, default=2, help="processes (2)")
+    simulated.add_argument("--minutes", type=float, default=120.0, help="stop after so many minutes (120)")
+    simulated.add_argument("--replicas", type=int, default=1, choices=(1,), help="processes per engine (1)")
+    real = commands.add_parser("real", help="run the faults on a stack of its own")
+    real.add_argument("--faults", default="all", help="all, or numbers")
+    real.add_argument("--seeds", type=int, default=5, help="seeds per fault (5)")
+    real.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")
+    real.add_argument("--minutes", type=float, default=120.0, help="stop after so many minutes (120)")
+    real.add_argument("--out", type=Path, required=True, help="result file; gone on with if it exists")
+    real.add_argument("--project", default="", help="use this running project; else one is started")
+    real.add_argument("--replicas", type=int, default=1, choices=(1,), help="processes per engine (1)")
+    mutants = commands.add_parser("mutants", help="take rules out; each must be noticed")
+    mutants.add_argument("names", nargs="*", help="some of them; all by default")
+    mutants.add_argument("--seeds", type=int, default=40, help="seeds per mutant and fault at most (40)")
+    page = commands.add_parser("page", help="write docs/faults.md from docs/results/faults-*.json")
+    page.add_argument("--check", action="store_true", help="only compare")
+    asked = parser.parse_args(arguments)
+    return COMMANDS[asked.command](asked)
+
+
+def _simulate(asked: argparse.Namespace) -> int:
+    from tests.campaign.simulate import simulate
+
+    result = simulate(
+        asked.faults,
+        seeds=asked.seeds,
+        first=asked.first,
+        file=asked.out,
+        processes=asked.processes,
+        minutes=asked.minutes,
+        replicas=asked.replicas,
+    )
+    failed = {n: counts.failed for n, counts in result.counts.items() if counts.failed}
+    short = [n for n, counts in result.counts.items() if len(counts.seeds) < asked.seeds]
+    for number, seeds in failed.items():
+        sys.stderr.write(f"fault {number} failed with seeds {seeds}: {result.counts[number].problems}\n")
+    if short:
+        sys.stderr.write(f"faults {short} have fewer seeds than asked for; run the same command again\n")
+    return 1 if failed else 0
+
+
+def _real(asked: argparse.Namespace) -> int:
+    # The users' scripts are not an installed package.
+    sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "lib"))
+    from tests.campaign.real import campaign
+
+    return campaign(
+        asked.faults,
+        seeds=asked.seeds,
+        first=asked.first,
+        minutes=asked.minutes,
+        file=asked.out,
+        project=asked.project,
+    )
+
+
+def _mutants(asked: argparse.Namespace) -> int:
+    from tests.campaign.mutants import run
+
+    return run(asked.names, seeds=asked.seeds)
+
+
+def _page(asked: argparse.Namespace) -> int:
+    from tests.campaign.page import FILE, page
+
+    text = page()
+    if asked.check:
+        return 0 if FILE.read_text() == text else 1
+    FILE.write_text(text)
+    return 0
+
+
+COMMANDS = {"simulate": _simulate, "real": _real, "mutants": _mutants, "page": _page}
+
+
+if __name__ == "__main__":
+    with_fixed_hashes()
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""The bookkeeper of a table, with threads: who waits together is committed together, and nobody hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tarn.core.errors import UnavailableError
+from tarn.core.table_catalog import CommitOutcome, TableName
+from tarn.core.table_state import CommitRequest, TableState, commit_ids
+from tarn.ingest.bookkeeper import Bookkeeper, Bookkeepers, Seat
+from tarn.ingest.changes import Done
+from tarn.ingest.committer import MEMBERS_MAX, Committer
+from tarn.ingest.context import StoppedError
+from tarn.testing.memory_topic import Topic
+from tests.support.batches import Hands
+from tests.support.lake import Lake
+
+WITHIN_S = 30.0
+
+
+class Gate:
+    """A catalog whose next commits wait at a gate, and may fail behind it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.load: Callable[[TableName], TableState] = lake.local.load
+        self.entered = threading.Semaphore(0)
+        self.open = threading.Event()
+        self.members: list[int] = []
+        self.errors: list[BaseException] = []
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        self.members.append(len(commit_ids(request.updates[0]["snapshot"]["summary"])))
+        self.entered.release()
+        assert self.open.wait(WITHIN_S)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.lake.local.commit(table, request, key=key)
+
+
+class Desk:
+    """A bookkeeper behind a gate, and readers that hand over from threads of their own."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.lake = Lake(Topic("orders", 3))
+        self.lake.work(self.lake.ingestor(), turns=10)
+        self.hands = Hands(self.lake)
+        self.gate = Gate(self.lake)
+        self.pool = pool
+        self.stopped = False
+        context = self.lake.context()
+
+        def sleep(_seconds: float) -> None:
+            if self.stopped:
+                raise StoppedError
+            time.sleep(0.005)
+
+        committer = Committer(
+            self.gate,  # type: ignore[arg-type]
+            self.lake.ingestor().table,
+            ports=replace(context.ports, sleep=sleep),
+        )
+        self.keeper = Bookkeeper(committer, clock=time.monotonic)
+
+    def seat(self, **options: Any) -> Seat:
+        return self.keeper.seat(**options)
+
+    def hand_over(self, change: Any, seat: Seat | None = None) -> Future[Any]:
+        member = self.hands.member(change)
+        return self.pool.submit((seat or self.seat()).commit, change, member.writer)
+
+    def hold(self) -> Future[Any]:
+        """Hand over a first change, whose commit is under way at the gate."""
+        first = self.hand_over(self.hands.batch(0, 0, 1))
+        assert self.gate.entered.acquire(timeout=WITHIN_S)
+        return first
+
+    def queued(self, count: int) -> None:
+        """Wait until so many changes wait."""
+        until_s = time.monotonic() + WITHIN_S
+        while len(self.keeper._queue) < count:
+            assert time.monotonic() < until_s, f"{len(self.keeper._queue)} of {count} wait"
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with ThreadPoolExecutor(MEMBERS_MAX + 10) as pool:
+        made = Desk(pool)
+        try:
+            yield made
+        finally:
+            made.stopped = True
+            made.gate.open.set()
+
+
+def test_what_waits_while_a_commit_is_under_way_is_one_snapshot(desk: Desk) -> None:
+    first = desk.hold()
+    others = [desk.hand_over(desk.hands.batch(p, 0, 4)) for p in (1, 2)]
+    others.append(desk.hand_over(desk.hands.batch(0, 1, 9)))
+    desk.queued(3)
+    desk.gate.open.set()
+    results = [one.result(WITHIN_S) for one in [first, *others]]
+    assert all(isinstance(one, Done) and one.by_us for one in results)
+    assert desk.gate.members == [1, 3]
+    assert sum(one.first for one in results) == 2, "each snapshot is counted once"
+    assert desk.hands.next() == {0: 9, 1: 4, 2: 4}
+
+
+def test_a_group_has_a_limit_and_all_have_their_turn(desk: Desk) -> None:
+    first = desk.hold()
+    others = [desk.hand_over(desk.hands.batch(0, 0, 1, stream=f"s{n}")) for n in range(MEMBERS_MAX + 3)]
+    desk.queued(len(others))
+    desk.gate.open.set()
+    assert all(one.result(WITHIN_S).by_us for one in [first, *others])
+    assert desk.gate.members == [1, MEMBERS_MAX, 3]
+
+
+def test_a_lone_reader_waits_for_nobody(desk: Desk) -> None:
+    desk.gate.open.set()
+    began_s = time.monotonic()
+    assert desk.hand_over(desk.hands.batch(0, 0, 4), desk.seat(gather_s=60.0)).result(WITHIN_S).by_us
+    assert time.monotonic() - began_s < WITHIN_S
+
+
+def test_a_commit_waits_for_a_neighbour_whose_files_are_on_the_way(desk: Desk) -> None:
+    desk.gate.open.set()
+    one, other = desk.seat(gather_s=60.0), desk.seat(gather_s=60.0)
+    other.turn.close(time.monotonic())
+    first = desk.hand_over(desk.hands.batch(0, 0, 4), one)
+    desk.queued(1)
+    time.sleep(0.05)
+    assert desk.gate.members == []
+    second = desk.hand_over(desk.hands.batch(1, 0, 4), other)
+    assert [found.result(WITHIN_S).by_us for found in (first, second)] == [True, True]
+    assert desk.gate.members == [2]
+
+
+def test_it_does_not_wait_for_ever(desk: Desk) -> None:
+    desk.gate.open.set()
+    one, other = desk.seat(gather_s=0.05), desk.seat()
+    other.turn.close(time.monotonic())
+    assert desk.hand_over(desk.hands.batch(0, 0, 4), one).result(WITHIN_S).by_us
+    assert desk.gate.members == [1]
+
+
+def test_it_waits_no_longer_once_the_neighbour_gave_up(desk: Desk) -> None:
+    desk.gate.open.set()
+    one, other = desk.seat(gather_s=60.0), desk.seat()
+    other.turn.close(time.monotonic())
+    first = desk.hand_over(desk.hands.batch(0, 0, 4), one)
+    desk.queued(1)
+    other.turn.leave()
+    assert first.result(WITHIN_S).by_us
+
+
+class Crash(BaseException):
+    """The end of a process at this point."""
+
+
+def test_a_crash_of_the_one_who_commits_reaches_all_whose_change_it_had(desk: Desk) -> None:
+    first = desk.hold()
+    others = [desk.hand_over(desk.hands.batch(p, 0, 4)) for p in (1, 2)]
+    desk.queued(2)
+    desk.gate.errors = [ValueError("one"), Crash()]
+    desk.gate.open.set()
+    with pytest.raises(ValueError, match="one"):
+        first.result(WITHIN_S)
+    for one in others:
+        with pytest.raises(Crash):
+            one.result(WITHIN_S)
+    assert desk.hand_over(desk.hands.batch(0, 0, 4)).result(WITHIN_S).by_us, "it goes on"
+
+
+def test_a_stop_ends_the_wait_of_all(desk: Desk) -> None:
+    first = desk.hold()
+    others = [desk.hand_over(desk.hands.batch(p, 0, 4)) for p in (1, 2)]
+    desk.queued(2)
+    desk.stopped = True
+    desk.gate.errors = [UnavailableError("no connection")] * 3
+    desk.gate.open.set()
+    for one in (first, *others):
+        with pytest.raises(StoppedError):
+            one.result(WITHIN_S)
+
+
+def test_an_outage_is_shown_for_those_too_whose_turn_has_not_come(desk: Desk) -> None:
+    """Without a sign of life, the health check would take them for hanging."""
+    reasons: list[str] = []
+    first = desk.hold()
+    waiting = desk.hand_over(desk.hands.batch(1, 0, 4), desk.seat(on_wait=reasons.append))
+    desk.queued(1)
+    desk.gate.errors = [UnavailableError("no connection")] * 3
+    desk.gate.open.set()
+    assert first.result(WITHIN_S).by_us
+    assert waiting.result(WITHIN_S).by_us
+    assert reasons == ["no connection"] * 3
+
+
+def test_a_refusal_is_counted_once_for_a_group(desk: Desk) -> None:
+    counted: list[Any] = []
+    rival = Hands(desk.lake)
+    first = desk.hold()
+    seats = [desk.seat(on_refusal=counted.append) for _ in range(2)]
+    others = [desk.hand_over(desk.hands.batch(p, 0, 4), seat) for p, seat in zip((1, 2), seats, strict=True)]
+    desk.queued(2)
+    inner = desk.lake.local.commit
+
+    def beaten(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        if len(desk.gate.members) == 2:
+            desk.lake.local.commit = inner  # type: ignore[method-assign]
+            rival.commit(rival.batch(0, 0, 3, stream="rival"))
+        return inner(table, request, key=key)
+
+    desk.lake.local.commit = beaten  # type: ignore[method-assign]
+    desk.gate.open.set()
+    assert all(one.result(WITHIN_S).by_us for one in [first, *others])
+    assert len(counted) == 1
+    assert desk.gate.members == [1, 2, 2]
+
+
+def test_a_process_has_one_bookkeeper_per_table(desk: Desk) -> None:
+    keepers = Bookkeepers()
+    made = [Bookkeeper(desk.keeper._committer, clock=time.monotonic) for _ in range(3)]
+    orders, other = TableName(("bronze",), "orders"), TableName(("bronze",), "other")
+    assert keepers.of(orders, lambda: made[0]) is made[0]
+    assert keepers.of(orders, lambda: made[1]) is made[0]
+    assert keepers.of(other, lambda: made[2]) is made[2]

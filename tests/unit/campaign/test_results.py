@@ -1,0 +1,137 @@
+"""Result files, their page, and what counts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.campaign import page, results, simulate
+from tests.campaign.__main__ import numbers
+from tests.campaign.faults import FAULTS, NUMBERS
+from tests.campaign.real_faults import NOT_REAL, REAL
+from tests.campaign.results import Counts
+from tests.campaign.simulate import Run, add
+
+ISSUE_11 = {*range(1, 18), *range(19, 24), 25}
+ISSUE_12 = {*range(1, 10), 15, 21, 24, 25}
+
+
+def run(**changes: object) -> Run:
+    values = {
+        **{
+            "fault": 4,
+            "seed": 7,
+            "happened": 2,
+            "turns": 300,
+            "reads": 30,
+            "rows": 25,
+            "lost": 0,
+            "doubled": 0,
+        },
+        **{"problems": (), "heal_s": 1.5, "seconds": 0.1},
+    }
+    return Run(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_the_faults_of_the_issues_are_there() -> None:
+    assert {n for n, fault in FAULTS.items() if 11 in fault.issues} == ISSUE_11
+    assert {n for n, fault in FAULTS.items() if 12 in fault.issues} == ISSUE_12
+    assert set(NUMBERS) == ISSUE_11 | ISSUE_12
+
+
+def test_each_fault_is_real_or_has_a_reason_why_not() -> None:
+    assert set(REAL) | set(NOT_REAL) == set(NUMBERS)
+    assert not set(REAL) & set(NOT_REAL)
+    named = re.findall(r"tests/[a-z_/]+(?:\.py)?", " ".join(NOT_REAL.values()))
+    assert named
+    assert not [path for path in named if not (results.ROOT / path).exists()]
+
+
+def test_only_runs_in_which_the_fault_happened_count() -> None:
+    counts = Counts(fault=4)
+    add(counts, run())
+    add(counts, run(seed=8, happened=0, heal_s=None))
+    add(counts, run(seed=9, lost=1, problems=("lost one",)))
+    assert (counts.seeds, counts.without, counts.faults, counts.rows) == ([7, 9], 1, 4, 50)
+    assert (counts.lost, counts.failed, counts.problems) == (1, [9], ["seed 9: lost one"])
+    assert counts.heal_s == [1.5, 1.5]
+
+
+def test_a_run_that_fails_without_its_fault_is_reported_too() -> None:
+    counts = Counts(fault=4)
+    add(counts, run(happened=0, problems=("doubled one",)))
+    assert (counts.seeds, counts.failed) == ([], [7])
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    result = results.begun("simulated", 5)
+    result.counts[4] = Counts(fault=4, seeds=[1, 2], heal_s=[0.5])
+    result.next_seed[4] = 3
+    result.write(tmp_path / "a.json")
+    assert results.read(tmp_path / "a.json") == result
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_counts_of_two_commits_are_not_added(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    result = results.begun("simulated", 5)
+    result.commit = "another"
+    result.write(file)
+    with pytest.raises(ValueError, match=r"is of commit another .* counts of two versions are not added"):
+        simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0)
+
+
+def test_counts_of_real_and_simulated_runs_are_not_added(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    results.begun("real", 5).write(file)
+    with pytest.raises(ValueError, match=r"\(real\)"):
+        simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0)
+
+
+def test_the_fault_with_the_fewest_seeds_is_next_until_all_have_enough() -> None:
+    result = results.begun("simulated", 30)
+    for fault in (1, 2):
+        result.counts[fault] = Counts(fault=fault)
+        result.next_seed[fault] = 100
+    work = simulate._work(result, [1, 2], 30)
+    assert [(fault, seeds[0], len(seeds)) for fault, seeds in (next(work) for _ in range(3))] == [
+        (1, 100, 20),
+        (2, 100, 20),
+        (1, 120, 20),
+    ]
+    for fault in (1, 2):
+        result.counts[fault].seeds += range(30)
+    assert list(work) == []
+
+
+def test_a_fault_that_does_not_happen_is_given_up() -> None:
+    result = results.begun("simulated", 10)
+    result.counts[1] = Counts(fault=1, without=31)
+    result.next_seed[1] = 0
+    assert list(simulate._work(result, [1], 10)) == []
+
+
+def test_all_means_all_and_an_unknown_number_is_refused() -> None:
+    assert numbers("all") == list(NUMBERS)
+    assert numbers("12,3") == [12, 3]
+    with pytest.raises(Exception, match=r"no faults \[18\]; there are 1, 2"):
+        numbers("18")
+
+
+def test_the_page_is_what_the_result_files_say() -> None:
+    assert page.FILE.read_text(encoding="utf-8") == page.page(), "run: python -m tests.campaign page"
+
+
+def test_simulated_and_real_counts_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    for kind, rows in (("simulated", 70_001), ("real", 90_002)):
+        result = results.begun(kind, 1)  # type: ignore[arg-type]
+        result.counts[4] = Counts(fault=4, seeds=[1], rows=rows, heal_s=[2.0])
+        result.write(tmp_path / f"faults-{kind}-1.json")
+    text = page.page()
+    simulated, real = (text.index("## Simulated"), text.index("## Real"))
+    assert "70001 rows" in text[simulated:real]
+    assert "90002 rows" in text[real:]
+    assert "160003" not in text

@@ -1,0 +1,52 @@
+"""`scripts/bench peers`: order of the turns, specs, and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tarn_host.bench import peers
+
+from tarn.core.spec import parse_spec
+
+
+def result(rows_per_cpu_s: float, **more: float) -> dict[str, float]:
+    return {"rows_per_s": 2 * rows_per_cpu_s, "mb_per_s": 1.0, "rows_per_cpu_s": rows_per_cpu_s, **more}
+
+
+def run(ingest: float, spark: float) -> dict[str, Any]:
+    one = {
+        "messages": 1_000,
+        "bytes": 200_000,
+        "rows": 980,
+        "ingest": result(ingest, memory_peak_mib=200),
+        "ingest-kafka-python": result(50),
+        "spark": result(spark),
+        "loop": result(10),
+    }
+    return {"200": one}
+
+
+def test_every_contender_is_first_in_its_turn() -> None:
+    orders = [peers.rotated(peers.CONTENDERS, turn) for turn in range(4)]
+    assert [order[0] for order in orders] == list(peers.CONTENDERS)
+    assert all(sorted(order) == sorted(peers.CONTENDERS) for order in orders)
+
+
+def test_the_specs_are_valid_and_of_different_tables() -> None:
+    found = [parse_spec(peers.spec(name, "bench-200-0", "200_0"), file="x.yaml") for name in peers.OURS]
+    assert [str(each.spec.table.name) for each in found] == ["ingest_200_0", "ingest_kafka_python_200_0"]
+    assert {each.topic for each in found} == {"bench-200-0"}
+    assert len({each.name for each in found}) == 2
+
+
+def test_the_page_shows_medians_and_ratios_of_one_round() -> None:
+    page = peers.section([run(100, 50), run(200, 40), run(400, 400)])
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    spark = next(row for row in rows if row[0].startswith("| Spark"))
+    assert spark[1] == "100 (80 to 800)"
+    assert spark[4] == "0.50 (0.20 to 1.00)", "ratios of the same round, not of medians"
+    assert spark[5] == "not measured |"
+
+
+def test_topics_are_of_the_size_asked_for() -> None:
+    assert peers.Options(rounds=1, mib=17).topics() == {200: 89_128, 1_700: 10_485}

@@ -1,0 +1,280 @@
+"""Messages in Arrow: a row or a bad record each, whatever the bytes are, and exact values."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarn.core.decode import Decoded, Decoder
+from tarn.core.spec import FieldSpec, MessageFormat
+from tests.support.messages import arrow
+from tests.unit.ingest.test_decode import batch
+
+FORMAT = MessageFormat(format="arrow")
+
+
+def decode(values: list[bytes | None], *fields: FieldSpec, size: int = 100_000) -> Decoded:
+    decoder = Decoder(fields, source="t", trace=True, record_bytes_max=size, messages=FORMAT)
+    return decoder.decode(batch(values))
+
+
+def one(kind: str, array: pa.Array, **more: Any) -> tuple[list[Any], dict[int, str]]:
+    """The values of a column of one type, one message each, and the bad ones."""
+    messages = [arrow(pa.record_batch([array.slice(i, 1)], names=["v"])) for i in range(len(array))]
+    found = decode([*messages], FieldSpec(name="v", type=kind, **more))
+    return found.rows["v"].to_pylist(), found.bad
+
+
+def test_every_type_is_read() -> None:
+    at = datetime(2026, 11, 21, 8, 0, 0, 500_000, tzinfo=UTC)
+    row = {
+        **{"b": True, "i": 7, "l": -(2**63), "f": 0.5, "d": 0.1, "s": "ä", "day": date(2026, 11, 21)},
+        **{
+            "at": at,
+            "local": at.replace(tzinfo=None),
+            "price": Decimal("12.50"),
+            "u": b"0" * 16,
+            "raw": b"\0",
+        },
+        **{"legs": [{"n": 1, "x": "y"}, None], "m": [("k", 1)]},
+    }
+    schema = pa.schema(
+        [
+            *(
+                ("b", pa.bool_()),
+                ("i", pa.int8()),
+                ("l", pa.int64()),
+                ("f", pa.float16()),
+                ("d", pa.float64()),
+            ),
+            *(("s", pa.large_string()), ("day", pa.date32()), ("at", pa.timestamp("ms", "Europe/Berlin"))),
+            *(("local", pa.timestamp("us")), ("price", pa.decimal256(40, 3)), ("u", pa.binary(16))),
+            *(
+                ("raw", pa.large_binary()),
+                ("legs", pa.list_(pa.struct([("n", pa.int16()), ("x", pa.string())]))),
+            ),
+            ("m", pa.map_(pa.string(), pa.int32())),
+        ]
+    )
+    kinds = {
+        **{
+            "b": "boolean",
+            "i": "int",
+            "l": "long",
+            "f": "float",
+            "d": "double",
+            "s": "string",
+            "day": "date",
+        },
+        **{"at": "timestamptz", "local": "timestamp", "price": "decimal(9, 2)", "u": "uuid", "raw": "binary"},
+        **{"legs": "list<struct<n: long>>", "m": "map<string, long>"},
+    }
+    fields = [FieldSpec(name=name, type=kind) for name, kind in kinds.items()]
+    found = decode([arrow(row, schema)], *fields)
+    assert found.bad == {}
+    wanted = row | {"legs": [{"n": 1}, None]}
+    assert {name: found.rows[name][0].as_py() for name in kinds} == wanted
+    assert found.rows["_tarn"].to_pylist()[0]["offset"] == 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "array", "rows", "reason"),
+    [
+        ("int", pa.array([2**31 - 1, 2**31, -(2**31)], pa.int64()), [2**31 - 1, -(2**31)], "2147483648"),
+        ("long", pa.array([2**63 - 1, 2**63], pa.uint64()), [2**63 - 1], "9223372036854775808"),
+        ("double", pa.array([2**53, 2**53 + 1], pa.int64()), [2.0**53], "9007199254740993"),
+        ("float", pa.array([3.4e38, 3.5e38, float("inf")]), [pytest.approx(3.4e38), float("inf")], "largest"),
+        (
+            "decimal(4, 2)",
+            pa.array([Decimal("1.230"), Decimal("1.234")], pa.decimal128(9, 3)),
+            [Decimal("1.23")],
+            "1.234",
+        ),
+        ("decimal(4, 2)", pa.array([99, 100]), [Decimal("99.00")], "100"),
+        ("decimal(20, 0)", pa.array([2**64 - 1], pa.uint64()), [Decimal(2**64 - 1)], ""),
+        ("decimal(4, 2)", pa.array(["1.23", "1.234"]), [Decimal("1.23")], "1.234"),
+        ("date", pa.array([0, -(10**6)], pa.date32()), [date(1970, 1, 1)], "years 1 to 9999"),
+        ("date", pa.array(["2026-11-21", "2026-11-31"]), [date(2026, 11, 21)], "2026-11-31"),
+        (
+            "date",
+            pa.array([86_400_000, 10**16 * 864], pa.int64()).view(pa.date64()),
+            [date(1970, 1, 2)],
+            "v: ",
+        ),
+        ("timestamp", pa.array([0, 2**62], pa.timestamp("s")), [datetime(1970, 1, 1)], "v: "),
+        ("timestamp", pa.array([-62_135_596_800_001], pa.timestamp("ms")), [], "years 1 to 9999"),
+        ("timestamp", pa.array([0], pa.timestamp("ms", "UTC")), [], "expected timestamp, found timestamp"),
+        ("timestamptz", pa.array([0], pa.timestamp("ms")), [], "expected timestamptz"),
+        ("timestamptz", pa.array([0], pa.int64()), [], "encoding"),
+        ("uuid", pa.array([b"1" * 15], pa.binary()), [], "15 bytes"),
+        ("binary", pa.array(["AAAA"]), [], "expected binary, found string"),
+        ("string", pa.array([b"a"], pa.binary()), [], "expected string, found binary"),
+        ("string", pa.array([1]), [], "expected string, found int64"),
+        ("long", pa.array([1.0]), [], "expected long, found double"),
+        ("boolean", pa.array([1]), [], "expected boolean, found int64"),
+        ("long", pa.array([True]), [], "expected long, found bool"),
+        ("list<long>", pa.array([1]), [], "expected a list"),
+        ("struct<a: long>", pa.array([[1]]), [], "expected a struct"),
+        ("map<string, long>", pa.array([[1]]), [], "expected a map"),
+        ("list<int>", pa.array([[1, 2**31], [None]], pa.list_(pa.int64())), [[None]], "v[]: 2147483648"),
+        (
+            "map<string, long>",
+            pa.array([[("a", 1), ("a", 2)], [("a", 1)]], pa.map_(pa.string(), pa.int64())),
+            [[("a", 1)]],
+            "a key twice",
+        ),
+    ],
+)
+def test_values_at_the_limits_are_exact_or_bad(
+    kind: str, array: pa.Array, rows: list[Any], reason: str
+) -> None:
+    found, bad = one(kind, array)
+    assert found == rows
+    assert len(bad) == len(array) - len(rows)
+    assert all(reason in told for told in bad.values()), bad
+
+
+def test_nanoseconds_are_cut_downwards() -> None:
+    found, bad = one("timestamp", pa.array([-1, 1_999, -1_000], pa.timestamp("ns")))
+    epoch = datetime(1970, 1, 1)
+    assert bad == {}
+    assert [(value - epoch).total_seconds() for value in found] == [-1e-6, 1e-6, -1e-6]
+
+
+def test_numbers_are_times_by_their_encoding() -> None:
+    found, bad = one("timestamptz", pa.array([1_000, 2**62]), encoding="epoch-millis")
+    assert found == [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]
+    assert list(bad) == [1]
+
+
+def test_dictionaries_extensions_and_nulls_are_their_values() -> None:
+    assert one("string", pa.array(["a", None]).dictionary_encode()) == (["a", None], {})
+    assert one("long", pa.nulls(1)) == ([None], {})
+    assert (
+        one("uuid", pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"1" * 16], pa.binary(16))))[1] == {}
+    )
+    assert one("long", pa.RunEndEncodedArray.from_arrays([1], pa.array([5])))[0] == [5]
+
+
+def test_nulls_of_lists_hide_what_is_below_them() -> None:
+    held = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([2**40]), mask=pa.array([True]))
+    assert one("list<int>", held) == ([None], {})
+
+
+def test_required_values_and_paths() -> None:
+    fields = (
+        FieldSpec(name="id", type="long", required=True, source="a.b"),
+        FieldSpec(name="kind", type="string", values=("x",)),
+        FieldSpec(name="gone", type="string"),
+    )
+    values: list[bytes | None] = [
+        arrow({"a": {"b": 1}, "kind": "x"}),
+        arrow(
+            {"a": {"b": None}, "kind": "x"},
+            pa.schema([("a", pa.struct([("b", pa.int64())])), ("kind", pa.string())]),
+        ),
+        arrow({"a": 5, "kind": "x"}),
+        arrow({"a": {"b": 2}, "kind": "y"}),
+        arrow({"a": {"b": 3}}),
+        arrow(pa.record_batch([pa.array([1]), pa.array([2])], names=["kind", "kind"])),
+    ]
+    found = decode(values, *fields)
+    assert found.rows.drop_columns("_tarn").to_pylist() == [
+        {"id": 1, "kind": "x", "gone": None},
+        {"id": 3, "kind": None, "gone": None},
+    ]
+    assert list(found.index) == [0, 4]
+    assert found.bad[1] == "id: required, but missing or null"
+    assert found.bad[2] == "a: expected a struct, found int64"
+    assert "none of the spec's values" in found.bad[3]
+    assert list(found.bad) == [1, 2, 3, 5]
+    assert "twice" in found.bad[5] or "required" in found.bad[5]
+
+
+GOOD = arrow({"id": 1})
+LONG_TEXT = pa.array(["a" * 20_000])
+MANY_TIMES = pa.ListArray.from_arrays([0, 50], pa.DictionaryArray.from_arrays(pa.array([0] * 50), LONG_TEXT))
+"""A list of one text, again and again: its dictionary holds it once."""
+ID = FieldSpec(name="id", type="long", required=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", "no Arrow stream"),
+        (b'{"id": 1}', "no Arrow stream"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (GOOD[: len(GOOD) // 2], "no Arrow stream"),
+        (GOOD[:-9], "no Arrow stream"),
+        (GOOD + GOOD, f"{len(GOOD)} bytes after the end"),
+        (GOOD + b"x", "1 bytes after the end"),
+        (arrow(pa.record_batch({"id": [1, 2]})), "an Arrow stream of 2 rows"),
+        (arrow(pa.record_batch({"id": pa.array([], pa.int64())})), "an Arrow stream of 0 rows"),
+        (arrow({"id": 1}, compression="zstd"), "compressed"),
+        (
+            arrow(pa.record_batch({"id": pa.array(["a" * 999]).dictionary_encode()}), compression="lz4"),
+            "compressed",
+        ),
+        (arrow(pa.record_batch({"id": pa.array([[None] * 1_000_000])})), "elements"),
+        (arrow(pa.record_batch({"id": MANY_TIMES})), "elements"),
+        (None, "tombstone"),
+    ],
+)
+def test_a_message_that_is_no_row_says_why_and_its_neighbours_are_rows(
+    value: bytes | None, reason: str
+) -> None:
+    found = decode([GOOD, value, GOOD], ID)
+    assert list(found.index) == [0, 2]
+    assert found.rows["id"].to_pylist() == [1, 1]
+    assert reason in found.bad[1]
+
+
+def test_an_uncompressed_dictionary_is_read_and_a_stream_may_lack_its_end() -> None:
+    dictionary = arrow(pa.record_batch({"id": pa.array(["a"]).dictionary_encode()}))
+    assert decode([dictionary, GOOD[:-8]], FieldSpec(name="id", type="string")).index[0] == 0
+    assert decode([GOOD[:-8]], ID).bad == {}
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_whatever_the_bytes_are_the_neighbours_are_rows(data: st.DataObject) -> None:
+    schemas = [
+        pa.schema([("id", pa.int64()), ("t", pa.list_(pa.string()))]),
+        pa.schema([("id", pa.int32()), ("t", pa.string()), ("at", pa.timestamp("ns", "UTC"))]),
+        pa.schema([("t", pa.dictionary(pa.int8(), pa.string())), ("id", pa.uint64())]),
+    ]
+    rows = [
+        {"id": 1, "t": ["a", None], "at": 1},
+        {"id": 2, "t": None},
+        {"id": None, "t": None},
+    ]
+    good = st.tuples(st.sampled_from(schemas), st.sampled_from(rows[1:])).map(lambda p: arrow(p[1], p[0]))
+    whole = good.map(lambda value: (value, True))
+
+    def broken(value: bytes) -> st.SearchStrategy[tuple[bytes | None, bool]]:
+        spot = st.integers(0, len(value) - 1)
+        flipped = st.tuples(spot, st.integers(1, 255)).map(
+            lambda p: value[: p[0]] + bytes([value[p[0]] ^ p[1]]) + value[p[0] + 1 :]
+        )
+        cut, twice = spot.map(lambda at: value[:at]), st.just(value + value)
+        other = st.sampled_from([None, b"", b"{}", b"x" * 100_001])
+        return st.one_of(flipped, cut, twice, other, st.binary(max_size=80)).map(lambda v: (v, False))
+
+    drawn = data.draw(st.lists(st.one_of(whole, good.flatmap(broken)), max_size=12))
+    fields = (FieldSpec(name="id", type="long"), FieldSpec(name="t", type="string"))
+    found = decode([value for value, _ in drawn], *fields)
+    assert sorted([*found.index, *found.bad]) == list(range(len(drawn)))
+    assert [t["offset"] - 100 for t in found.rows["_tarn"].to_pylist()] == list(found.index)
+    alone = {i: decode([value], *fields) for i, (value, _) in enumerate(drawn)}
+    for row, i in enumerate(found.index):
+        expected = alone[i].rows.drop_columns("_tarn").to_pylist()
+        assert [found.rows.drop_columns("_tarn").slice(row, 1).to_pylist()[0]] == expected
+    for i, (value, is_good) in enumerate(drawn):
+        if is_good and b"list" not in (value or b""):
+            assert i in found.index or "expected string, found list" in found.bad[i]
