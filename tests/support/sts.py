@@ -24,7 +24,7 @@ from tarn.adapters.sts import StoreTokenService
 from tarn.bootstrap.policies import policies
 from tarn.core.credentials import VENDING_USER
 from tarn.core.errors import InvalidError, UnavailableError
-from tarn.core.temporary_keys import DURATION_S_MIN, TemporaryKeys
+from tarn.core.temporary_keys import DURATION_S_MIN, KeysRefusedError, TemporaryKeys
 from tests.support.policies import opens
 
 BUCKET, REGION = "tarn", "us-east-1"
@@ -234,9 +234,9 @@ def check_contract(served: Served) -> int:
         service().assume(long, duration_s=DURATION_S_MIN)
     status, answer = service()._post(f"Action=AssumeRole&Version=2011-06-15&Policy={long}".encode())
     assert status == 400, answer
-    with pytest.raises(InvalidError, match="says"):
+    with pytest.raises(KeysRefusedError, match="says"):
         service().assume(reads, duration_s=DURATION_S_MIN - 1)
-    with pytest.raises(InvalidError, match="says"):
+    with pytest.raises(KeysRefusedError, match="says"):
         service().assume('{"Version": "2012-10-17", "Statement": [', duration_s=DURATION_S_MIN)
     for key in ((served.key[0], "x" * 32), ("TARNVENDINGNOBODY123", served.key[1])):
         with pytest.raises(UnavailableError, match="does not know the store user"):

@@ -10,7 +10,8 @@ from dataclasses import replace
 from tarn.core.errors import AlreadyExistsError, InvalidError, TarnError, UnavailableError
 from tarn_catalog.metadata.types import TableMetadata
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
-from tarn_catalog.operations.session import Operation, Place, Session
+from tarn_catalog.operations.rights import Operation, Place
+from tarn_catalog.operations.session import Session
 from tarn_catalog.operations.vending import Mode, Vended
 from tarn_catalog.state.access import Privilege
 from tarn_catalog.state.context import IdempotencyKey, Metadata
@@ -125,14 +126,14 @@ class DelegatingSession(Session):
                 self.caller.client_id, location=location, table_uuid=table_uuid, mode=mode
             )
         except TarnError as e:
-            self._log(
+            self._audit.log(
                 Operation.VEND, slot.described, outcome="failed", error=type(e).__name__, mode=mode.value
             )
             if isinstance(e, InvalidError) and not needed:
                 return None
             raise
         if vended.fresh:
-            self._log(
+            self._audit.log(
                 Operation.VEND,
                 slot.described,
                 outcome="done",

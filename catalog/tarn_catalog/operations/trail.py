@@ -45,10 +45,11 @@ class _Waiting:
     Attributes:
         lines: as they are written.
         size: their bytes.
-        dropped: events since the last written segment that found no room.
+        dropped: events that found no room, and were not counted in the log yet.
         pending: a segment whose write had no answer: its number and its content.
         next: number of the next segment; None before the first look.
         trimmed_s: when old segments were removed last, by the monotonic clock.
+        failing_s: since when the store takes nothing, by the monotonic clock; None while it does.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -57,6 +58,7 @@ class _Waiting:
     pending: tuple[int, bytes] | None = None
     next: int | None = None
     trimmed_s: float | None = None
+    failing_s: float | None = None
 
 
 class Trail:
@@ -156,26 +158,43 @@ class Trail:
         if self._thread is not None:
             self._thread.join()
         self.write()
+        for one, waiting in self._waiting.items():
+            lost = len(waiting.lines) + waiting.dropped
+            if lost:
+                log.warning("trail events lost at the stop", log=one.name, events=lost)
 
     def write(self) -> None:
         """Write the events of each log as one segment; what the store does not take waits."""
         with self._writing:
             for one in LOGS:
+                waiting = self._waiting[one]
                 try:
                     while self._write(one):
                         pass
                     self._trim(one)
                 except TarnError as e:
-                    log.warning("trail not written", log=one.name, reason=e.message)
+                    # Once for each outage: its length and what it cost are known at its end.
+                    if waiting.failing_s is None:
+                        waiting.failing_s = self._clock()
+                        log.warning("trail not written; events wait", log=one.name, reason=e.message)
+                    continue
+                if waiting.failing_s is not None:
+                    seconds = round(self._clock() - waiting.failing_s, 1)
+                    log.info("trail written again", log=one.name, seconds=seconds)
+                    waiting.failing_s = None
+                self._count_dropped(one)
+
+    def _count_dropped(self, one: TrailLog) -> None:
+        with self._lock:
+            dropped, self._waiting[one].dropped = self._waiting[one].dropped, 0
+        if dropped:
+            log.warning("trail events dropped", log=one.name, events=dropped)
 
     def _write(self, one: TrailLog) -> bool:
         """Write one segment, if there are events; return whether there are more."""
         waiting = self._waiting[one]
         with self._lock:
-            dropped = waiting.dropped
             lines = waiting.lines[:LINES_MAX]
-        if dropped:
-            log.warning("trail events dropped", log=one.name, events=dropped)
         if waiting.pending is None:
             if not lines:
                 return False
@@ -187,7 +206,6 @@ class Trail:
         with self._lock:
             waiting.size -= sum(len(line) for line in waiting.lines[:written])
             del waiting.lines[:written]
-            waiting.dropped -= dropped
             more = bool(waiting.lines)
         waiting.pending, waiting.next = None, number + 1
         return more

@@ -18,9 +18,10 @@ from enum import StrEnum
 
 import orjson
 
-from tarn.core.errors import InvalidError, InvalidLocationError, TarnError, UnavailableError
+from tarn.core.errors import InvalidError, InvalidLocationError
 from tarn.core.naming import WarehouseLayout
 from tarn.core.temporary_keys import DURATION_S_MIN, POLICY_CHARS_MAX, TemporaryKeys, TokenService
+from tarn_catalog.operations.token_gate import TokenGate
 
 DURATION_S = DURATION_S_MIN
 """How long vended keys are valid, in seconds: the shortest time that S3 knows."""
@@ -84,7 +85,7 @@ class Vending:
         scheme, _, bucket = roots.base.partition("://")
         if scheme != "s3" or not bucket or "/" in bucket:
             raise InvalidError(f"Cannot vend keys to {roots.base}: only to a bucket, s3://<bucket>")
-        self._tokens = tokens
+        self._tokens = TokenGate(tokens, clock=clock)
         self._roots = roots
         self._bucket = bucket
         self._clock = clock
@@ -119,7 +120,7 @@ class Vending:
                 asked = self._asked[wanted] = Future()
         if not first:
             # Whoever came first asks for all.
-            return Vended(prefix=prefix, mode=mode, keys=_result(asked), fresh=False)
+            return Vended(prefix=prefix, mode=mode, keys=self._tokens.wait(asked), fresh=False)
         try:
             keys = self._issue(wanted)
         except BaseException as e:
@@ -190,17 +191,3 @@ def policy(bucket: str, prefix: str, mode: Mode) -> str:
             {"Effect": "Deny", "Action": ["s3:PutObject", "s3:DeleteObject"], "Resource": metadata}
         )
     return orjson.dumps({"Version": "2012-10-17", "Statement": statements}).decode()
-
-
-def _result(asked: Future[TemporaryKeys]) -> TemporaryKeys:
-    """Return what another request asked for.
-
-    Raises:
-        TarnError: that request failed; an error of its own for each that waited.
-    """
-    failure = asked.exception()
-    if failure is None:
-        return asked.result()
-    if isinstance(failure, TarnError):
-        raise type(failure)(failure.message, **failure.fields) from failure
-    raise UnavailableError("no temporary keys: the request for them broke off; try again") from failure

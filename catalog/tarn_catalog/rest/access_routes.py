@@ -7,7 +7,7 @@ from typing import Any
 
 from tarn.core.errors import InvalidError
 from tarn_catalog.operations.identifiers import TableIdentifier
-from tarn_catalog.operations.session import Operation, What
+from tarn_catalog.operations.rights import Operation, What
 from tarn_catalog.rest.request import RestRequest, get, levels_of
 from tarn_catalog.rest.response import NO_CONTENT, RestResponse, answer_json
 from tarn_catalog.state.access import ADMIN, KINDS, NAMESPACE, WAREHOUSE, Grant, Privilege
@@ -54,6 +54,22 @@ def _create_principal(call: RestRequest, _: list[str]) -> RestResponse:
     made = call.session.create_principal(get(call.json(), "name", str))
     return answer_json(
         {"name": made.name, "client-id": made.client_id, "client-secret": made.secret}, headers=NO_STORE
+    )
+
+
+def _rotate_secret(call: RestRequest, arguments: list[str]) -> RestResponse:
+    grace_s = get(call.json(), "grace-s", int, 0)
+    if isinstance(grace_s, bool):
+        raise InvalidError("Cannot parse the request body: grace-s is missing or no int")
+    made = call.session.rotate_secret(arguments[0], grace_s=grace_s)
+    return answer_json(
+        {
+            "name": made.name,
+            "client-id": made.client_id,
+            "client-secret": made.secret,
+            "former-ends-ms": made.former_ends_ms,
+        },
+        headers=NO_STORE,
     )
 
 
@@ -125,6 +141,13 @@ def _list_grants(call: RestRequest, _: list[str]) -> RestResponse:
     )
 
 
+def _change_owner(call: RestRequest, _: list[str]) -> RestResponse:
+    body = call.json()
+    on, to = _what(get(body, "on", dict)), get(body, "to", str)
+    call.session.change_owner(on, to)
+    return answer_json({"on": body["on"], "owner": to})
+
+
 def _grant_json(grant: Grant) -> dict[str, Any]:
     on = grant.on
     named: dict[str, Any] = {"kind": on.kind}
@@ -174,6 +197,7 @@ ROUTES: tuple[tuple[str, str, Function, tuple[Operation, ...]], ...] = (
     ("GET", f"{PREFIX}/principals", _list_principals, (Operation.LIST_PRINCIPALS,)),
     ("POST", f"{PREFIX}/principals", _create_principal, (Operation.CREATE_PRINCIPAL,)),
     ("DELETE", f"{PREFIX}/principals/{{principal}}", _drop_principal, (Operation.DROP_PRINCIPAL,)),
+    ("POST", f"{PREFIX}/principals/{{principal}}/secret", _rotate_secret, (Operation.ROTATE_SECRET,)),
     ("GET", f"{PREFIX}/roles", _list_roles, (Operation.LIST_PRINCIPALS,)),
     ("POST", f"{PREFIX}/roles", _create_role, (Operation.CREATE_ROLE,)),
     ("DELETE", f"{PREFIX}/roles/{{role}}", _drop_role, (Operation.DROP_ROLE,)),
@@ -182,5 +206,6 @@ ROUTES: tuple[tuple[str, str, Function, tuple[Operation, ...]], ...] = (
     ("GET", f"{PREFIX}/grants", _list_grants, (Operation.LIST_GRANTS,)),
     ("POST", f"{PREFIX}/grants", _grant, (Operation.GRANT,)),
     ("POST", f"{PREFIX}/grants/revoke", _revoke, (Operation.REVOKE,)),
+    ("POST", f"{PREFIX}/owner", _change_owner, (Operation.CHANGE_OWNER,)),
 )
 """Method, path, handler and the operations of each route, as `routes.Routes` serves them."""

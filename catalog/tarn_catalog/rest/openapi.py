@@ -25,6 +25,7 @@ import orjson
 
 from tarn_catalog.metadata import types
 from tarn_catalog.metadata.view_metadata import _UPDATES as VIEW_UPDATES
+from tarn_catalog.operations.access import GRACE_S_MAX
 from tarn_catalog.rest.access_routes import PREFIX
 from tarn_catalog.rest.routes import SERVED
 from tarn_catalog.state.access import KINDS, NAMESPACE, WAREHOUSE, Privilege
@@ -106,13 +107,13 @@ def schema_of(kind: Any) -> Json:
 
 LEVELS = _list({"type": "string", "minLength": 1}, minItems=1)
 IDENTIFIER = _object({"namespace": LEVELS, "name": {"type": "string", "minLength": 1}})
-GRANTED_ON: Json = {
+OWNED: Json = {
     "oneOf": [
-        _object({"kind": {"enum": [WAREHOUSE]}}),
         _object({"kind": {"enum": [NAMESPACE]}, "namespace": LEVELS}),
         _object({"kind": {"enum": [TABLE, VIEW]}, "namespace": LEVELS, "name": STRING}),
     ]
 }
+GRANTED_ON: Json = {"oneOf": [_object({"kind": {"enum": [WAREHOUSE]}}), *OWNED["oneOf"]]}
 PRIVILEGES = _list({"enum": [privilege.value for privilege in Privilege]}, minItems=1)
 GRANT = _object(
     {
@@ -199,6 +200,10 @@ BODIES: Mapping[str, Json] = {
     "POST v1/namespaces/{namespace}/register-view": REGISTER,
     "POST v1/views/rename": RENAME,
     f"POST {PREFIX}/principals": _object({"name": STRING}),
+    f"POST {PREFIX}/principals/{{principal}}/secret": _object(
+        {}, {"grace-s": {"type": "integer", "minimum": 0, "maximum": GRACE_S_MAX}}
+    ),
+    f"POST {PREFIX}/owner": _object({"on": OWNED, "to": STRING}),
     f"POST {PREFIX}/roles": _object({"name": STRING}),
     f"POST {PREFIX}/grants": _object({"on": GRANTED_ON, "to": STRING, "privileges": PRIVILEGES}),
     f"POST {PREFIX}/grants/revoke": _object({"on": GRANTED_ON, "to": STRING, "privileges": PRIVILEGES}),
@@ -261,6 +266,15 @@ ANSWERS: Mapping[str, Json] = {
         }
     ),
     f"POST {PREFIX}/principals": _object({"name": STRING, "client-id": STRING, "client-secret": STRING}),
+    f"POST {PREFIX}/principals/{{principal}}/secret": _object(
+        {
+            "name": STRING,
+            "client-id": STRING,
+            "client-secret": STRING,
+            "former-ends-ms": {"type": ["integer", "null"]},
+        }
+    ),
+    f"POST {PREFIX}/owner": _object({"on": ANYTHING, "owner": STRING}),
     f"GET {PREFIX}/roles": _object({"roles": _list(_ref("Role"))}),
     f"POST {PREFIX}/roles": _ref("Role"),
     f"GET {PREFIX}/grants": _object({"grants": _list(_ref("Grant"))}, {"owner": STRING}),

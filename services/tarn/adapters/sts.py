@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
-from tarn.core.errors import InvalidError, TarnError, UnavailableError
-from tarn.core.temporary_keys import POLICY_CHARS_MAX, TemporaryKeys
+from tarn.core.errors import InvalidError, UnavailableError
+from tarn.core.temporary_keys import POLICY_CHARS_MAX, KeysRefusedError, TemporaryKeys
 
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 8.0
@@ -140,7 +140,7 @@ class StoreTokenService:
                 endpoint=self.endpoint,
             ) from e
 
-    def _refused(self, status: int, answer: bytes) -> TarnError:
+    def _refused(self, status: int, answer: bytes) -> UnavailableError:
         found = _texts(answer)
         code = found.get("Code", f"HTTP {status}")
         said = f"the token service (STS) at {self.endpoint} says {code}: {found.get('Message', '')[:200]}"
@@ -153,7 +153,12 @@ class StoreTokenService:
                 code=code,
             )
         if 400 <= status < 500 and status not in (404, 405, 408, 429):
-            return InvalidError(f"no temporary keys: {said}", code=code)
+            # The catalog chose policy and duration, not the client.
+            return KeysRefusedError(
+                f"no temporary keys: {said}. It refuses what the catalog asks for: use a store with MinIO's "
+                "STS, or leave TARN_STS_ENDPOINT empty",
+                code=code,
+            )
         return UnavailableError(
             f"no temporary keys: {said}; wait for the store and try again. A store without STS vends no "
             "credentials: leave TARN_STS_ENDPOINT empty",

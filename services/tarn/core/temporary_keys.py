@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tarn.core.errors import UnavailableError
+
 POLICY_CHARS_MAX = 2048
 """What S3's STS accepts as an inline policy, in characters."""
 DURATION_S_MIN = 900
@@ -31,6 +33,13 @@ class TemporaryKeys:
     expires_ms: int
 
 
+class KeysRefusedError(UnavailableError):
+    """The token service answers, and issues no keys for this request; for others it may.
+
+    What is asked for is the server's own choice, so it is not a mistake of the client.
+    """
+
+
 class TokenService(Protocol):
     """Issues temporary keys."""
 
@@ -42,6 +51,7 @@ class TokenService(Protocol):
             duration_s: how long they are valid, at least `DURATION_S_MIN`.
 
         Raises:
-            InvalidError: the store refuses policy or duration.
+            InvalidError: the policy is too long.
+            KeysRefusedError: the store refuses policy or duration.
             UnavailableError: the store does not answer, or does not know the service's own user.
         """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarn.adapters.store import FileStore, MemoryStore
 from tarn.adapters.trail_topics import LIST_EVERY_S, TrailReader, TrailTopics
@@ -183,6 +184,45 @@ def test_what_waits_for_the_store_is_bounded_and_counted(monkeypatch: pytest.Mon
     assert len(read(clocks.reader(store.inner))) == kept
 
 
+def test_an_outage_is_one_warning_and_one_count_at_its_end() -> None:
+    store, clocks = FaultyStore(MemoryStore(), lambda op: Fault.DENIED), Clocks()
+    trail = clocks.trail(store)
+
+    def logged() -> list[dict[str, Any]]:
+        with capture_logs() as found:
+            trail.write()
+        return [line for line in found if line["log"] == AUDIT.name]
+
+    sent = 2 * WAITING_BYTES_MAX // 1_000
+    for _ in range(sent):
+        trail.audit({**event(1), "reason": "y" * 1_900})
+    (first,) = logged()
+    assert (first["event"], first["log_level"]) == ("trail not written; events wait", "warning")
+    for _ in range(5):
+        clocks.now_s += 10
+        trail.audit(event(2))
+        assert logged() == []
+    kept = len(trail._waiting[AUDIT].lines)
+    store.plan = lambda _: None
+    again, dropped = logged()
+    assert (again["event"], again["seconds"]) == ("trail written again", 50.0)
+    assert (dropped["event"], dropped["events"]) == ("trail events dropped", sent + 5 - kept)
+    assert dropped["log_level"] == "warning"
+    assert logged() == []
+    # An event that is too long, with nothing to write beside it.
+    trail.audit({**event(2), **{f"f{n}": "x" * 2_000 for n in range(20)}})
+    (dropped,) = logged()
+    assert dropped["events"] == 1
+    assert logged() == []
+    # The next outage is another one; what it has at the stop is lost, and counted.
+    store.plan = lambda _: Fault.DENIED
+    trail.audit(event(3))
+    assert [line["event"] for line in logged()] == ["trail not written; events wait"]
+    with capture_logs() as found:
+        trail.stop()
+    assert [(line["event"], line["events"]) for line in found] == [("trail events lost at the stop", 1)]
+
+
 def test_metrics_reports_are_kept_within_bounds() -> None:
     store, clocks = MemoryStore(), Clocks()
     trail = clocks.trail(store)
@@ -353,7 +393,7 @@ def test_ingests_own_commits_to_the_trails_tables_are_not_in_it(
 ) -> None:
     """Or each would cause the next, without end; those of anybody else are in it."""
     if writer:
-        monkeypatch.setattr("tarn_catalog.operations.session.TRAIL_WRITER", "tester")
+        monkeypatch.setattr("tarn_catalog.operations.audit.TRAIL_WRITER", "tester")
     kept.namespace("ops")
     for name in ("audit", "metrics", "other"):
         kept.table(name, ns="ops")

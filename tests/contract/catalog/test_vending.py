@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tarn_catalog.operations.session as session_module
+import tarn_catalog.operations.audit as audit_module
 from tarn.bootstrap.policies import policies
 from tarn.core.credentials import VENDING_USER
 from tarn.core.errors import InvalidError, InvalidLocationError, TarnError, UnavailableError
@@ -23,7 +24,9 @@ from tarn.core.naming import WarehouseLayout
 from tarn.core.temporary_keys import POLICY_CHARS_MAX
 from tarn_catalog.operations.delegation import DelegatingSession
 from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.token_gate import ASKING_MAX, FAILURE_KEPT_S, WAIT_S_MAX
 from tarn_catalog.operations.vending import KEPT_MAX, LEFT_S_MIN, Mode, Vending, policy
+from tarn_catalog.rest.app import THREADS_MAX
 from tests.contract.catalog.access_world import BEGAN_S, ROOTS, SCHEMA, World, error, world
 from tests.contract.catalog.test_http import uuid7
 from tests.support.policies import opens
@@ -81,7 +84,7 @@ def trail(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             if event == "audit":
                 lines.append(fields)
 
-    monkeypatch.setattr(session_module, "log", Log())
+    monkeypatch.setattr(audit_module, "log", Log())
     return lines
 
 
@@ -217,6 +220,7 @@ def test_a_registered_table_comes_with_keys(lake: Lake) -> None:
     registered = lake.world.ask("admin", "POST", path, body, headers=VENDED)
     assert (registered.status_code, registered.json()["config"]) == (200, {}), "it is registered all the same"
     sent.broken = None
+    lake.world.clock_s += FAILURE_KEPT_S
     lake.world.must("admin", "DELETE", f"{TABLES}/back")
     registered = lake.world.ask("admin", "POST", path, body, headers=VENDED)
     assert lake.may(registered.json()["config"], made["metadata"]["location"]) == WRITES
@@ -387,7 +391,83 @@ def test_a_stopped_token_service_is_a_503_and_changes_nothing(
     assert {line["outcome"] for line in trail if line["action"] == "vend"} == {"failed"}
     assert lake.world.load("admin", "ns.t") == 200, "without delegation it is not asked"
     lake.sts.broken = None
+    lake.world.clock_s += FAILURE_KEPT_S
     assert lake.load("admin", "t").status_code == 200
+
+
+def test_a_token_service_that_refuses_is_the_servers_failure_and_nothing_is_half_done(lake: Lake) -> None:
+    """Policy and duration are the catalog's own choice: no mistake of the client, no table without keys."""
+    made = lake.world.table("t")
+    body = {"name": "new", "schema": SCHEMA}
+    said = "<E><Error><Code>InvalidParameterValue</Code><Message>no</Message></Error></E>"
+    lake.sts.broken = lambda: (400, said.encode())
+    before = lake.world.objects()
+    for answer in (
+        lake.load("admin", "t"),
+        lake.world.ask("admin", "GET", f"{TABLES}/t/credentials"),
+        lake.world.ask("admin", "POST", TABLES, body, headers=VENDED),
+        lake.world.ask("admin", "POST", TABLES, {**body, "stage-create": True}, headers=VENDED),
+    ):
+        assert "says InvalidParameterValue: no" in error(answer, 503, "ServiceUnavailableException")
+    assert lake.world.objects() == before
+    assert lake.sts.requests == 4, "another request may be granted: what it answered is not kept"
+    lake.world.must("admin", "DELETE", f"{TABLES}/t")
+    again = {"name": "t", "metadata-location": made["metadata-location"]}
+    registered = lake.world.ask("admin", "POST", "/v1/namespaces/ns/register", again, headers=VENDED)
+    assert (registered.status_code, registered.json()["config"]) == (200, {})
+
+
+def test_a_hung_token_service_holds_few_threads_and_nobody_queues_up_behind_it(lake: Lake) -> None:
+    """More clients than threads, each for another table: requests without delegation go on all the same."""
+    names = [f"t{number}" for number in range(THREADS_MAX + 2)]
+    for name in (*names, "kept"):
+        lake.world.table(name)
+    kept = lake.keys("admin", "kept")
+    answer, go = lake.sts.answer, threading.Event()
+
+    def hang(headers: Any, body: bytes) -> tuple[int, bytes]:
+        assert go.wait(60)
+        return 503, b""
+
+    lake.sts.answer = hang  # type: ignore[method-assign]
+    before = lake.sts.requests
+    found: list[tuple[int, str | None]] = []
+    token = dict(lake.world.clients["admin"].headers)
+
+    def load(name: str) -> None:
+        url = f"{lake.world.running.published}{TABLES}/{name}"
+        one = httpx.get(url, headers={**token, **VENDED}, timeout=60)
+        found.append((one.status_code, one.headers.get("retry-after")))
+
+    threads = [threading.Thread(target=load, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 30
+    while lake.sts.requests - before < ASKING_MAX and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    # Requests without delegation, and with keys that are kept, take what they always take.
+    began = time.monotonic()
+    assert lake.world.load("admin", "ns.t0") == 200
+    lake.world.must("admin", "POST", f"{TABLES}/t0", {"requirements": [], "updates": []})
+    assert lake.keys("admin", "kept") == kept
+    assert time.monotonic() - began < WAIT_S_MAX
+
+    # It was silent for too long: whoever comes now does not wait.
+    lake.world.clock_s += WAIT_S_MAX
+    began = time.monotonic()
+    for _ in range(3):
+        said = error(lake.load("admin", names[-1]), 503, "ServiceUnavailableException")
+        assert "has not answered other requests for 2 s" in said
+    assert time.monotonic() - began < WAIT_S_MAX / 2
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == [(503, "1")] * len(names)
+    assert lake.sts.requests - before == ASKING_MAX
+    lake.sts.answer = answer  # type: ignore[method-assign]
+    lake.world.clock_s += FAILURE_KEPT_S
+    assert lake.load("admin", "t0").status_code == 200
 
 
 def test_after_a_revocation_no_new_keys_and_the_old_ones_end(lake: Lake) -> None:

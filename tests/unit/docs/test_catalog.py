@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tarn_catalog.operations.session import RIGHTS, Need
+from tarn_catalog.operations.rights import RIGHTS, Need
 from tarn_catalog.rest import response, routes
 from tarn_catalog.state.access import FITTING, INCLUDED, Privilege
 from tests.support.pages import ROOT, section, tables, text_of
@@ -26,7 +26,7 @@ def test_the_endpoints_are_those_that_are_served() -> None:
     served = [
         f"{route.method} /{route.template}"
         for route in routes._ROUTES
-        if route.function is not routes.Routes._not_supported
+        if route.function is not routes.Handlers.not_supported
     ]
     assert sorted(documented) == sorted(served)
 

@@ -23,6 +23,7 @@ from tarn_host.bench import (
     catalog,
     commit_command,
     commit_page,
+    history,
     ingest,
     ingest_page,
     memory,
@@ -65,6 +66,7 @@ ABOUT = {
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
     "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
+    "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
     "peers": (
         "Ingestion beside others",
@@ -114,6 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
     soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
+    history_verb = verbs.add_parser(
+        "history", help="a table that is committed to for long, and what it costs, on a stack of its own"
+    )
+    history_verb.add_argument(
+        "--minutes", type=float, default=30, help="of commits each second (30; 0: none)"
+    )
+    history_verb.add_argument("--commits", type=int, default=10_000, help="fast ones (10000; 0: none)")
+    history_verb.add_argument("--rate", type=float, default=1_000, help="messages a second (1000)")
+    history_verb.add_argument(
+        "--settle-minutes", type=float, default=25, help="for the reaper after each run (25)"
+    )
     verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
@@ -145,6 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _ingest(options)
         elif options.verb == "peers":
             _peers(options)
+        elif options.verb == "history":
+            _history(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
         line(f"wrote {REPORT.relative_to(ROOT)}")
     except StopError as error:
@@ -207,6 +222,36 @@ def _peers(options: argparse.Namespace) -> None:
         raise StopError(f"{words}: no such benchmark", "give 1 to 100 rounds and 1 to 1,000 MiB", 2)
     runs = peers.measure(peers.Options(rounds=options.rounds, mib=options.mib))
     _keep("peers", f"scripts/bench peers {words}", runs)
+
+
+def _history(options: argparse.Namespace) -> None:
+    """Measure a growing history and store the raw results.
+
+    Raises:
+        StopError: an option is out of range, or the benchmark failed.
+    """
+    numbers = history.Options(
+        minutes=options.minutes,
+        commits=options.commits,
+        rate=options.rate,
+        settle_minutes=options.settle_minutes,
+    )
+    words = f"--minutes {numbers.minutes:g} --commits {numbers.commits} --rate {numbers.rate:g}"
+    words += f" --settle-minutes {numbers.settle_minutes:g}"
+    if not (
+        0 <= numbers.minutes <= 600
+        and 0 <= numbers.commits <= 100_000
+        and numbers.minutes + numbers.commits > 0
+        and 1 <= numbers.rate <= 50_000
+        and 0 <= numbers.settle_minutes <= 120
+    ):
+        raise StopError(
+            f"{words}: no such benchmark",
+            "give at most 600 minutes and 100,000 commits, not both 0, 1 to 50,000 messages a second, and at "
+            "most 120 minutes for the reaper",
+            2,
+        )
+    _keep("history", f"scripts/bench history {words}", history.measure(numbers))
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -400,8 +445,12 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
         if raw["bench"] == "catalog":
             parts.append(f"\n{catalog.section(runs)}")
             continue
+        if raw["bench"] == "history":
+            parts.append(f"\n{history.section(runs)}")
+            continue
         if raw["bench"] == "peers":
             parts.append(f"\n{peers.section(runs)}")
+            continue
         if raw["bench"] == "commit":
             parts.append(f"\n{commit_page.section(runs)}")
             continue

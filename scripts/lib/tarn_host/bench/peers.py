@@ -172,21 +172,42 @@ spec:
 
 
 @contextmanager
-def _frozen_ingest(own: Own, folder: Path, name: str, topic: str) -> Iterator[str]:
-    """An ingest service of one spec in a container of its own, frozen as soon as it waits for messages."""
+def ingest_of(own: Own, folder: Path, name: str, spec_text: str, **env: str) -> Iterator[str]:
+    """An ingest service of one spec in a container of its own, once its ingestor runs; yields its name.
+
+    Args:
+        own: the stack.
+        folder: a new folder for the spec.
+        name: suffix of the container's name.
+        spec_text: the spec.
+        env: further environment of the service.
+
+    Raises:
+        StopError: the ingestor does not run within `START_S_MAX`.
+    """
     folder.mkdir()
     folder.chmod(0o755)
-    (folder / "spec.yaml").write_text(spec(name, topic, topic.removeprefix("bench-").replace("-", "_")))
+    (folder / "spec.yaml").write_text(spec_text)
     container = f"{own.env['COMPOSE_PROJECT_NAME']}-{name}"
     words: tuple[str, ...] = ("run", "--detach", "--no-deps", "--use-aliases", "--name", container)
-    words += ("--volume", f"{folder}:/etc/tarn/specs:ro", "--env", f"TARN_INGEST_KAFKA_CLIENT={OURS[name]}")
+    words += ("--volume", f"{folder}:/etc/tarn/specs:ro")
+    for key, value in env.items():
+        words += ("--env", f"{key}={value}")
     own.compose(*words, "ingest")
     try:
         _await(lambda: _running(container), f"{name} is running", START_S_MAX)
-        _docker("pause", container)
         yield container
     finally:
         shell.capture(["docker", "rm", "--force", container], timeout_s=60)
+
+
+@contextmanager
+def _frozen_ingest(own: Own, folder: Path, name: str, topic: str) -> Iterator[str]:
+    """An ingest service of one contender, frozen as soon as it waits for messages."""
+    text = spec(name, topic, topic.removeprefix("bench-").replace("-", "_"))
+    with ingest_of(own, folder, name, text, TARN_INGEST_KAFKA_CLIENT=OURS[name]) as container:
+        docker("pause", container)
+        yield container
 
 
 def _thawed(container: str, ingestor: str, count: int) -> dict[str, Any]:
@@ -196,18 +217,18 @@ def _thawed(container: str, ingestor: str, count: int) -> dict[str, Any]:
         StopError: it has not after `DRAIN_S_MAX`.
     """
     before, began = _cpu_s(container), time.time()
-    _docker("unpause", container)
+    docker("unpause", container)
     commits: list[dict[str, Any]] = []
 
     def done() -> bool:
-        said = _docker("logs", container)
+        said = docker("logs", container)
         commits[:] = parse_commits(said, began, ingestor)
         return sum(int(each["rows"]) + int(each["bad"]) for each in commits) >= count
 
     _await(done, f"{container} has read {count:,} messages", DRAIN_S_MAX)
     cpu = _cpu_s(container) - before
-    peak = int(_docker("exec", container, "sh", "-c", PEAK)) / (1 << 20)
-    _docker("pause", container)
+    peak = int(docker("exec", container, "sh", "-c", PEAK)) / (1 << 20)
+    docker("pause", container)
     return {
         "seconds": commits[-1]["at_unix"] - began,
         "cpu_s": cpu,
@@ -225,15 +246,20 @@ def _await(holds: Callable[[], bool], what: str, seconds_max: float) -> None:
 
 
 def _running(container: str) -> bool:
-    return "ingestor runs" in _docker("logs", container)
+    return "ingestor runs" in docker("logs", container)
 
 
 def _cpu_s(container: str) -> float:
     """CPU time used by a container since it started, in seconds."""
-    return parse_cpu(_docker("exec", container, "sh", "-c", CPU))
+    return parse_cpu(docker("exec", container, "sh", "-c", CPU))
 
 
-def _docker(*words: str) -> str:
+def docker(*words: str) -> str:
+    """Run docker and return what it printed.
+
+    Raises:
+        StopError: it failed.
+    """
     found = shell.capture(["docker", *words], timeout_s=60)
     if found.code != 0:
         raise StopError(f"docker {' '.join(words)}: {found.err.strip()[-300:]}", FIX)

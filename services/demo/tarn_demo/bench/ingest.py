@@ -112,7 +112,7 @@ def read(context: BenchContext, *, events: int, client: Client) -> dict[str, Any
         goal = sum(bounds[p].end - at for p, at in positions.items())
         source.seek(positions)
         began, cpu, records = time.monotonic(), time.process_time(), 0
-        for polled in _until(source, goal):
+        for polled in polls_until(source, goal):
             records += len(polled.offsets)
         return {
             "messages": records,
@@ -197,7 +197,7 @@ def fresh(context: BenchContext, *, rate: float, seconds: float) -> dict[str, An
             watcher.join(timeout=30)
         source.seek(before)
         ages: list[int] = []
-        for polled in _until(source, sum(ends.values()) - sum(before.values())):
+        for polled in polls_until(source, sum(ends.values()) - sum(before.values())):
             ages += [
                 seen.age_ms(polled.partition, offset, sent_ms=sent_ms)
                 for offset, sent_ms in zip(polled.offsets, polled.times_ms, strict=True)
@@ -227,16 +227,21 @@ def _watch(catalog: RestCatalog, seen: VisibilityLog, stop: threading.Event) -> 
             state = catalog.load(BRONZE)
         except TarnError:
             continue  # a failed check counts as not readable
-        seen.record(_held(state), at_ms=time.time_ns() // 1_000_000)
+        seen.record(held_by(state, STREAM), at_ms=time.time_ns() // 1_000_000)
 
 
-def _held(state: TableState) -> Mapping[int, int]:
-    text = state.newest(SUMMARY_PREFIX + STREAM, tag=TAG_PREFIX + STREAM)
+def held_by(state: TableState, stream: str) -> Mapping[int, int]:
+    """Partition to next offset of a stream, as a version of its table says; empty before its first commit."""
+    text = state.newest(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream)
     return {} if text is None else OffsetMap.from_json(text).next
 
 
-def _until(source: TopicReader, goal: int) -> Any:
-    """Yield polls until `goal` offsets are read."""
+def polls_until(source: TopicReader, goal: int) -> Any:
+    """Yield polls until `goal` offsets are read.
+
+    Raises:
+        UnavailableError: the topic gives nothing for `STALL_S_MAX`.
+    """
     moved_s, done = time.monotonic(), 0
     while done < goal:
         for polled in source.poll(records_max=POLL_RECORDS, timeout_s=0.25):

@@ -79,7 +79,7 @@ class Bench:
 
     def produce(self, topic: str, count: int, size: int) -> dict[str, Any]:
         """Fill a topic, which is created if it is not there; returns what a correct table of it holds."""
-        producer = Producer({**self._kafka(), "linger.ms": 20, "compression.type": "lz4"})
+        producer = self.producer(linger_ms=20)
         rows = total = sent = 0
         for number, (good, value) in enumerate(messages(count, size)):
             while True:
@@ -94,6 +94,10 @@ class Bench:
         if producer.flush(FLUSH_S_MAX):
             raise UnavailableError(f"{topic} was not filled in {FLUSH_S_MAX:.0f} s; see the log of kafka")
         return {"messages": count, "bytes": sent, "rows": rows, "sum": total}
+
+    def producer(self, *, linger_ms: float) -> Producer:
+        """A producer of librdkafka that collects messages for so long."""
+        return Producer({**self._kafka(), "linger.ms": linger_ms, "compression.type": "lz4"})
 
     def create(self, topic: str) -> dict[str, Any]:
         """Create an empty topic."""

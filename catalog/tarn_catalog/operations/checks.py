@@ -1,0 +1,252 @@
+"""The checks of a session: whether its principal has the rights of an operation on the things of a request.
+
+A table or view whose own grants or owner decided is pinned by its uuid: a table that gets the name meanwhile
+is another one (`TableIdentifier.uuid`). Refusals are logged as the audit trail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tarn.core.errors import ForbiddenError, NoSuchNamespaceError, OutcomeUnknownError, TarnError
+from tarn_catalog.operations.access import Caller
+from tarn_catalog.operations.audit import Audit
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.namespaces import Levels, Shown
+from tarn_catalog.operations.rights import RIGHTS, Need, Operation, Place, What, meets, text_of
+from tarn_catalog.operations.tables import MOVES_FOLLOWED_MAX
+from tarn_catalog.state.access import NAMESPACE, THE_WAREHOUSE, Privilege, Securable
+from tarn_catalog.state.context import IdempotencyKey, Metadata
+
+
+class Checks:
+    """What one principal may do in one request.
+
+    Args:
+        catalog: the catalog.
+        caller: the principal.
+        services: client id to name of the principals outside of the store, which have the role `admin`.
+        audited: whether changes and refusals are logged.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        caller: Caller,
+        *,
+        services: Mapping[str, str] | None = None,
+        audited: bool = True,
+    ) -> None:
+        self.caller = caller
+        self._catalog = catalog
+        self._services = services or {}
+        self._audit = Audit(caller, catalog.trail, on=audited)
+        self._asked: set[Operation] = set()
+
+    @property
+    def asked(self) -> frozenset[Operation]:
+        """The operations whose rights were checked."""
+        return frozenset(self._asked)
+
+    def _allow(self, operation: Operation, places: Mapping[Place, What]) -> Mapping[Place, What]:
+        """Require the rights of an operation; return the things, tables and views pinned where it matters.
+
+        Args:
+            operation: the operation.
+            places: what each place of its rights is in this request.
+
+        Raises:
+            ForbiddenError: the caller lacks a right.
+            NotFoundError: a thing does not exist, and the caller may know that.
+            UnavailableError: the store did not answer.
+        """
+        self._asked.add(operation)
+        rights = RIGHTS[operation]
+        assert {place for place, _ in rights} == set(places), operation
+        if self.caller.admin:
+            return places
+        return {place: self._check(operation, place, need, places[place]) for place, need in rights}
+
+    def _allowed(self, operation: Operation, slot: TableIdentifier) -> TableIdentifier:
+        """Return the identifier, once the operation on a table or view is allowed; see `_allow`."""
+        return self._pinned(self._allow(operation, {Place.THING: slot})[Place.THING])
+
+    @staticmethod
+    def _pinned(thing: What) -> TableIdentifier:
+        assert isinstance(thing, TableIdentifier), thing
+        return thing
+
+    def _check(self, operation: Operation, place: Place, need: Privilege | Need, thing: What) -> What:
+        """Require one right; see `_allow`."""
+        if self.caller.admin:
+            return thing
+        try:
+            if isinstance(thing, TableIdentifier):
+                return self._check_name(operation, place, need, thing)
+            return self._check_levels(operation, place, need, thing)
+        except ForbiddenError:
+            self._audit.log(operation, text_of(thing), outcome="refused")
+            raise
+
+    def _check_levels(
+        self, operation: Operation, place: Place, need: Privilege | Need, levels: Levels
+    ) -> Levels:
+        held, there = self._held(levels, need)
+        if meets(need, held) or (need is Need.ANY and levels in self._known_namespaces()):
+            return levels
+        if held and not there:
+            raise NoSuchNamespaceError(
+                f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels)
+            )
+        raise self._forbidden(operation, place, need, levels)
+
+    def _check_name(
+        self, operation: Operation, place: Place, need: Privilege | Need, slot: TableIdentifier
+    ) -> TableIdentifier:
+        held, _ = self._held(slot.namespace, need)
+        if meets(need, held):
+            return slot
+        found = self._catalog.tables.find(slot)
+        # A tombstone counts as what had the name: whoever could drop it may repeat the request.
+        if found is not None and found.uuid and meets(need, self.caller.on(found.uuid, found.owner)):
+            return replace(slot, uuid=found.uuid)
+        if held and (found is None or not found.live):
+            raise slot.missing()
+        raise self._forbidden(operation, place, need, slot)
+
+    def _held(
+        self, levels: Levels, need: Privilege | Need | None = None
+    ) -> tuple[frozenset[Privilege], bool]:
+        """Return the privileges on a namespace and what contains it, and whether it exists.
+
+        Stops early, as if it existed, where what is needed is found.
+        """
+        held = self.caller.on(THE_WAREHOUSE.uuid, None)
+        for depth in range(1, len(levels) + 1):
+            if need is not None and meets(need, held):
+                break
+            found = self._catalog.namespaces.find(levels[:depth])
+            if found is None:
+                return held, False
+            held |= self.caller.on(found.uuid, found.owner)
+        return held, True
+
+    def _shown_children(self, parent: Levels) -> Shown | None:
+        """Return which child namespaces the caller sees: any privilege on what contains them shows all."""
+        if self.caller.admin or self._held(parent, Need.ANY)[0]:
+            return None
+        known = self._known_namespaces()
+        return lambda levels, uuid, owner: bool(self.caller.on(uuid, owner)) or levels in known
+
+    def _shown_names(self, levels: Levels) -> Shown | None:
+        """Return which tables and views of a namespace the caller sees: those that it may read."""
+        if self.caller.admin or Privilege.READ in self._held(levels, Privilege.READ)[0]:
+            return None
+        return lambda _, uuid, owner: Privilege.READ in self.caller.on(uuid, owner)
+
+    def _known_namespaces(self) -> frozenset[Levels]:
+        """Return the namespaces that contain something that the caller was granted something on."""
+        names = (grant.on.name for grant in self.caller.grants.of(self.caller.grantees))
+        return frozenset(name[:size] for name in names for size in range(1, len(name)))
+
+    def _forbidden(
+        self, operation: Operation, place: Place, need: Privilege | Need, thing: What
+    ) -> ForbiddenError:
+        # The same for what exists and what does not.
+        if need is Need.ADMIN:
+            return ForbiddenError(f"{self.caller.name} may not {operation}: that takes {need}")
+        return ForbiddenError(
+            f"{self.caller.name} may not {operation} {text_of(thing)}: that takes {need} on {place}; ask its "
+            "owner or an admin for a grant",
+            principal=self.caller.name,
+        )
+
+    def _own(self, slot: TableIdentifier) -> TableIdentifier:
+        return replace(slot, owner=self.caller.client_id)
+
+    def _made(self, slot: TableIdentifier, made: Metadata) -> Metadata:
+        """Return what a create made, once it is known that the caller may read it; see `_check_made`."""
+        self._check_made(Operation.CREATE, Place.THING, Privilege.READ, slot)
+        return made
+
+    def _check_made(self, operation: Operation, place: Place, need: Privilege | Need, thing: What) -> None:
+        """Require that the caller may see what its create is answered with.
+
+        A repeated create is answered with what is there, which may be another principal's.
+
+        Raises:
+            ForbiddenError: the caller may not: this is not what it made.
+            OutcomeUnknownError: that could not be found out; the create may have happened.
+        """
+        try:
+            self._check(operation, place, need, thing)
+        except ForbiddenError:
+            raise
+        except TarnError as e:
+            raise OutcomeUnknownError(
+                f"Cannot tell whether the create of {text_of(thing)} happened: {e.message}; load it and look"
+            ) from e
+
+    def _allowed_commit(self, change: Change, repeat: IdempotencyKey | None) -> TableIdentifier:
+        """Return the identifier for a commit that is allowed.
+
+        Raises:
+            ForbiddenError: it is not, and it was not carried out before.
+            OutcomeUnknownError: it is not, and it was carried out before.
+        """
+        try:
+            return self._allowed(Operation.COMMIT, change.slot)
+        except ForbiddenError as e:
+            if not self._catalog.tables.carried_out(change.slot, change.updates, repeat):
+                raise
+            raise OutcomeUnknownError(
+                f"{e.message}. The commit was carried out before: delete nothing", table=change.slot.text
+            ) from e
+
+    def _check_followed(self, slot: TableIdentifier, done: Metadata) -> None:
+        """Require that the caller may read the table whose metadata answers a commit.
+
+        A commit that was carried out before a rename is answered with the table under its new name.
+
+        Raises:
+            OutcomeUnknownError: the caller may not.
+        """
+        if self.caller.admin or slot.uuid is not None:
+            return
+        found = self._catalog.tables.find(slot)
+        if found is not None and slot.means(found) and found.uuid == done.parsed["table-uuid"]:
+            return
+        for _ in range(MOVES_FOLLOWED_MAX):
+            if found is None or found.live or found.moved is None:
+                break
+            slot = TableIdentifier.of(found.moved[:-1], found.moved[-1], slot.kind)
+            found = self._catalog.tables.find(slot)
+        try:
+            self._check(Operation.COMMIT, Place.THING, Privilege.READ, slot)
+        except TarnError as e:
+            raise OutcomeUnknownError(
+                f"The commit was carried out, and the table has another name or is gone: {e.message}. Delete "
+                "nothing",
+                table=slot.text,
+            ) from e
+
+    def _securable(self, thing: What) -> Securable:
+        """Return a thing with its uuid.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+        if isinstance(thing, TableIdentifier):
+            pointer = self._catalog.tables.pointer(thing).value
+            return Securable(kind=thing.kind, uuid=pointer.uuid, name=(*thing.namespace, thing.name))
+        if not thing:
+            return THE_WAREHOUSE
+        found = self._catalog.namespaces.find(thing)
+        if found is None:
+            raise NoSuchNamespaceError(
+                f"Namespace does not exist: {'.'.join(thing)}", namespace=".".join(thing)
+            )
+        return Securable(kind=NAMESPACE, uuid=found.uuid, name=thing)

@@ -1,0 +1,80 @@
+"""`scripts/bench history`: the spec, what counts as growth, and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tarn_host.bench import history
+
+from tarn.core.spec import parse_spec
+from tarn_demo.bench import peers as messages
+
+STEADY = dict.fromkeys(history.METRICS, 100.0)
+
+
+def tenth(number: int, **changed: float | None) -> dict[str, Any]:
+    other = {"commits": 180 * number, "at_s": 180.0 * number, "objects": 900, "stored_bytes": 2_000_000}
+    return {**STEADY, **other, "tenth": number, "questions": 5, "failed": 0, **changed}
+
+
+def run(*, stored: int = 2_000_000, **last: float | None) -> dict[str, Any]:
+    return {
+        "kind": "steady",
+        "options": {"minutes": 30.0, "commits": 10_000, "rate": 1_000.0, "settle_minutes": 25.0},
+        "sent": 1_800_000,
+        "rows": 1_764_000,
+        "tenths": [*(tenth(n) for n in range(1, 10)), tenth(10, **last)],
+        "settled": {"stored_bytes": stored, "live_bytes": 1_000_000, "objects": 90, "after_s": 600},
+    }
+
+
+def missed(found: dict[str, Any]) -> list[str]:
+    return [words for ok, words in history.verdict(found) if not ok]
+
+
+def test_a_flat_run_reaches_everything() -> None:
+    assert missed(run()) == []
+
+
+@pytest.mark.parametrize("name", list(history.METRICS))
+def test_each_metric_may_grow_by_a_fifth(name: str) -> None:
+    words, floor = history.METRICS[name]
+    grown = max(121.0, 101.0 + floor)
+    assert missed(run(**{name: 100.0 + max(20.0, floor)})) == []
+    assert missed(run(**{name: grown})) == [f"{words}: 100 to {grown:,.0f}, {grown / 100:.2f} times"]
+
+
+def test_what_was_not_measured_is_not_reached() -> None:
+    assert missed(run(count_ms=None)) == ["Trino: count(*), p50 ms: not measured"]
+
+
+def test_more_than_three_times_the_live_bytes_and_failed_questions_are_named() -> None:
+    assert missed(run(stored=3_000_000)) == []
+    assert missed(run(stored=3_100_000)) == [
+        "stored 600 s after the run: 3.1 times the live bytes (3.1 of 1.0 MB)"
+    ]
+    assert missed(run(failed=2)) == ["50 pairs of questions to Trino answered, 2 failed"]
+
+
+def test_the_page_has_a_row_per_tenth_and_the_verdict() -> None:
+    page = history.section([run(files=500.0)])
+    assert "- **missed**: data files: 100 to 500, 5.00 times.\n" in page
+    assert "### Steady: 1,800 commits in 30.0 minutes, 1,800,000 messages" in page
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + history.TENTHS
+    assert len({row.count("|") for row in rows}) == 1
+
+
+@pytest.mark.parametrize("kind", list(history.LATENCY_S))
+def test_the_specs_are_valid(kind: str) -> None:
+    found = parse_spec(
+        history.spec(f"history-{kind}", f"history-{kind}", history.LATENCY_S[kind]), file="x.yaml"
+    )
+    assert found.name == f"history-{kind}"
+    assert found.spec.batching.max_latency_seconds == history.LATENCY_S[kind]
+
+
+def test_the_good_messages_are_counted_as_they_are_made() -> None:
+    for sent in (0, 1, 49, 50, 51, 500):
+        assert history.good_of(sent) == sum(good is not None for good, _ in messages.messages(sent, 200))
