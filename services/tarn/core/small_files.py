@@ -81,14 +81,7 @@ class SmallFiles:
 
     def drop(self, group: Group, *, now_s: float) -> None:
         """Forget the files of a group, whether they were merged or not."""
-        paths = group.paths
-        for key, files in list(self._held.items()):
-            kept = [file for file in files if file.path not in paths]
-            self._count -= len(files) - len(kept)
-            if kept:
-                self._held[key] = kept
-            else:
-                del self._held[key]
+        self.forget(group.paths)
         if not self._waiting(group.level):
             self._merged_s = now_s
 
@@ -97,7 +90,10 @@ class SmallFiles:
         for key, files in list(self._held.items()):
             kept = [file for file in files if file.path not in paths]
             self._count -= len(files) - len(kept)
-            self._held[key] = kept
+            if kept:
+                self._held[key] = kept
+            else:
+                del self._held[key]
 
     def clear(self) -> None:
         """Forget all files."""
