@@ -446,3 +446,41 @@ def test_the_last_event_of_each_hour_was_sent_with_all_of_its_rows(seed: int) ->
     assert opened is not None
     assert (opened.runs, opened.late) == ((), ())
     assert world.known == dict(world.rows_by_hour())
+
+
+def test_an_event_stays_valid_while_others_commit_more_than_history_keeps() -> None:
+    """The first reader looks at the table in between, so it always knows a version that is still there."""
+    world = World()
+    complete(world)
+    sent_on = world.readers[0]._upkeep.announced
+    assert sent_on is not None
+    for minute in range(20):
+        world.send(1, 70 + minute / 10)
+        world.work(1, turns=20)
+        if minute % 4 == 3:
+            world.readers[0]._upkeep.announce(world.lake.table())
+    assert sent_on.at is not None
+    assert not world.lake.table().is_ancestor(sent_on.at), "expired"
+    world.send(0, 63)
+    world.work(0)
+    opened = world.opened()
+    assert opened is not None
+    assert NUMBER not in opened
+    assert world.hours() == ["22"]
+
+
+def test_an_event_whose_version_has_expired_is_sent_again_rather_than_recorded() -> None:
+    world = World()
+    complete(world)
+    for minute in range(20):
+        world.send(1, 70 + minute / 10)
+        world.work(1, turns=20)
+    world.send(0, 63)
+    world.work(0)
+    opened = world.opened()
+    assert opened is not None
+    assert NUMBER in opened
+    assert world.hours() == ["22", "22"]
+    world.send(0, 64)
+    world.work(0)
+    assert world.hours() == ["22", "22"]

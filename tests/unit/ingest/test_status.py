@@ -7,6 +7,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from dataclasses import fields
 from http.client import HTTPConnection
 
 import pytest
@@ -17,7 +18,7 @@ from tarn.ingest import health
 from tarn.ingest.health import StatusServer, faults, hanging
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import State, StatusRegistry
+from tarn.ingest.status import IngestorStatus, State, StatusRegistry
 
 NOW = 1_000.0
 
@@ -334,3 +335,20 @@ def test_each_reader_gives_its_own_signs_of_life():
         "ingestor orders/2: Waiting: no answer",
     ]
     assert hanging(found, now_s=NOW) == ["ingestor orders/1 hangs: no sign of life for 301 s"]
+
+
+def test_the_counters_of_an_ingestor_are_those_of_all_its_readers():
+    counters = {
+        field.name
+        for field in fields(IngestorStatus)
+        if field.type == "int" and field.name not in {"since_ms", "commit_at_ms", "replicas", "ready"}
+    }
+    assert {"rows", "commits", "events", "retired_rows", "retries"} <= counters
+    found = StatusRegistry()
+    for n in range(2):
+        found.update(f"orders/{n}", replica_of="orders", replicas=2)
+        found.add(f"orders/{n}", **{name: 10 ** (n + 1) + at for at, name in enumerate(sorted(counters))})
+    sums = found.get("orders")
+    assert {name: getattr(sums, name) for name in counters} == {
+        name: 110 + 2 * at for at, name in enumerate(sorted(counters))
+    }
