@@ -17,8 +17,8 @@ from tarn.core.errors import InvalidError, NotFoundError
 from tarn.core.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
-    from tarn.cli.audit import Report
     from tarn.cli.trace import Trace
+    from tarn.ingest.audit import Report
 
 app = typer.Typer()
 
@@ -31,7 +31,7 @@ def audit(
     as_json_: Json = False,
 ) -> None:
     """Account for every message of a table's streams. 0: each is there once; 1: some are not."""
-    from tarn.cli.audit import audit as account
+    from tarn.ingest.audit import audit as account
 
     table_name(table)
     with wiring.lake_ports(Settings.read(), tell_progress) as ports:

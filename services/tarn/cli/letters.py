@@ -26,9 +26,9 @@ from tarn.core.table_state import marker_property
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tarn.cli.lake_files import LakePorts
     from tarn.cli.replay import Replayed
     from tarn.core.audit.model import FileEntry
+    from tarn.ingest.lake_files import LakePorts
 
 app = typer.Typer()
 letters_app = typer.Typer(help="Records that could not become rows, and their replay.", no_args_is_help=True)
@@ -130,7 +130,7 @@ def per_topic(spec: IngestorSpec, ports: LakePorts) -> Sequence[IngestorSpec]:
         NoSuchTableError: the table does not exist.
         InvalidError: the table has no stream of the spec.
     """
-    from tarn.cli.lake_files import streams_of
+    from tarn.ingest.lake_files import streams_of
 
     kafka = spec.spec.source.kafka
     if kafka.topic is not None:
@@ -210,8 +210,8 @@ def _registered(
     ports: LakePorts, columns: Sequence[str]
 ) -> Iterator[tuple[str, Iterable[Mapping[str, Any]]]]:
     """Yield the rows of each file of each dead-letter table."""
-    from tarn.cli.lake_files import LiveFiles, all_tables, read_files
     from tarn.cli.replay import FILES_AHEAD, live_rows
+    from tarn.ingest.lake_files import LiveFiles, all_tables, read_files
 
     for name, state in all_tables(ports):
         if marker_property(MARKER_KEY) not in state.properties:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tarn.adapters.catalog_client import RestCatalog
     from tarn.cli.clients.access import AccessClient
     from tarn.cli.clients.kafka_topics import KafkaTopics
-    from tarn.cli.lake_files import LakePorts
     from tarn.cli.replay import ReplayPorts
     from tarn.cli.rollback import RollbackPorts
+    from tarn.ingest.lake_files import LakePorts
 
 LOOK_S = 4.0
 LOG_S = 20.0
@@ -290,7 +290,7 @@ def lake_ports(settings: Settings, tell: Tell) -> Iterator[LakePorts]:
     from tarn.adapters.logging import to_stderr
     from tarn.adapters.origins import ParquetOrigins
     from tarn.cli.clients.catalog_facts import CatalogFacts
-    from tarn.cli.lake_files import LakePorts
+    from tarn.ingest.lake_files import LakePorts
     from tarn.keeper.walk import READERS, Places
 
     to_stderr()

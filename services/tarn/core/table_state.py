@@ -289,7 +289,7 @@ class Append:
             files=len(files),
             records=sum(f.records for f in files),
             bytes=sum(f.bytes for f in files),
-            partitions=len({f.partition for f in files}),
+            partitions=len({f.partition for f in (*files, *removed)}),
             removed_files=len(removed),
             removed_records=sum(f.records for f in removed),
             removed_bytes=sum(f.bytes for f in removed),
@@ -357,7 +357,7 @@ def summarize(state: TableState, append: Append) -> dict[str, str]:
     }
     before = {what: 0 if state.head_id is None else state.total(what) for what in totals}
     summary = {
-        "operation": "replace" if append.removed_files else "append",
+        "operation": _operation(append),
         "added-data-files": str(append.files),
         "added-records": str(append.records),
         "added-files-size": str(append.bytes),
@@ -373,6 +373,13 @@ def summarize(state: TableState, append: Append) -> dict[str, str]:
         }
     summary.update(append.summary)
     return summary
+
+
+def _operation(append: Append) -> str:
+    """Iceberg's name of the change: rows were added, written again, or dropped with their files."""
+    if not append.removed_files:
+        return "append"
+    return "replace" if append.files else "delete"
 
 
 def with_provisional(state: TableState, append: Append) -> TableState:

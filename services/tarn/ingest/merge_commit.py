@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.table_state import Append, TableState, WrittenFile
-from tarn.ingest.batch_commit import offsets_in, pending_in, stream_append, watermark_in
+from tarn.ingest.batch_commit import (
+    offsets_in,
+    open_in,
+    pending_in,
+    retired_text,
+    stream_append,
+    watermark_in,
+)
 
 _TOTALS = ("records", "data-files", "files-size", "delete-files")
 
@@ -59,5 +66,7 @@ class MergeCommit:
             offsets=held,
             pending=pending_in(state, self.stream),
             mark=watermark_in(state, self.stream),
+            opened=open_in(state, self.stream),
+            retired=retired_text(state, self.stream),
             removed=self.removed,
         )

@@ -19,8 +19,6 @@ from tarn.adapters import manifest_audit, partitions
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
 from tarn.cli import replay as module
-from tarn.cli.audit import Report, audit
-from tarn.cli.lake_files import LakePorts
 from tarn.cli.letters import as_lines, as_object, groups, newest, result_lines
 from tarn.cli.ports import Clock, Offsets
 from tarn.cli.replay import Replayed, ReplayPorts, replay
@@ -38,7 +36,9 @@ from tarn.core.outcome import Conflict, Rejected, Unknown
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile
+from tarn.ingest.audit import Report, audit
 from tarn.ingest.committer import Committer, Done, NeedsReplan
+from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.replay_commit import ReplayCommit
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.fsck import fsck

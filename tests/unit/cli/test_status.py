@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
-from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
+from tarn.cli.status import Container, Look, Sources, age_s, as_data, audit_faults, gather, ingestors
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.position import Position
@@ -307,6 +307,18 @@ def test_what_ingest_says_is_understood():
     assert (found.lag, found.rows, found.bad_records, found.commits) == (3, 4, 1, 2)
     assert (found.watermark, found.complete_through) == ("2023-11-14T22:13:20Z", "2023-11-14T22:00:00Z")
     assert ingestors(None) == ingestors({}) == ingestors({"ingestors": [1]}) == ()
+
+
+def test_what_an_audit_found_is_a_fault_with_what_to_do():
+    audits = {
+        "a.b": {"findings": ["offsets doubled: 7 twice. What to do: roll back", "another"]},
+        "a.fine": {"findings": []},
+        "a.new": {},
+    }
+    seen = status([UP], MemoryLake(), lambda: {**page("Running"), "audits": audits})
+    assert not seen.ok
+    assert seen.faults == {"audit of a.b": "offsets doubled: 7 twice. What to do: roll back; another"}
+    assert audit_faults(None) == audit_faults({"audits": [1]}) == audit_faults({"audits": {"a": 1}}) == {}
 
 
 def test_an_ingestor_that_is_stuck_is_a_fault_with_its_message():
