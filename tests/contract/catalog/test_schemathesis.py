@@ -1,5 +1,7 @@
 """Schemathesis over the OpenAPI description, against the real server: no server error, no answer that the
 description does not have, no way past authentication.
+
+Every run has the same few requests per operation; `scripts/test nightly` has 20 times as many.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.errors import TarnError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.vending import Vending
 from tarn_catalog.rest.openapi import description
 from tarn_catalog.testing.server import Running, serving
 from tests.contract.catalog.test_commits import NEW, ROOTS, SLOT
 from tests.contract.catalog.test_contention import Client
 from tests.contract.catalog.test_transactions import VIEW
 from tests.support.plays import TIMES
+from tests.support.sts import fake_sts
 
 EXAMPLES = 5 * TIMES
 ANSWER_S_MAX = 120.0
@@ -71,9 +75,10 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     load_all_checks()
-    catalog = Catalog(MemoryStore(), ROOTS)
-    with serving(catalog, tmp_path_factory.mktemp("schemathesis")) as running:
-        yield World(catalog, running)
+    with fake_sts() as sts:
+        catalog = Catalog(MemoryStore(), ROOTS, vending=Vending(sts.service(), ROOTS))
+        with serving(catalog, tmp_path_factory.mktemp("schemathesis")) as running:
+            yield World(catalog, running)
 
 
 def fresh_key() -> str:
@@ -95,6 +100,7 @@ def only_ignored(failure: str) -> bool:
     return bool(wrong) and all(IGNORED.search(line) for line in wrong)
 
 
+@pytest.mark.plays
 @pytest.mark.parametrize("known", [True, False], ids=["known names", "any names"])
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "wrong"])
 @pytest.mark.parametrize("label", OPERATIONS)
@@ -138,6 +144,20 @@ def test_every_answer_is_one_that_is_described(
         assert not OPERATIONS[label].body, "a body can always be wrong"
     record_property("statuses", dict(statuses))
     assert not problems, "\n".join(problems[:3])
+
+
+@pytest.mark.parametrize(
+    "label", [name for name, one in OPERATIONS.items() if "304" in one.definition.raw["responses"]]
+)
+def test_an_answer_that_refers_to_an_earlier_one_is_described(world: World, label: str) -> None:
+    world.restore()
+    first = OPERATIONS[label].Case(path_parameters=NAMES).call(base_url=world.uri, headers=world.token)
+    assert first.status_code == 200
+    head = {"If-None-Match": first.headers["etag"][0]}
+    case = OPERATIONS[label].Case(path_parameters=NAMES, headers=head)
+    again = case.call(base_url=world.uri, headers=world.token)
+    assert again.status_code == 304
+    case.validate_response(again, headers=world.token)
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
