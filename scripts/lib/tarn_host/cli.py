@@ -112,7 +112,7 @@ def containers(services: Iterable[lifecycle.Service]) -> str:
 
 
 def _words(mine: Sequence[lifecycle.Service]) -> str:
-    """The state of a service; of several containers of it that of those that are not well, with their number."""
+    """The state of a service; if it has several containers, of those that are not well, with their number."""
     bad = [one for one in mine if not one.good and one.words() != "starting"] or [
         one for one in mine if not one.good
     ]
