@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tarn.cli.ports import Offsets
+from tarn.cli.rollback import RollbackPorts, roll_back
 from tarn.core.completion import LATE_MAX, OPEN_MAX, Announced, OpenPartitions, TimeField, joined
 from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableError
 from tarn.core.history import Retention
@@ -18,7 +20,9 @@ from tarn.core.table_state import COMMIT_ID_KEY
 from tarn.ingest.batch_commit import open_in, watermark_in
 from tarn.ingest.context import Limits
 from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.lake_ports import Clock
 from tarn.ingest.status import StatusRegistry
+from tarn.ingest.wiring import uuid7
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_faults import faulty_lake
 from tests.support.lake import SPEC, TABLE, Lake
@@ -289,6 +293,35 @@ def test_after_a_rollback_the_hour_is_announced_again_when_it_is_complete_again(
     world.work()
     assert world.hours() == ["22", "22"]
     assert len(world.lake.offsets()) == 2 + recorded
+
+
+def test_a_rollback_that_keeps_the_offsets_opens_what_either_version_had_open() -> None:
+    """The hour of the event lost a row, which is not read again: who computed it must hear of it."""
+    world = World()
+    world.send(10)
+    world.work()
+    before = world.lake.table()
+    world.send(11, 61)
+    world.work()
+    world.send(62)
+    world.work()
+    assert world.hours() == ["22"]
+    ports = RollbackPorts(
+        catalog=world.lake.local,
+        objects=world.lake.objects,
+        bounds=lambda: {"orders": {0: (0, 4)}},
+        new_key=uuid7,
+        new_snapshot_id=lambda: 10**15 + 1,
+        clock=Clock(wait=lambda _: None),
+    )
+    roll_back(ports, world.ingestor.table, str(before.head_id), Offsets.KEEP)
+    opened = open_in(world.lake.table(), "orders")
+    assert opened is not None
+    ((start, end),) = opened.runs
+    assert end - start == 2, "22 of the former version, 23 of the present one"
+    world.work()
+    assert world.hours() == ["22", "22"]
+    assert world.events()[1]["snapshotId"] == 10**15 + 1
 
 
 def two_topics(world: World, registry: StatusRegistry) -> tuple[Ingestor, Ingestor]:
