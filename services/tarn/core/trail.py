@@ -95,7 +95,7 @@ metadata:
 spec:
   source:
     kafka: {{topic: {log.topic}}}
-  table: {{namespace: {NAMESPACE}, name: {log.table}}}
+  table: {{namespace: {NAMESPACE}, name: {log.table}, partitioning: ["day(at)"]}}
   schema:
     fields:{_COLUMNS[log]}
   batching: {{maxLatencySeconds: 1}}
