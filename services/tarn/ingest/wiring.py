@@ -6,6 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from tarn.adapters.catalog_client import RestCatalog
@@ -21,6 +22,7 @@ from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
 
 PUT_TIMEOUT_MS = 60_000
+PUT_THREADS = 8
 LOOK_TIMEOUT_MS = 4_000
 
 
@@ -64,6 +66,14 @@ def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) 
     return S3Store(**settings.store_access(), request_timeout_ms=request_timeout_ms)
 
 
+def make_objects(
+    store: S3Store, bucket: str, sleep: Callable[[float], None] = time.sleep
+) -> FileIO:
+    """Files of the bucket; what is begun is written by threads, several files at one time."""
+    workers = ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="tarn-put")
+    return FileIO(store, bucket=bucket, sleep=sleep, workers=workers)
+
+
 def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCatalog:
     """Catalog client, as this service's own principal."""
     return RestCatalog(
@@ -99,9 +109,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
     return IngestContext(
         sources=TrailTopics(make_store(settings), bucket=settings.bucket, others=kafka, sleep=sleep),
         catalog=make_catalog(settings),
-        tables=IcebergFormat(
-            FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id
-        ),
+        tables=IcebergFormat(make_objects(make_store(settings), settings.bucket, sleep), new_name=new_id),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
         new_id=new_id,
         registry=registry,
