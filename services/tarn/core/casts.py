@@ -73,9 +73,7 @@ def cast_typed(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[int, 
     return _converted(field, texts, {})
 
 
-def _converted(
-    field: FieldSpec, texts: pa.Array, reasons: dict[int, str]
-) -> tuple[pa.Array, dict[int, str]]:
+def _converted(field: FieldSpec, texts: pa.Array, reasons: dict[int, str]) -> tuple[pa.Array, dict[int, str]]:
     """Texts in the field's type.
 
     Args:

@@ -27,6 +27,7 @@ from tarn.core.column_types import (
     parse_type,
 )
 from tarn.core.convert import target_type
+from tarn.core.errors import InvalidSpecError
 from tarn.core.infer import Inferred, key_types
 from tarn.core.spec import TRACE_COLUMN, FieldSpec, IngestorBody
 
@@ -116,6 +117,20 @@ def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpe
     if fields:
         body.check_columns(mapping.of_table(fields))
     return Inferred(fields=fields, notes=(*sample.notes, *found.notes))
+
+
+def columns_of_writer(body: IngestorBody, *, file: str) -> tuple[FieldSpec, ...]:
+    """The columns that a table will be created with; none if that is only known from messages.
+
+    Raises:
+        InvalidSpecError: the schema of the writer that the spec has does not go with the rest of it.
+    """
+    if not body.infers or needs_messages(body):
+        return ()
+    try:
+        return columns_for(body, sampled(body, ())).fields
+    except ValueError as e:
+        raise InvalidSpecError(f"{file}: spec: {e}", file=file) from e
 
 
 class _Columns:
@@ -308,4 +323,3 @@ def _primitive(kind: pa.DataType) -> str | None:
         ),
     )
     return next((name for name, fits in tests if fits), None)
-

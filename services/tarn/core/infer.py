@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from tarn.core.column_types import (
     Struct,
 )
 from tarn.core.convert import convert
-from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.spec import REST, TRACE_COLUMN, FieldSpec
 
 MAP_KEYS_MIN = 20
 """Objects are maps if they have this many keys in all, each few of them, and values of one form."""
@@ -62,11 +62,10 @@ class Inferred:
 
 def infer(messages: Iterable[bytes | None]) -> Inferred:
     """Infer columns from messages; those that are not JSON objects are passed over."""
-    types, found = key_types(messages)
-    notes = list(found)
+    notes: list[str] = []
     fields: list[FieldSpec] = []
     taken: dict[str, str] = {}
-    for key, kind in types.items():
+    for key, kind in _types_of(messages, notes, guess=True):
         if "." in key or not key:
             notes.append(f"{key!r}: left out, as the path of a column cannot name this key")
             continue
@@ -94,6 +93,14 @@ def key_types(
     Returns:
         Key to type, in the order of the messages, and what the types cannot hold, for people.
     """
+    notes: list[str] = []
+    return dict(_types_of(messages, notes, guess=guess)), notes
+
+
+def _types_of(
+    messages: Iterable[bytes | None], notes: list[str], *, guess: bool
+) -> Iterator[tuple[str, ColumnType]]:
+    """Keys and their types, one after the other; `notes` receives what they cannot hold."""
     seen = _Seen(guess=guess)
     for message in messages:
         try:
@@ -102,13 +109,10 @@ def key_types(
             continue
         if isinstance(value, dict):
             seen.add(value)
-    notes: list[str] = []
-    found: dict[str, ColumnType] = {}
     for key, part in seen.fields.items():
         kind = _kind(part, key, 1, notes.append)
         if kind is not None:
-            found[key] = kind
-    return found, notes
+            yield key, kind
 
 
 @dataclass(slots=True)

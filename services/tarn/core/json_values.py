@@ -28,7 +28,7 @@ class WrongTypeError(Exception):
 
 
 def source_type(field: FieldSpec) -> pa.DataType:
-    """Arrow type of a value as parsed from JSON, before conversion to the column's type; text before a cast."""
+    """Arrow type of a value as parsed from JSON, before conversion or a cast to the column's type."""
     if field.cast:
         return pa.binary()
     return pa.int64() if field.encoding != "iso8601" else _source_of(field.kind)

@@ -29,9 +29,7 @@ class Sampler:
         name: name of the ingestor, with its replica, in the status.
     """
 
-    def __init__(
-        self, spec: IngestorSpec, source: TopicReader, context: IngestContext, *, name: str
-    ) -> None:
+    def __init__(self, spec: IngestorSpec, source: TopicReader, context: IngestContext, *, name: str) -> None:
         self._spec = spec
         self._source = source
         self._context = context
@@ -50,8 +48,8 @@ class Sampler:
             if found.types:
                 return found
         raise NoMessagesError(
-            f"topic {self._spec.topic} has no message yet that the columns of {self._spec.spec.table} could be "
-            "inferred from; the table is created with the first one"
+            f"topic {self._spec.topic} has no message yet that the columns of {self._spec.spec.table} could "
+            "be inferred from; the table is created with the first one"
         )
 
     def next(self, positions: Mapping[int, int]) -> Sampled | None:

@@ -121,7 +121,7 @@ def _check_values(kind: str, values: tuple[str | int, ...]) -> None:
 
 
 class SchemaSpec(SpecModel):
-    """The columns, in order, or that they are inferred, and whether an existing table is altered to have them.
+    """The columns, in order, or that they are inferred; and whether an existing table is altered.
 
     Attributes:
         fields: columns; none if they are inferred.

@@ -189,4 +189,3 @@ def _check_cast(field: FieldSpec, kind: str) -> None:
             f"mapping.cast makes {field.name} a {kind}, and the column is {field.type}; cast it to "
             f"{field.type}, or change the column"
         )
-
