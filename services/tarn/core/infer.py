@@ -66,7 +66,7 @@ def infer(messages: Iterable[bytes | None]) -> Inferred:
     fields: list[FieldSpec] = []
     taken: dict[str, str] = {}
     for key, kind in _types_of(messages, notes, guess=True):
-        if "." in key or not key:
+        if "." in key or key in ("", REST):
             notes.append(f"{key!r}: left out, as the path of a column cannot name this key")
             continue
         name = _column_name(key)
