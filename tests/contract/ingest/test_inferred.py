@@ -16,8 +16,12 @@ from tarn.core.source import NoMessagesError
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Json, TableState
+from tarn.ingest.health import faults
+from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.sampling import SAMPLE_RECORDS_MAX
+from tarn.ingest.status import State
 from tarn.testing.memory_topic import HOLE, Topic
+from tests.contract.ingest.test_bad_input import Story
 from tests.contract.ingest.test_evolution import columns, send
 from tests.support.lake import Lake
 
@@ -120,6 +124,33 @@ def test_without_a_message_it_waits_and_begins_with_the_first() -> None:
     lake.work(ingestor, turns=30)
     assert [row["id"] for row in lake.rows()] == [7]
     assert lake.offsets() == [(0, 2)]
+
+
+def test_while_it_waits_the_service_is_healthy_and_says_what_for() -> None:
+    lake = Lake(Topic("orders", 1))
+    lake.registry.record_check("kafka", ok=True, message="", looked_s=lake.clock())
+    story = Story(lake, spec(), turns=6)
+    story.run()
+    assert set(story.seen) == {(State.WAITING, "NoMessages")}
+    lake.registry.record_check("kafka", ok=True, message="", looked_s=lake.clock())
+    assert faults(lake.registry, now_s=lake.clock()) == []
+
+
+def test_several_topics_and_replicas_fill_one_table_of_inferred_columns() -> None:
+    one, two = Topic("orders", 4), Topic("more", 1, topic_id="id-2")
+    lake = Lake(one, two)
+    for partition in range(4):
+        one.send(partition, json.dumps({"id": partition, "a": 1}).encode())
+    two.send(0, b'{"id": 4, "b": 2}', b'{"id": "x"}')
+    text = TEXT.replace("topic: orders", "topics: [orders, more]").replace("FORMAT", "").replace("TABLE", "")
+    text = text.replace("SCHEMA", "{infer: true, evolution: evolve}").replace("MAPPING", "{}")
+    whole = parse_spec(text + "  replicas: 2\n", file="orders.yaml")
+    for part in whole.per_topic(("orders", "more")):
+        for replica in range(2):
+            lake.work(Ingestor(part, lake.context(), replica=replica), turns=30)
+    assert kinds(lake) == {"id": "long", "a": "long", "b": "long"}
+    assert sorted(row["id"] for row in lake.rows()) == [0, 1, 2, 3, 4]
+    assert len(lake.rows("ops.dead_letters")) == 1
 
 
 def lake_has(lake: Lake) -> bool:

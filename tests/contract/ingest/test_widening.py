@@ -55,7 +55,7 @@ def chain() -> list[IngestorSpec]:
 
 
 def message(step: int, number: int) -> dict[str, Any]:
-    """A message that the spec of this step takes, and that of the one before does not hold or does not read."""
+    """A message that the spec of this step takes, and the one before does not hold or does not read."""
     row: dict[str, Any] = {
         "id": number,
         "ratio": 0.5,
