@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.campaign.results import Result
 from tests.campaign.simulate import with_fixed_hashes
 
 
@@ -22,6 +23,15 @@ def numbers(text: str) -> list[int]:
     return found
 
 
+def readers(text: str) -> list[int]:
+    """Numbers of readers per engine: 1, 3, or both separated by a comma."""
+    found = [int(part) for part in text.split(",")]
+    unknown = sorted(set(found) - {1, 3})
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown}: engines have 1 or 3 readers")
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0 if nothing was lost, doubled or broken, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", allow_abbrev=False)
@@ -33,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     simulated.add_argument("--out", type=Path, required=True, help="result file; gone on with if it exists")
     simulated.add_argument("--processes", type=int, default=2, help="processes (2)")
     simulated.add_argument("--minutes", type=float, default=120.0, help="stop after so many minutes (120)")
-    simulated.add_argument("--replicas", type=int, default=1, choices=(1,), help="processes per engine (1)")
+    simulated.add_argument("--replicas", type=readers, default=[1, 3], help="readers per engine (1,3)")
     real = commands.add_parser("real", help="run the faults on a stack of its own")
     real.add_argument("--faults", default="all", help="all, or numbers")
     real.add_argument("--seeds", type=int, default=5, help="seeds per fault (5)")
@@ -41,10 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
     real.add_argument("--minutes", type=float, default=120.0, help="stop after so many minutes (120)")
     real.add_argument("--out", type=Path, required=True, help="result file; gone on with if it exists")
     real.add_argument("--project", default="", help="use this running project; else one is started")
-    real.add_argument("--replicas", type=int, default=1, choices=(1,), help="processes per engine (1)")
+    real.add_argument("--replicas", type=readers, default=[1, 3], help="readers per engine (1,3)")
+    real.add_argument("--lanes", type=int, default=3, help="rounds at the same time (3)")
     mutants = commands.add_parser("mutants", help="take rules out; each must be noticed")
     mutants.add_argument("names", nargs="*", help="some of them; all by default")
     mutants.add_argument("--seeds", type=int, default=40, help="seeds per mutant and fault at most (40)")
+    mutants.add_argument("--replicas", type=int, choices=(1, 3), help="readers per engine; each mutant's own")
     page = commands.add_parser("page", help="write docs/faults.md from docs/results/faults-*.json")
     page.add_argument("--check", action="store_true", help="only compare")
     asked = parser.parse_args(arguments)
@@ -63,12 +75,16 @@ def _simulate(asked: argparse.Namespace) -> int:
         minutes=asked.minutes,
         replicas=asked.replicas,
     )
-    failed = {n: counts.failed for n, counts in result.counts.items() if counts.failed}
-    short = [n for n, counts in result.counts.items() if len(counts.seeds) < asked.seeds]
-    for number, seeds in failed.items():
-        sys.stderr.write(f"fault {number} failed with seeds {seeds}: {result.counts[number].problems}\n")
+    return _ended(result)
+
+
+def _ended(result: Result) -> int:
+    """Print what failed and what is short; the exit code."""
+    failed, short = result.failures(), result.short()
+    for text in failed:
+        sys.stderr.write(f"{text}\n")
     if short:
-        sys.stderr.write(f"faults {short} have fewer seeds than asked for; run the same command again\n")
+        sys.stderr.write(f"fewer seeds than asked for: {', '.join(short)}; run the same command again\n")
     return 1 if failed else 0
 
 
@@ -84,13 +100,16 @@ def _real(asked: argparse.Namespace) -> int:
         minutes=asked.minutes,
         file=asked.out,
         project=asked.project,
+        replicas=asked.replicas,
+        lanes=asked.lanes,
+        ended=_ended,
     )
 
 
 def _mutants(asked: argparse.Namespace) -> int:
     from tests.campaign.mutants import run
 
-    return run(asked.names, seeds=asked.seeds)
+    return run(asked.names, seeds=asked.seeds, replicas=asked.replicas)
 
 
 def _page(asked: argparse.Namespace) -> int:

@@ -7,9 +7,9 @@ import random
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest
 from tarn_catalog.testing.faulty_store import Fault, Op
+from tests.campaign.engine import TABLE, Engine
 from tests.campaign.kills import Killed
 from tests.campaign.scenario import kind_of, of_orders
-from tests.campaign.world import TABLE, Engine
 
 
 class LostReply(Killed):

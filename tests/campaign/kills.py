@@ -7,8 +7,8 @@ import random
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest
 from tarn_catalog.testing.faulty_store import Fault, Op
+from tests.campaign.engine import Engine
 from tests.campaign.scenario import Scenario, kind_of, of_orders
-from tests.campaign.world import Engine
 
 
 class Killed(Scenario):

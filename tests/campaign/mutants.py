@@ -7,12 +7,10 @@ loss, and says so in its name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from tarn.adapters import files as parquet_files
 from tarn.adapters import manifests, table_files
@@ -21,7 +19,6 @@ from tarn.adapters.manifests import FilesNotLiveError
 from tarn.core import dead_letter, offsets, source
 from tarn.core.errors import ForbiddenError, OutcomeUnknownError, UnavailableError
 from tarn.core.object_store import StoreBusyError
-from tarn.core.offsets import OffsetMap
 from tarn.core.outcome import Committed, Conflict
 from tarn.core.table_state import TableState
 from tarn.ingest import batch_commit, committer, dead_letters, ingestor
@@ -34,41 +31,9 @@ from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.context import CatalogContext
 from tarn_catalog.state.register import Register
 from tarn_catalog.state.transactions import Transactions, Verdict, _Seen
+from tests.campaign.group_mutants import GROUP_MUTANTS
+from tests.campaign.mutant import Mutant, any_range, mutated
 from tests.support.lake import BUCKET
-
-Patches = Callable[[ExitStack], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """A rule that is taken out.
-
-    Attributes:
-        name: short name.
-        rule: what the product does without it.
-        faults: the faults that must notice, each by itself.
-        patches: takes the rule out until the stack is closed.
-        seed: the first seed to try; a rare order of steps is found later than others.
-    """
-
-    name: str
-    rule: str
-    faults: tuple[int, ...]
-    patches: Patches
-    seed: int = 0
-
-
-def _of(*changes: tuple[Any, str, Any]) -> Patches:
-    def apply(stack: ExitStack) -> None:
-        for owner, name, value in changes:
-            stack.enter_context(patch.object(owner, name, value))
-
-    return apply
-
-
-def _any_range(table: Any, topic: Any, ranges: Any, *, fresh: Any = frozenset()) -> OffsetMap:
-    known = dict(table.next) if table is not None else {}
-    return OffsetMap(source=topic, next=known | {r.partition: r.end for r in ranges})
 
 
 def _from_the_end(table: Any, topic: Any, bounds: Any, *, stream: str) -> dict[int, int]:
@@ -289,74 +254,76 @@ MUTANTS = (
         name="named by range",
         rule="a data file's name is made of its first offset, so a second attempt overwrites the first",
         faults=(1,),
-        patches=_of((table_files, "encode_rows", _named_by_range)),
+        patches=mutated((table_files, "encode_rows", _named_by_range)),
     ),
     Mutant(
         name="newest listed",
         rule="the catalog takes the newest metadata.json of the folder for the current one",
         faults=(2,),
-        patches=_of((Tables, "current", _newest_listed)),
+        patches=mutated((Tables, "current", _newest_listed)),
     ),
     Mutant(
         name="neither range nor commit id",
         rule="a batch goes on any base, and nobody looks for the own commit after an unknown outcome",
         faults=(3, 4, 5, 6, 19),
-        patches=_of((batch_commit, "check_offsets", _any_range), (committer, "settle_committed", _nothing)),
+        patches=mutated(
+            (batch_commit, "check_offsets", any_range), (committer, "settle_committed", _nothing)
+        ),
     ),
     Mutant(
         name="any range",
         rule="a batch goes on any base, whatever offsets it has",
         faults=(10, 11),
-        patches=_of((batch_commit, "check_offsets", _any_range)),
+        patches=mutated((batch_commit, "check_offsets", any_range)),
     ),
     Mutant(
         name="keys forgotten",
         rule="the catalog does not remember idempotency keys",
         faults=(6,),
-        patches=_of((CatalogContext, "repeated", _never)),
+        patches=mutated((CatalogContext, "repeated", _never)),
     ),
     Mutant(
         name="files deleted",
         rule="an engine deletes the files of a commit whose outcome is unknown",
         faults=(4, 6, 19),
-        patches=_of((Committer, "commit_all", _remembering), (Committer, "_unknown", _deleting)),
+        patches=mutated((Committer, "commit_all", _remembering), (Committer, "_unknown", _deleting)),
     ),
     Mutant(
         name="refusal ends the batch",
         rule="a batch that met another commit is read and written again",
         faults=(7,),
-        patches=_of((Committer, "commit_all", _gives_up)),
+        patches=mutated((Committer, "commit_all", _gives_up)),
     ),
     Mutant(
         name="503 is a no",
         rule="the catalog takes a 503 of the store for a proof that nothing was written",
         faults=(8,),
         seed=38,
-        patches=_of((Register, "_write", _busy_is_no)),
+        patches=mutated((Register, "_write", _busy_is_no)),
     ),
     Mutant(
         name="swap without precondition",
         rule="the pointer is written whatever it holds",
         faults=(7, 9, 11),
-        patches=_of((Register, "swap", _swap_anyway)),
+        patches=mutated((Register, "swap", _swap_anyway)),
     ),
     Mutant(
         name="begins at the end",
         rule="a restarted engine begins at the end of the log, not at the table's offsets",
         faults=(1, 12),
-        patches=_of((ingestor, "start_positions", _from_the_end)),
+        patches=mutated((ingestor, "start_positions", _from_the_end)),
     ),
     Mutant(
         name="begins where the log does, any range",
         rule="an offset that the log no longer has is passed over in silence",
         faults=(13,),
-        patches=_of((ingestor, "start_positions", _clamped), (batch_commit, "check_offsets", _any_range)),
+        patches=mutated((ingestor, "start_positions", _clamped), (batch_commit, "check_offsets", any_range)),
     ),
     Mutant(
         name="any topic",
         rule="a topic of the same name is taken for the same topic",
         faults=(14,),
-        patches=_of(
+        patches=mutated(
             (ingestor, "require_same_source", _nothing),
             (offsets, "require_same_source", _nothing),
             (source, "require_same_source", _nothing),
@@ -366,13 +333,13 @@ MUTANTS = (
         name="ancestors only",
         rule="offsets are looked for in the kept history only, not by their tag",
         faults=(15,),
-        patches=_of((TableState, "newest", _ancestors_only)),
+        patches=mutated((TableState, "newest", _ancestors_only)),
     ),
     Mutant(
         name="letters without marker",
         rule="dead letters are registered as often as they are seen",
         faults=(16,),
-        patches=_of(
+        patches=mutated(
             (RegisterChange, "on", _register_on),
             (dead_letter, "unregistered", lambda pending, _marker, *, table_uuid: pending),
         ),
@@ -381,50 +348,52 @@ MUTANTS = (
         name="records only",
         rule="offsets without a record are not part of a batch's range",
         faults=(17,),
-        patches=_of((OpenBatch, "add", _from_first_record)),
+        patches=mutated((OpenBatch, "add", _from_first_record)),
     ),
     Mutant(
         name="merged although gone",
         rule="a merge does not require that all files it replaces are live",
         faults=(20,),
-        patches=_of((manifests.Manifests, "_without", _live_only)),
+        patches=mutated((manifests.Manifests, "_without", _live_only)),
     ),
     Mutant(
         name="refs at nothing",
         rule="the catalog does not check that refs name snapshots that are there",
         faults=(21,),
-        patches=_of((table_metadata, "finish", _unchecked)),
+        patches=mutated((table_metadata, "finish", _unchecked)),
     ),
     Mutant(
         name="removed by age",
         rule="the reaper deletes what no pointer reaches and is older than 3 s",
         faults=(22,),
-        patches=_of((Reaper, "run_once", _by_age)),
+        patches=mutated((Reaper, "run_once", _by_age)),
     ),
     Mutant(
         name="written without answer",
         rule="a file whose write was not confirmed is taken for written",
         faults=(8, 23),
-        patches=_of((FileIO, "write_new", _thinks_it_wrote)),
+        patches=mutated((FileIO, "write_new", _thinks_it_wrote)),
     ),
     Mutant(
         name="denied and gone on",
         rule="a denied write of a file is passed over",
         faults=(24,),
-        patches=_of((FileIO, "write_new", _denial_ignored)),
+        patches=mutated((FileIO, "write_new", _denial_ignored)),
     ),
     Mutant(
         name="the own clock",
         rule="a snapshot's time is the writer's, also if it lies before its parent's",
         faults=(24,),
-        patches=_of((committer, "build_commit", _by_own_clock)),
+        patches=mutated((committer, "build_commit", _by_own_clock)),
     ),
     Mutant(
         name="absent means aborted",
         rule="a reader takes a missing transaction record for an abort, and does not read the pointer again",
         faults=(25,),
-        patches=_of((Transactions, "_judge", _absent_is_aborted)),
+        patches=mutated((Transactions, "_judge", _absent_is_aborted)),
+        always=True,
     ),
+    *GROUP_MUTANTS,
 )
 
 
@@ -436,20 +405,26 @@ def without(mutant: Mutant) -> Any:
         yield
 
 
-def dies(mutant: Mutant, fault: int, *, seeds: int) -> tuple[int, str] | None:
+def dies(mutant: Mutant, fault: int, *, seeds: int, replicas: int | None = None) -> tuple[int, str] | None:
     """The first seed of a fault that notices the mutant, and how; None if none of the first `seeds` does."""
     from tests.campaign.simulate import one
 
     with ThreadPoolExecutor(max_workers=2) as pool, without(mutant):
         for seed in range(mutant.seed, mutant.seed + seeds):
-            found = one(fault, seed, pool)
+            found = one(fault, seed, pool, replicas=replicas or mutant.replicas)
             if found.problems:
                 return seed, found.problems[0]
     return None
 
 
-def run(names: list[str], *, seeds: int) -> int:
-    """Run mutants; prints who noticed them, and returns 1 if one survived."""
+def run(names: list[str], *, seeds: int, replicas: int | None = None) -> int:
+    """Run mutants; prints who noticed them, and returns 1 if one survived.
+
+    Args:
+        names: names of mutants; all if empty.
+        seeds: seeds per mutant and fault at most.
+        replicas: readers of each engine; each mutant's own number by default.
+    """
     from tests.campaign.simulate import quiet
 
     quiet()
@@ -458,9 +433,10 @@ def run(names: list[str], *, seeds: int) -> int:
         if names and mutant.name not in names:
             continue
         for fault in mutant.faults:
-            found = dies(mutant, fault, seeds=seeds)
+            found = dies(mutant, fault, seeds=seeds, replicas=replicas)
             alive += found is None
             text = "SURVIVED" if found is None else f"dies at seed {found[0]}: {found[1][:160]}"
-            sys.stdout.write(f"{mutant.name}, fault {fault}: {text}\n")
+            readers = replicas or mutant.replicas
+            sys.stdout.write(f"{mutant.name}, fault {fault}, {readers} readers: {text}\n")
             sys.stdout.flush()
     return 1 if alive else 0

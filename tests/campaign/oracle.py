@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
-from tarn.cli.audit import audit
-from tarn.cli.lake_files import LakePorts
-from tarn.cli.ports import Clock
 from tarn.core.audit.model import Kind
 from tarn.core.errors import TarnError
 from tarn.core.table_state import TableState
+from tarn.ingest.audit import audit
 from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.lake_ports import Clock
 from tarn.keeper.fsck import fsck
 from tarn.keeper.walk import Places
 from tests.campaign.world import Sim

@@ -17,53 +17,63 @@ SUMMED = ("faults", "rows", "lost", "doubled")
 HERE = Path(__file__).parent
 
 
-def latest(kind: Kind) -> Result | None:
-    """The result file of a kind that ended last; None if there is none."""
-    found = [read(file) for file in sorted(RESULTS.glob(f"faults-{kind}-*.json"))]
-    return max(found, key=lambda result: result.end) if found else None
+def latest(kind: Kind) -> dict[int, Result]:
+    """Number of readers per engine -> the result of a kind that has such runs and ended last."""
+    found: dict[int, Result] = {}
+    for result in sorted(map(read, RESULTS.glob(f"faults-{kind}-*.json")), key=lambda result: result.end):
+        found |= {replicas: result for replicas, by_fault in result.counts.items() if by_fault}
+    return dict(sorted(found.items()))
 
 
 def page() -> str:
     """The whole page."""
     head, limits = ((HERE / f"page_{name}.md").read_text(encoding="utf-8") for name in ("head", "limits"))
-    counts = [_counts("simulated", "Simulated"), _counts("real", "Real")]
+    counts = [_kind("simulated", "Simulated"), _kind("real", "Real")]
     parts = [head, *counts, _faults(), _mutants(), limits]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
-def _counts(kind: Kind, title: str) -> str:
-    result = latest(kind)
-    if result is None:
-        return f"## {title}\nThere is no recorded run yet."
+def _kind(kind: Kind, title: str) -> str:
+    found = latest(kind)
+    clock = "simulated seconds" if kind == "simulated" else "seconds"
+    parts = [
+        f"## {title}\n" + (f"Seconds to heal are {clock}." if found else "There is no recorded run yet.")
+    ]
+    parts += [_counts(replicas, result) for replicas, result in found.items()]
+    return "\n\n".join(parts)
+
+
+def _counts(replicas: int, result: Result) -> str:
     changed = ", with changes that were not committed" if result.changed else ""
+    every = [counts for _, counts in sorted(result.counts[replicas].items())]
     lines = [
-        f"## {title}",
+        f"### {'Engines with one reader' if replicas == 1 else f'Engines with {replicas} readers'}",
         f"Commit {result.commit}{changed}, {result.start} to {result.end}; one and two ingest engines on one "
-        f"table, {result.replicas} process per engine.",
-        _total(result),
+        "table.",
+        _total(every, result.seeds_wanted),
         "",
         "| fault | seeds | faults | rows | lost | doubled | failed | s to heal, median | s to heal, most |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(counts) for _, counts in sorted(result.counts.items()) if counts.seeds or counts.failed]
-    clock = "simulated seconds" if kind == "simulated" else "seconds"
-    return "\n".join([*lines, "", f"Seconds to heal are {clock}."])
+    return "\n".join(lines + [_row(counts) for counts in every if counts.seeds or counts.failed])
 
 
-def _total(result: Result) -> str:
-    every = list(result.counts.values())
+def _total(every: list[Counts], wanted: int) -> str:
     least = min((len(counts.seeds) for counts in every), default=0)
-    reads = sum(counts.reads for counts in every)
     runs, failed = (
         sum(len(one) for one in some)
         for some in ([counts.seeds for counts in every], [counts.failed for counts in every])
     )
     sums = {name: sum(getattr(counts, name) for counts in every) for name in SUMMED}
     text = (
-        f"{runs} runs of {len(every)} faults, at least {least} seeds each of {result.seeds_wanted} wanted; "
+        f"{runs} runs of {len(every)} faults, at least {least} seeds each of {wanted} wanted; "
         f"{', '.join(f'{number} {name}' for name, number in sums.items())}, {failed} runs failed"
     )
-    return f"{text}; {reads} reads beside the writers." if reads else f"{text}."
+    for name, words in (("reads", "reads beside the writers"), ("groups", "snapshots with several batches")):
+        number = sum(getattr(counts, name) for counts in every)
+        text += f"; {number} {words}" if number else ""
+    minutes = sum(counts.cpu_s for counts in every) / 60
+    return text + (f". The runs took {minutes:.0f} minutes of processor time." if minutes >= 1 else ".")
 
 
 def _row(counts: Counts) -> str:
@@ -99,9 +109,10 @@ def _mutants() -> str:
         "## Rules that are taken out",
         "Where several rules hide each other's loss, a mutant takes out all of them.",
         "",
-        "| mutant | the product without the rule | noticed by fault |",
-        "|---|---|---|",
+        "| mutant | the product without the rule | noticed by fault | readers |",
+        "|---|---|---|---|",
     ]
     for mutant in MUTANTS:
-        lines.append(f"| {mutant.name} | {mutant.rule} | {', '.join(map(str, mutant.faults))} |")
+        faults = ", ".join(map(str, mutant.faults))
+        lines.append(f"| {mutant.name} | {mutant.rule} | {faults} | {mutant.replicas} |")
     return "\n".join(lines)

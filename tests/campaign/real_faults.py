@@ -13,18 +13,22 @@ class RealFault:
         how: what is done to which container, for the page.
         plan: what the proxy before the catalog does to commits, `kind count`; empty for nothing.
         engines: number of engines on the table; the second one does not pass through the proxy.
-        action: method of `tests.campaign.real.Round` that injects the fault; empty if the plan is all of it.
+        action: method of `real_round.Round` that injects the fault; empty if the plan is all of it.
+        alone: whether it breaks what rounds beside it need.
+        lasts_s: about how long a round waits for the fault itself, in seconds; the longest begin first.
     """
 
     how: str
     plan: tuple[str, ...] = ()
     engines: int = 1
     action: str = ""
+    alone: bool = False
+    lasts_s: float = 0.0
 
 
 REAL: dict[int, RealFault] = {
     1: RealFault(how="the engine is killed three times while it writes", action="kill_engine"),
-    2: RealFault(how="the catalog is killed while the engine commits", action="kill_catalog"),
+    2: RealFault(how="the catalog is killed while the engine commits", action="kill_catalog", alone=True),
     3: RealFault(
         how="the proxy takes the answer of a commit, and the engine is killed", action="kill_over_reply"
     ),
@@ -41,7 +45,9 @@ REAL: dict[int, RealFault] = {
     7: RealFault(
         how="two engines commit at once: 409 by the catalog", engines=2, action="wait_for_conflicts"
     ),
-    10: RealFault(how="an engine is frozen for 20 s beside another", engines=2, action="freeze_engine"),
+    10: RealFault(
+        how="an engine is frozen for 20 s beside another", engines=2, action="freeze_engine", lasts_s=20
+    ),
     11: RealFault(
         how="two engines read all partitions at once, started at the same moment",
         engines=2,
@@ -53,9 +59,13 @@ REAL: dict[int, RealFault] = {
     ),
     19: RealFault(how="the proxy answers 504 and forwards the commit 3 s later", plan=("late 3",)),
     22: RealFault(
-        how="the proxy holds a commit for 75 s, beside a reaper with 60 s of grace", plan=("slow 1",)
+        how="the proxy holds a commit for 75 s, beside a reaper with 60 s of grace",
+        plan=("slow 1",),
+        lasts_s=75,
     ),
-    23: RealFault(how="the store is killed, or frozen for 20 s; so is the broker", action="stop_store"),
+    23: RealFault(
+        how="the store is killed, or frozen for 20 s; so is the broker", action="stop_store", alone=True
+    ),
 }
 
 NOT_REAL: dict[int, str] = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 ROOT = Path(__file__).parents[2]
-FORMAT = 1
+FORMAT = 2
 PROBLEMS_MAX = 20
 
 Kind = Literal["simulated", "real"]
@@ -26,6 +27,7 @@ class Counts:
         without: number of runs in which it did not happen.
         faults: how often it happened.
         turns: steps of all actors (simulated runs).
+        groups: snapshots that hold the batches of several readers (simulated runs).
         reads: reads of the table beside the writers that were compared with its history.
         rows: rows in the tables at the end.
         lost: records of the ledger that are nowhere.
@@ -35,6 +37,7 @@ class Counts:
         heal_s: for each run, seconds from its last fault to a table that has everything: by the simulation's
             clock in simulated runs, by the wall clock in real ones.
         seconds: duration of all runs.
+        cpu_s: processor time of all runs (simulated runs).
     """
 
     fault: int
@@ -42,6 +45,7 @@ class Counts:
     without: int = 0
     faults: int = 0
     turns: int = 0
+    groups: int = 0
     reads: int = 0
     rows: int = 0
     lost: int = 0
@@ -50,6 +54,7 @@ class Counts:
     problems: list[str] = field(default_factory=list)
     heal_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    cpu_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,15 +63,14 @@ class Result:
 
     Attributes:
         kind: `simulated` or `real`.
-        commit: commit of the code that ran.
+        commit: commit of the clone.
         changed: whether tracked files differed from it.
-        start: when it began, UTC.
-        end: when it was last written, UTC.
-        seeds_wanted: seeds per fault that were asked for.
-        engines: numbers of ingest engines on one table that were drawn.
-        replicas: number of processes of each engine.
-        counts: fault number to its counts.
-        next_seed: fault number to the seed that comes next, for going on.
+        start: when the first run began, UTC.
+        end: when the file was last written, UTC.
+        seeds_wanted: number of seeds per fault that was asked for.
+        engines: numbers of ingest engines on one table that runs draw from.
+        counts: number of readers per engine (`replicas`) -> fault -> its counts.
+        next_seed: likewise, to the seed that comes next, for going on.
     """
 
     kind: Kind
@@ -76,9 +80,41 @@ class Result:
     end: str
     seeds_wanted: int
     engines: tuple[int, ...] = (1, 2)
-    replicas: int = 1
-    counts: dict[int, Counts] = field(default_factory=dict)
-    next_seed: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, dict[int, Counts]] = field(default_factory=dict)
+    next_seed: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def want(self, replicas: Sequence[int], faults: Sequence[int], first: int) -> None:
+        """Make room for the counts of these faults, from the seed `first` on."""
+        for count in replicas:
+            for fault in faults:
+                self.counts.setdefault(count, {}).setdefault(fault, Counts(fault=fault))
+                self.next_seed.setdefault(count, {}).setdefault(fault, first)
+
+    def take(self, replicas: int, fault: int, number: int = 1) -> list[int]:
+        """The next seeds of a fault; each is given once."""
+        first = self.next_seed[replicas][fault]
+        self.next_seed[replicas][fault] = first + number
+        return list(range(first, first + number))
+
+    def all(self) -> list[tuple[int, Counts]]:
+        """Number of readers and counts of every fault."""
+        return [(count, counts) for count, by_fault in self.counts.items() for counts in by_fault.values()]
+
+    def failures(self) -> list[str]:
+        """What failed, in words."""
+        return [
+            f"fault {counts.fault} with {count} readers failed with seeds {counts.failed}: {counts.problems}"
+            for count, counts in self.all()
+            if counts.failed
+        ]
+
+    def short(self) -> list[str]:
+        """Faults with fewer seeds than asked for."""
+        return [
+            f"{counts.fault} ({count} readers: {len(counts.seeds)})"
+            for count, counts in self.all()
+            if len(counts.seeds) < self.seeds_wanted
+        ]
 
     def write(self, file: Path) -> None:
         """Write the file, whole or not at all."""
@@ -104,18 +140,23 @@ def commit() -> tuple[str, bool]:
     return git("rev-parse", "--short=12", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
 
 
-def begun(kind: Kind, seeds: int, *, replicas: int = 1) -> Result:
-    """A new result, with the commit and the time."""
+def begun(kind: Kind, seeds: int, file: Path) -> Result:
+    """The result of an existing file, to go on with, or a new one with the commit and the time.
+
+    Raises:
+        ValueError: the file is of another commit, kind or format.
+    """
     at, changed = commit()
-    return Result(
-        kind=kind,
-        commit=at,
-        changed=changed,
-        start=now(),
-        end=now(),
-        seeds_wanted=seeds,
-        replicas=replicas,
-    )
+    if file.exists():
+        former = read(file)
+        if (former.kind, former.commit, former.changed) != (kind, at, changed):
+            raise ValueError(
+                f"{file} is of commit {former.commit} ({former.kind}{', changed' * former.changed}), this is "
+                f"{at}{', changed' * changed}: counts of two versions are not added; give another --out"
+            )
+        former.seeds_wanted = seeds
+        return former
+    return Result(kind=kind, commit=at, changed=changed, start=now(), end=now(), seeds_wanted=seeds)
 
 
 def read(file: Path) -> Result:
@@ -125,9 +166,20 @@ def read(file: Path) -> Result:
         ValueError: it is of another format.
     """
     data: dict[str, Any] = json.loads(file.read_text())
-    if data.pop("format") != FORMAT:
+    found = data.pop("format")
+    if found == 1:
+        # As it was while engines had one reader.
+        count = data.pop("replicas")
+        data["counts"], data["next_seed"] = {count: data["counts"]}, {count: data["next_seed"]}
+    elif found != FORMAT:
         raise ValueError(f"{file} is of another format than {FORMAT}; run the campaign again")
-    data["counts"] = {int(n): Counts(**counts) for n, counts in data["counts"].items()}
-    data["next_seed"] = {int(n): seed for n, seed in data["next_seed"].items()}
+    data["counts"] = {
+        int(count): {int(n): Counts(**counts) for n, counts in by_fault.items()}
+        for count, by_fault in data["counts"].items()
+    }
+    data["next_seed"] = {
+        int(count): {int(n): seed for n, seed in by_fault.items()}
+        for count, by_fault in data["next_seed"].items()
+    }
     data["engines"] = tuple(data["engines"])
     return Result(**data)

@@ -12,8 +12,9 @@ from tarn_catalog.testing.faulty_store import Fault, Op
 from tests.support.lake import order
 
 if TYPE_CHECKING:
+    from tests.campaign.engine import Engine
     from tests.campaign.watch import Version
-    from tests.campaign.world import Engine, Sim
+    from tests.campaign.world import Sim
 
 FAULTS: dict[int, type[Scenario]] = {}
 """Number of the fault in shared/reliability.md -> its scenario."""
@@ -116,7 +117,7 @@ class Scenario:
         """The table has a new version."""
 
     def foreign(self) -> None:
-        """Another engine commits before a request of ours: the fault `foreign` of a request."""
+        """Another engine commits just before our request: the fault `foreign` of a request."""
         self.sim.foreign()
 
     # -- the end

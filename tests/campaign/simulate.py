@@ -7,17 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from unittest.mock import patch
 
 import structlog
 
 from tests.campaign import results
 from tests.campaign.results import Counts, Result
-from tests.contract.catalog.schedule import POOLS, Alone
 
 CHUNK = 20
 """Seeds of one fault that a process runs before it reports."""
@@ -32,9 +29,11 @@ class Run:
     """One run of one fault, as a process reports it."""
 
     fault: int
+    replicas: int
     seed: int
     happened: int
     turns: int
+    groups: int
     reads: int
     rows: int
     lost: int
@@ -42,6 +41,7 @@ class Run:
     problems: tuple[str, ...]
     heal_s: float | None
     seconds: float
+    cpu_s: float
 
 
 def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -> Run:
@@ -51,21 +51,18 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
         fault: number of the fault.
         seed: the seed.
         pool: executor for the audit.
-        replicas: number of processes of each ingest engine.
+        replicas: number of readers (threads) of each ingest engine.
     """
     from tests.campaign.faults import FAULTS
     from tests.campaign.oracle import judge
     from tests.campaign.world import Sim
 
-    began_s = time.perf_counter()
+    began_s, cpu_s = time.perf_counter(), time.process_time()
     sim = Sim(FAULTS[fault](), seed, replicas=replicas)
     problems: tuple[str, ...] = ()
     rows = lost = doubled = 0
     try:
-        with ExitStack() as alone:
-            for name in POOLS:
-                alone.enter_context(patch(name, Alone))
-            sim.run()
+        sim.run()
         verdict = judge(sim, pool)
         rows, lost, doubled, problems = verdict.rows, verdict.lost, verdict.doubled, verdict.problems
     except Exception as e:  # noqa: BLE001 - a run that cannot end is a finding, not the end of the campaign
@@ -73,9 +70,11 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
     heal_s = None if sim.fault_s is None else round(max(0.0, sim.caught_up_s - sim.fault_s), 2)
     return Run(
         fault=fault,
+        replicas=replicas,
         seed=seed,
         happened=sim.scenario.happened,
         turns=sim.turns,
+        groups=sim.watch.groups,
         reads=sim.reads,
         rows=rows,
         lost=lost,
@@ -83,10 +82,11 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
         problems=problems,
         heal_s=heal_s,
         seconds=time.perf_counter() - began_s,
+        cpu_s=time.process_time() - cpu_s,
     )
 
 
-def chunk(fault: int, seeds: Sequence[int], replicas: int) -> list[Run]:
+def chunk(replicas: int, fault: int, seeds: Sequence[int]) -> list[Run]:
     """Run some seeds of one fault; what a process of the campaign does."""
     quiet()
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -101,6 +101,7 @@ def quiet() -> None:
 def add(counts: Counts, run: Run) -> None:
     """Add a run to the counts of its fault; one in which the fault did not happen only if it failed."""
     counts.seconds += run.seconds
+    counts.cpu_s += run.cpu_s
     if run.problems:
         counts.failed.append(run.seed)
         counts.problems += [f"seed {run.seed}: {text}"[:500] for text in run.problems]
@@ -111,6 +112,7 @@ def add(counts: Counts, run: Run) -> None:
     counts.seeds.append(run.seed)
     counts.faults += run.happened
     counts.turns += run.turns
+    counts.groups += run.groups
     counts.reads += run.reads
     counts.rows += run.rows
     counts.lost += run.lost
@@ -127,7 +129,7 @@ def simulate(
     file: Path,
     processes: int,
     minutes: float,
-    replicas: int = 1,
+    replicas: Sequence[int] = (1, 3),
 ) -> Result:
     """Run the campaign until every fault has its seeds, or the time is over; goes on with an existing file.
 
@@ -138,75 +140,64 @@ def simulate(
         file: result file; written after every chunk.
         processes: number of processes.
         minutes: limit of this call.
-        replicas: number of processes of each ingest engine.
+        replicas: numbers of readers (threads) of each ingest engine; every fault is run with each.
 
     Raises:
         ValueError: the file is of another commit, or of a real run.
     """
-    result = results.begun("simulated", seeds, replicas=replicas)
-    if file.exists():
-        former = results.read(file)
-        if (former.kind, former.commit, former.changed) != ("simulated", result.commit, result.changed):
-            raise ValueError(
-                f"{file} is of commit {former.commit} ({former.kind}), this is {result.commit}: counts of "
-                "two versions are not added; give another --out"
-            )
-        former.seeds_wanted = seeds
-        result = former
+    result = results.begun("simulated", seeds, file)
     until_s = time.monotonic() + minutes * 60
-    for fault in faults:
-        result.counts.setdefault(fault, Counts(fault=fault))
-        result.next_seed.setdefault(fault, first)
+    result.want(replicas, faults, first)
     environment = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=environment, max_tasks_per_child=RUNS_PER_PROCESS) as pool:
         waiting: set[Future[list[Run]]] = set()
-        work = _work(result, faults, seeds)
+        work = _work(result, replicas, faults, seeds)
         while True:
             while len(waiting) < processes and time.monotonic() < until_s:
                 task = next(work, None)
                 if task is None:
                     break
-                waiting.add(pool.submit(chunk, *task, replicas))
+                waiting.add(pool.submit(chunk, *task))
             if not waiting:
                 break
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 runs = future.result()
                 for run in runs:
-                    add(result.counts[run.fault], run)
-                _progress(result.counts[runs[0].fault], seeds)
+                    add(result.counts[run.replicas][run.fault], run)
+                _progress(runs[0].replicas, result.counts[runs[0].replicas][runs[0].fault], seeds)
             result.write(file)
     result.write(file)
     return result
 
 
-def _work(result: Result, faults: Sequence[int], seeds: int) -> Iterator[tuple[int, list[int]]]:
+def _work(
+    result: Result, replicas: Sequence[int], faults: Sequence[int], seeds: int
+) -> Iterator[tuple[int, int, list[int]]]:
     """Chunks of seeds, the fault with the fewest first, until all have enough."""
-    asked = {fault: len(result.counts[fault].seeds) for fault in faults}
+    of = {(count, fault): result.counts[count][fault] for count in replicas for fault in faults}
+    asked = {key: len(counts.seeds) for key, counts in of.items()}
     while True:
         left = [
-            n
-            for n in faults
-            if len(result.counts[n].seeds) < seeds and not _hopeless(result.counts[n], seeds)
+            key for key, counts in of.items() if len(counts.seeds) < seeds and not _hopeless(counts, seeds)
         ]
         if not left:
             return
-        fault = min(left, key=lambda n: (asked[n], n))
-        first = result.next_seed[fault]
-        number = min(CHUNK, max(1, seeds - len(result.counts[fault].seeds)))
-        result.next_seed[fault] = first + number
-        asked[fault] += number
-        yield fault, list(range(first, first + number))
+        key = min(left, key=lambda key: (asked[key], key))
+        number = min(CHUNK, max(1, seeds - len(of[key].seeds)))
+        asked[key] += number
+        yield *key, result.take(*key, number)
 
 
 def _hopeless(counts: Counts, seeds: int) -> bool:
     return counts.without > WITHOUT_MAX * max(seeds, 10)
 
 
-def _progress(counts: Counts, seeds: int) -> None:
+def _progress(replicas: int, counts: Counts, seeds: int) -> None:
     sys.stderr.write(
-        f"fault {counts.fault:>2}: {len(counts.seeds):>5} of {seeds} seeds, {counts.faults} faults, "
-        f"{counts.rows} rows, {counts.lost} lost, {counts.doubled} doubled, {len(counts.failed)} failed\n"
+        f"fault {counts.fault:>2}, replicas {replicas}: {len(counts.seeds):>5} of {seeds} seeds, "
+        f"{counts.faults} faults, {counts.rows} rows, {counts.lost} lost, {counts.doubled} doubled, "
+        f"{len(counts.failed)} failed\n"
     )
     sys.stderr.flush()
 

@@ -11,14 +11,14 @@ from tarn.cli.ports import Clock, Offsets
 from tarn.cli.rollback import RollbackPorts, roll_back
 from tarn.core.errors import TarnError
 from tarn.core.offsets import SUMMARY_PREFIX
-from tarn.core.spec import parse_spec
 from tarn.ingest.batch_commit import offsets_in
 from tarn.testing.memory_topic import HOLE
 from tarn_catalog.testing.faulty_store import Fault, Op
+from tests.campaign.engine import TABLE, Engine
 from tests.campaign.kills import Killed
 from tests.campaign.scenario import Scenario, kind_of
-from tests.campaign.world import SLOT, TABLE, Engine
-from tests.support.lake import SPEC, order
+from tests.campaign.world import SLOT
+from tests.support.lake import order, spec
 
 RESTORED_TURNS = 60
 
@@ -105,9 +105,12 @@ class Recreated(Killed):
         held = offsets_in(state, "orders")
         ends = dict(held.next) if held is not None else {}
         self.former = [(p, o, n) for p, o, n in self.old if o < ends.get(p, 0)]
-        text = SPEC.replace("FORMAT", str(sim.spec.spec.table.format_version)).replace("PARTITIONING", "[]")
-        sim.spec = parse_spec(
-            text.replace("name: orders}", "name: orders, stream: anew}", 1), file="anew.yaml"
+        body = sim.spec.spec
+        sim.spec = spec(
+            format_version=body.table.format_version,
+            replicas=body.replicas,
+            direct=body.commit == "direct",
+            stream="anew",
         )
         sim.watch.stream, sim.watch.rewritten = "anew", True
         sim.watch.versions[-1] = replaced(sim.watch.versions[-1], next={})

@@ -10,9 +10,10 @@ from tarn.core.table_state import TableState
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.testing.faulty_store import Crash, Fault, Op
+from tests.campaign.engine import Engine
 from tests.campaign.kills import Killed
 from tests.campaign.scenario import Scenario, kind_of
-from tests.campaign.world import SLOT, Engine
+from tests.campaign.world import SLOT
 from tests.campaign.writers import Frozen
 
 HOUR_MS = 3_600_000

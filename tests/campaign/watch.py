@@ -11,6 +11,7 @@ import orjson
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import POINTERS_PREFIX, TRANSACTIONS_PREFIX
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
+from tarn.core.table_state import commit_ids
 from tests.contract.catalog.test_transactions import effective
 from tests.support.lake import BUCKET
 
@@ -48,6 +49,9 @@ class Watch:
         problems: broken rules, in the order in which they were noticed.
         lists: manifest list of every snapshot that was ever current.
         denied: manifest lists of commits that the catalog said had not happened.
+        groups: number of snapshots that hold several logical commits.
+        committed: ids of all logical commits that were ever in the table.
+        given_up: ids of those whose readers were answered that they are not in the table, and do not fit it.
         rewritten: whether the history may be rewritten (a rollback).
         moved: called after each new version.
     """
@@ -59,6 +63,9 @@ class Watch:
     problems: list[str] = field(default_factory=list)
     lists: set[str] = field(default_factory=set)
     denied: set[str] = field(default_factory=set)
+    groups: int = 0
+    committed: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
     rewritten: bool = False
     moved: Callable[[Version], None] = lambda _: None
 
@@ -142,6 +149,11 @@ class Watch:
             )
         if head["manifest-list"] in self.denied:
             self.problems.append(f"the catalog said that snapshot {now.head} was not committed, and it was")
+        ids = set(commit_ids(head["summary"]))
+        if not self.rewritten:
+            self._once(ids)
+        self.committed |= ids
+        self.groups += len(ids) > 1
         if self.rewritten:
             return
         if head.get("parent-snapshot-id") != before.head:
@@ -149,3 +161,10 @@ class Watch:
         back = [p for p, offset in before.next.items() if now.next.get(p, 0) < offset]
         if back:
             self.problems.append(f"the offsets of partitions {back} went back")
+
+    def _once(self, ids: set[str]) -> None:
+        """Check that logical commits are in the table for the first time, and still wanted."""
+        if twice := sorted(ids & self.committed):
+            self.problems.append(f"commits {twice} are in the table twice")
+        if late := sorted(ids & self.given_up):
+            self.problems.append(f"commits {late} came into the table after they were given up")

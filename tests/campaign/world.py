@@ -8,47 +8,37 @@ the shipped one; what stands for the outside is the store in memory, the topics 
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 from tarn.adapters import manifest_audit
-from tarn.adapters.files import FileIO
-from tarn.adapters.table_files import IcebergFormat
 from tarn.core import small_files
-from tarn.core.errors import (
-    NoSuchTableError,
-    NotFoundError,
-    OutcomeUnknownError,
-    TarnError,
-    UnavailableError,
-)
+from tarn.core.errors import NoSuchTableError, NotFoundError, TarnError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.naming import WarehouseLayout
-from tarn.core.outcome import Conflict, Unknown
 from tarn.core.spec import IngestorSpec
-from tarn.core.table_catalog import CommitOutcome, TableName
-from tarn.core.table_state import CommitRequest, Json, TableState
-from tarn.ingest.context import IngestContext, StoppedError
-from tarn.ingest.ingestor import Ingestor
-from tarn.ingest.status import State, StatusRegistry
+from tarn.core.table_catalog import TableName
+from tarn.core.table_state import CommitRequest, TableState
 from tarn.keeper.reaper import Graces, Reaper
-from tarn.testing.executors import SteppedExecutor
-from tarn.testing.faulty_catalog import Faults, FaultyCatalog
-from tarn.testing.memory_topic import HOLE, MemoryTopicClient, Topic
+from tarn.testing.memory_topic import HOLE, Topic
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
+from tests.campaign.answers_watched import answers_watched
+from tests.campaign.engine import TABLE, Chosen, Engine, Turned
 from tests.campaign.scenario import Scenario
 from tests.campaign.watch import Version, Watch
-from tests.contract.catalog.schedule import Schedule
+from tests.contract.catalog.schedule import POOLS, Alone, Schedule
 from tests.support.lake import BUCKET, Lake, LocalCatalog, foreign_snapshot, order, spec
 
-TABLE = TableName(("bronze",), "orders")
 SLOT = TableIdentifier.of(("bronze",), "orders")
 STREAM = "orders"
 CATALOGS = 2
@@ -58,59 +48,11 @@ READS_MAX = 400
 ROW_READS_MAX = 6
 STUCK_S = 300.0
 HEAL_ROUNDS_MAX = 5
-FOR_GOOD = ("OffsetGap", "SourceChanged")
-"""Reasons that only a person ends: an engine that stopped for them is not followed for long."""
+PARTITIONS = {1: (1, 2, 3), 3: (1, 2, 3, 3, 4, 5)}
+"""Numbers of partitions to draw from, by number of readers; a reader without one stands by."""
+DIRECT_SHARE = 0.125
+"""Share of the runs of several readers in which each commits for itself (`commit: direct`)."""
 GRACES = Graces(metadata_ms=1_000, files_ms=2_000)
-
-T = TypeVar("T")
-
-
-class GroupOffsets(dict[int, int]):
-    """Offsets of the consumer group; they may lag behind the table, and never lead."""
-
-    def __init__(self, sim: Sim, engine: Engine) -> None:
-        super().__init__()
-        self._sim = sim
-        self._engine = engine
-
-    def update(self, positions: Mapping[int, int]) -> None:  # type: ignore[override]
-        """Commit offsets of the group, as a reader of the topic does."""
-        self._engine.require_alive()
-        self._sim.turn()
-        if not self._sim.healing:
-            self._sim.scenario.grouped(self._engine)
-        known = self._sim.watch.next
-        lead = {p: o for p, o in positions.items() if o > known.get(p, 0)}
-        if lead and not self._sim.watch.rewritten and self._sim.topic.topic_id == "id-1":
-            self._sim.watch.problems.append(f"group offsets {lead} are ahead of the table's {known}")
-        self._sim.group.update(positions)
-
-
-class Chosen(Faults):
-    """Faults of requests that the scenario chooses."""
-
-    def __init__(self, sim: Sim) -> None:
-        super().__init__(sim.chance, 0.0)
-        self._sim = sim
-
-    def pick(self) -> str:
-        """See `Faults.pick`."""
-        kind = "fine" if self._sim.healing else self._sim.scenario.request()
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        return kind
-
-
-class Sender(FaultyCatalog):
-    """The way of an engine's requests, where the scenario's faults of requests happen."""
-
-    def __init__(self, sim: Sim, engine: Engine) -> None:
-        super().__init__(Wire(sim, engine), sim.faults, foreign=lambda _: sim.scenario.foreign())
-        self._sim = sim
-
-    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-        """See `TableCatalog.commit`."""
-        self._sim.sending = (table, request)
-        return super().commit(table, request, key=key)
 
 
 class Replica:
@@ -132,170 +74,6 @@ class Replica:
         self.local = self._sim.local_on(self.store, self.skew_ms)
 
 
-class Wire(LocalCatalog):
-    """A client's way to the catalog: each request goes to one of the replicas, which may die over it."""
-
-    def __init__(self, sim: Sim, engine: Engine) -> None:
-        self._sim = sim
-        self._engine = engine
-        self.commits = 0
-
-    def _ask(self, do: Callable[[LocalCatalog], T], *, write: bool) -> T:
-        self._engine.require_alive()
-        self._sim.turn()
-        replica = self._sim.free_replica(write=write)
-        try:
-            return do(replica.local)
-        except Crash as e:
-            replica.restart()
-            replica.crashes += 1
-            text = f"{replica.name} ended before it answered"
-            raise (OutcomeUnknownError(text) if write else UnavailableError(text)) from e
-        finally:
-            replica.busy = replica.busy and not write
-
-    def load(self, table: TableName) -> TableState:
-        """See `TableCatalog.load`."""
-        return self._ask(lambda local: local.load(table), write=False)
-
-    def create_namespace(self, namespace: tuple[str, ...]) -> None:
-        """See `TableCatalog.create_namespace`."""
-        self._setup(lambda local: local.create_namespace(namespace))
-
-    def create(self, table: TableName, request: Json) -> TableState:
-        """See `TableCatalog.create`."""
-        return self._setup(lambda local: local.create(table, request))
-
-    def _setup(self, do: Callable[[LocalCatalog], T]) -> T:
-        try:
-            return self._ask(do, write=True)
-        except OutcomeUnknownError as e:
-            # As the HTTP client does: the caller looks, and tries again.
-            raise UnavailableError(e.message) from e
-
-    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-        """See `TableCatalog.commit`; what the catalog answers is compared with what happened."""
-        self.commits += 1
-        sim = self._sim
-        listed = [u["snapshot"]["manifest-list"] for u in request.updates if u["action"] == "add-snapshot"]
-        sim.watch.denied.difference_update(listed)
-        sent = sim.sent.setdefault(key, (table, request))
-        if sent[1].body() != request.body():
-            sim.watch.problems.append(f"the idempotency key {key} was used for two requests")
-        try:
-            outcome = self._ask(lambda local: local.commit(table, request, key=key), write=True)
-        except UnavailableError:
-            self._denied(table, listed)
-            raise
-        except OutcomeUnknownError as e:
-            outcome = Unknown(reason=e.message)
-        if isinstance(outcome, Conflict):
-            self._denied(table, listed)
-        sim.scenario.replied(self._engine, table, request, outcome)
-        return outcome
-
-    def _denied(self, table: TableName, listed: list[str]) -> None:
-        watch = self._sim.watch
-        if table != TABLE:
-            return
-        watch.denied.update(listed)
-        if watch.lists & set(listed):
-            watch.problems.append(f"the catalog said that {listed} was not committed, and it was")
-
-
-class Engine:
-    """An ingest process that is started again whenever it dies."""
-
-    def __init__(self, sim: Sim, name: str) -> None:
-        self._sim = sim
-        self.name = name
-        self.dead = False
-        self.turns = 0
-        self.skew_ms = sim.scenario.skew_ms(sim.chance)
-        self.store = FaultyStore(sim.store, self.plan, late_ops=sim.chance.randrange(1, 40))
-        self.registry = StatusRegistry()
-        self.over: Callable[[], bool] = sim.over
-
-    def require_alive(self) -> None:
-        """Raise Crash if the process is dead: nothing that is left of it may reach the outside."""
-        if self.dead:
-            raise Crash(self.name)
-
-    def kill(self) -> None:
-        """Let the process die here."""
-        self.dead = True
-        raise Crash(self.name)
-
-    def plan(self, op: Op) -> Fault | None:
-        """Fault plan of this process's store."""
-        if self.dead:
-            return Fault.CRASH
-        fault = self._sim.plan(self.name, op)
-        if fault in (Fault.CRASH, Fault.CRASH_DONE):
-            self.dead = True
-        return fault
-
-    def stopping(self) -> bool:
-        """Whether to stop; each turn of the loop asks."""
-        self.require_alive()
-        self.turns += 1
-        status = self.registry.update(self._sim.spec.name)
-        if status.state is State.STOPPED:
-            self._sim.stops.add(status.reason)
-            if status.reason in FOR_GOOD:
-                self.turns += 20
-            self._sim.why[status.reason] = status.message
-        self._sim.turn()
-        return self.over()
-
-    def context(self) -> IngestContext:
-        """Dependencies of this process."""
-        sim, lake = self._sim, self._sim.lake
-
-        def sleep(seconds: float) -> None:
-            self.require_alive()
-            lake.clock.now_s += seconds
-            sim.turn()
-            if self.over():
-                raise StoppedError
-
-        sources = MemoryTopicClient(*sim.topics.values())
-        sources.topics = sim.topics
-        sources.group_offsets = GroupOffsets(sim, self)
-        sources.on_poll = lambda: sim.scenario.polled(self)
-        objects = FileIO(self.store, bucket=BUCKET, sleep=sleep)
-        base = lake.context(registry=self.registry)
-        return replace(
-            base,
-            sources=sources,
-            catalog=Sender(sim, self),
-            tables=IcebergFormat(objects, new_name=sim.new_name),
-            ports=replace(
-                base.ports,
-                sleep=sleep,
-                now_ms=lambda: sim.now_ms() + self.skew_ms,
-                new_key=lambda: sim.new_key(self.skew_ms),
-                chance=random.Random(sim.chance.getrandbits(32)),
-            ),
-            stopping=self.stopping,
-            executor=lambda: SteppedExecutor(lambda: sim.chance.random() < sim.at_once),
-            new_id=sim.new_name,
-        )
-
-    def ingestor(self) -> Ingestor:
-        """A new process's ingestor."""
-        self.dead = False
-        return Ingestor(self._sim.spec, self.context())
-
-    def live(self) -> None:
-        """Run until all is ingested, whatever it meets."""
-        while not self.over():
-            try:
-                self.ingestor().run()
-            except Crash:
-                self._sim.restarts += 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """One record of the producer's ledger: its id, or None if it is to become a dead letter."""
@@ -309,17 +87,18 @@ class Sim:
     Args:
         scenario: the fault.
         seed: seed of everything that is drawn.
-        replicas: processes that share the partitions of one ingest engine; only 1 until they are built.
+        replicas: readers (threads) of each engine, which share the topic's partitions.
     """
 
     def __init__(self, scenario: Scenario, seed: int, *, replicas: int = 1) -> None:
-        if replicas != 1:
-            raise ValueError("this version of ingest has one process per engine: replicas must be 1")
+        self.replicas = replicas
+        self._thread = threading.get_ident()
+        self._still = 0
         self.scenario = scenario
         self.seed = seed
-        self.chance = random.Random(f"{scenario.number}/{seed}")
+        self.chance = random.Random(f"{scenario.number}/{seed}{f'/{replicas}' * (replicas > 1)}")
         self.schedule = Schedule(self.chance.getrandbits(32), fault_share=0.0, stuck_s=STUCK_S)
-        self.topic = Topic("orders", self.chance.choice((1, 2, 3)))
+        self.topic = Topic("orders", self.chance.choice(PARTITIONS[replicas]))
         self.topics = {"orders": self.topic}
         thin = scenario.thin if scenario.thin is not None else self.chance.random() < 0.5
         self.lake = Lake(self.topic, retention=Retention(newest=3, steps=(), total_min=0) if thin else None)
@@ -327,7 +106,11 @@ class Sim:
         self.lake.decode_records = self.chance.choice((8_192, 1, 4))
         self.store = self.lake.store
         self.store._now_ms = self.now_ms
-        self.spec: IngestorSpec = spec(format_version=scenario.format_version(self.chance))
+        self.spec: IngestorSpec = spec(
+            format_version=scenario.format_version(self.chance),
+            replicas=replicas,
+            direct=replicas > 1 and self.chance.random() < DIRECT_SHARE,
+        )
         self.at_once = self.chance.choice((1.0, 0.3))
         self.watch = Watch(self.store, SLOT, STREAM)
         self.watch.moved = self._moved
@@ -336,7 +119,7 @@ class Sim:
         self.stops: set[str] = set()
         self.why: dict[str, str] = {}
         self.passes = 0
-        self.sending: tuple[TableName, CommitRequest] | None = None
+        self.sendings: dict[str | None, tuple[TableName, CommitRequest]] = {}
         self.sent: dict[str, tuple[TableName, CommitRequest]] = {}
         self.ledger: dict[int, dict[int, Sent]] = {p: {} for p in self.topic.logs}
         self.numbers = 0
@@ -368,8 +151,32 @@ class Sim:
         value = value & ~(0x3 << 62) | 0x2 << 62
         return str(uuid.UUID(int=value))
 
+    def acting(self) -> str | None:
+        """Name of the actor whose turn it is, in its own thread; None outside the schedule."""
+        found: str | None = getattr(self.schedule._who, "name", None)
+        return found
+
+    def pause(self) -> None:
+        """A turn of whoever acts; a thread of a dead process ends here."""
+        who = self.acting()
+        engine = next((engine for engine in self.engines if who in engine.actors), None)
+        (engine or self).turn()
+
+    @property
+    def sending(self) -> tuple[TableName, CommitRequest] | None:
+        """The commit that whoever acts sent last."""
+        return self.sendings.get(self.acting())
+
     def turn(self) -> None:
-        """Let the schedule decide who goes on."""
+        """Let the schedule decide who goes on.
+
+        Raises:
+            AssertionError: the run does not end, or this thread is none of the schedule's.
+        """
+        if self._still == 0 and self.acting() is None and threading.get_ident() != self._thread:
+            text = f"thread {threading.current_thread().name} runs outside the schedule"
+            self.watch.problems.append(text)
+            raise AssertionError(text)
         self.turns += 1
         if self.turns > TURNS_MAX:
             raise AssertionError(f"no end after {TURNS_MAX} turns")
@@ -433,17 +240,19 @@ class Sim:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Within the block nobody else runs."""
-        who, self.schedule._who.name = getattr(self.schedule._who, "name", None), None
+        who, self.schedule._who.name = self.acting(), None
+        self._still += 1
         try:
             yield
         finally:
+            self._still -= 1
             self.schedule._who.name = who
 
     # -- actors
 
     def over(self) -> bool:
         """Whether engines end: all is ingested, or they had their turns."""
-        spent = all(engine.turns > ENGINE_TURNS_MAX for engine in self.engines)
+        spent = all(engine.turns > ENGINE_TURNS_MAX * self.replicas for engine in self.engines)
         return spent or (self.fed and self.caught_up() and self.scenario.content())
 
     def caught_up(self) -> bool:
@@ -479,10 +288,10 @@ class Sim:
             self.send(self.chance.randrange(1, 10))
         self.fed = True
 
-    def ingest(self, engine: Engine) -> None:
-        """One engine, until its end."""
+    def ingest(self, engine: Engine, reader: int) -> None:
+        """One reader of an engine, until its end."""
         try:
-            engine.live()
+            engine.live(reader)
         finally:
             self.engines_left -= 1
 
@@ -580,14 +389,14 @@ class Sim:
 
     def run(self) -> None:
         """Run all actors to their end, then let everything heal."""
-        with merging(self.chance.random() < 0.6 or self.scenario.merges):
+        with self.alone(), merging(self.chance.random() < 0.6 or self.scenario.merges):
             actors: dict[str, Callable[[], None]] = {"producer": self.produce, "reader": self.read}
             for engine in self.engines:
-                actors[engine.name] = partial(self.ingest, engine)
+                actors |= {name: partial(self.ingest, engine, n) for n, name in enumerate(engine.actors)}
             if self.scenario.reaper or self.chance.random() < 0.3:
                 actors["reaper"] = self.keep
             actors |= self.scenario.actors()
-            self.engines_left = len(self.engines)
+            self.engines_left = sum(len(engine.actors) for engine in self.engines)
             self.schedule.run(actors, crash_at={})
             self.heal()
 
@@ -605,11 +414,24 @@ class Sim:
         healer = Engine(self, "healer")
         healer.over = lambda: False
         for number in range(HEAL_ROUNDS_MAX):
-            # Offsets without records are committed after some seconds only.
-            self.lake.work(healer.ingestor(), turns=15 if number < 3 else 600)
+            for reader in healer.readers():
+                # Offsets without records are committed after some seconds only.
+                self.lake.work(reader, turns=15 if number < 3 else 600)
             if self.caught_up():
                 break
-        self.lake.work(healer.ingestor(), turns=12)
+        for reader in healer.readers():
+            self.lake.work(reader, turns=12)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within the block all threads of the shipped code take turns, and its answers are checked."""
+        waits = SimpleNamespace(Condition=lambda: Turned(self), Lock=threading.Lock)
+        with ExitStack() as stack:
+            for name in POOLS:
+                stack.enter_context(patch(name, Alone))
+            stack.enter_context(patch("tarn.ingest.bookkeeper.threading", waits))
+            stack.enter_context(answers_watched(self))
+            yield
 
 
 @contextmanager

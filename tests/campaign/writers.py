@@ -12,9 +12,10 @@ from tarn.core.outcome import Conflict
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, TableState
 from tarn_catalog.testing.faulty_store import Crash, Fault, Op
+from tests.campaign.engine import TABLE, Engine
 from tests.campaign.kills import Killed
 from tests.campaign.scenario import Scenario, kind_of, of_orders
-from tests.campaign.world import SLOT, STUCK_S, TABLE, Engine
+from tests.campaign.world import SLOT, STUCK_S
 from tests.contract.catalog.schedule import Schedule
 from tests.support import readers
 
@@ -123,11 +124,16 @@ class Frozen(Scenario):
             return None
         self.left -= 1
         self.begin_freeze()
-        for _ in range(FROZEN_TURNS_MAX):
-            if self.due():
-                self.sim.hit()
-                break
-            self.sim.turn()
+        engine = self.sim.engines[0]
+        engine.frozen = self.sim.acting()
+        try:
+            for _ in range(FROZEN_TURNS_MAX):
+                if self.due():
+                    self.sim.hit()
+                    break
+                self.sim.turn()
+        finally:
+            engine.frozen = None
         self.sim.lake.clock.now_s += FROZEN_S
         return None
 

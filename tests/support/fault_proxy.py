@@ -3,7 +3,8 @@
     python fault_proxy.py PORT UPSTREAM_HOST UPSTREAM_PORT FOLDER
 
 `FOLDER/plan` has lines `kind count`, taken from top to bottom by the commits that pass; each one that was
-broken is a line of `FOLDER/done`, each answer of the catalog to a commit one of `FOLDER/statuses`. Kinds:
+broken is a line of `FOLDER/done`, each answer of the catalog to a commit one of `FOLDER/statuses`, each
+request that arrived late one of `FOLDER/landed`. Kinds:
 
     reply          forwarded, and the connection is closed without an answer
     cut            closed without being forwarded
@@ -56,6 +57,11 @@ class Plan:
         """Note the status of a commit's answer by the catalog."""
         with self._lock, (self._folder / "statuses").open("a") as seen:
             seen.write(f"{status}\n")
+
+    def landed(self, kind: str) -> None:
+        """Note that a request that was held back has arrived."""
+        with self._lock, (self._folder / "landed").open("a") as seen:
+            seen.write(f"{kind} {time.time():.3f}\n")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -113,6 +119,9 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True
             return
+        finally:
+            if kind == "slow":
+                self.plan.landed(kind)
         if commit:
             self.plan.saw(status)
         if kind == "reply":
@@ -129,6 +138,8 @@ class Handler(BaseHTTPRequestHandler):
             self.plan.saw(self.forward(body)[0])
         except OSError:
             return
+        finally:
+            self.plan.landed("late")
 
     do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = pass_on  # noqa: N815 - names of the base class
 

@@ -39,9 +39,19 @@ spec:
 """
 
 
-def spec(*, format_version: int = 2, partitioning: str = "[]") -> IngestorSpec:
+def spec(
+    *,
+    format_version: int = 2,
+    partitioning: str = "[]",
+    replicas: int = 1,
+    direct: bool = False,
+    stream: str = "",
+) -> IngestorSpec:
     text = SPEC.replace("FORMAT", str(format_version)).replace("PARTITIONING", partitioning)
-    return parse_spec(text, file="orders.yaml")
+    if stream:
+        text = text.replace("name: orders}", f"name: orders, stream: {stream}}}", 1)
+    commit = "direct" if direct else "bookkeeper"
+    return parse_spec(f"{text}  replicas: {replicas}\n  commit: {commit}\n", file="orders.yaml")
 
 
 class LocalCatalog:

@@ -27,6 +27,7 @@ from tarn_catalog.state.access import (
     NAMESPACE,
     WAREHOUSE,
     AccessState,
+    FormerSecret,
     Grant,
     Privilege,
     Securable,
@@ -43,6 +44,7 @@ MAX_AGE_S = 5
 BYTES_MAX = 1024 * 1024
 CHANGE_ATTEMPTS_MAX = 16
 SECRET_BYTES = 32
+GRACE_S_MAX = 24 * 60 * 60
 ID_BYTES = 6
 
 NOTHING: frozenset[Privilege] = frozenset()
@@ -65,6 +67,18 @@ class NewPrincipal:
     name: str
     client_id: str
     secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotatedSecret(NewPrincipal):
+    """The new secret of a principal; it is nowhere else.
+
+    Attributes:
+        former_ends_ms: until when the former secret is accepted, milliseconds since the epoch; None if it
+            has ended.
+    """
+
+    former_ends_ms: int | None
 
 
 class Grants:
@@ -260,6 +274,52 @@ class Access:
 
         self._change(added, f"the creation of principal {name}")
         return NewPrincipal(name=name, client_id=new.client_id, secret=secret)
+
+    def rotate_secret(self, name: str, *, grace_s: int = 0, services: Iterable[str] = ()) -> RotatedSecret:
+        """Give a stored principal a new secret; its client id, grants and roles stay.
+
+        The former secret, and every token that was issued for it, ends at once, or after the grace. A secret
+        from an earlier rotation ends at once in any case: at most two are valid.
+
+        Args:
+            name: its name.
+            grace_s: for how long the former secret is still accepted, seconds.
+            services: names of principals outside of the store, for the message.
+
+        Raises:
+            InvalidError: the grace is too long, or the principal is one of a service.
+            NoSuchPrincipalError: there is no such principal.
+            TarnError: as `_change`.
+        """
+        if not 0 <= grace_s <= GRACE_S_MAX:
+            raise InvalidError(f"Invalid grace of {grace_s} s: give 0 to {GRACE_S_MAX} s, which is a day")
+        if name in set(services):
+            raise InvalidError(
+                f"Cannot rotate the secret of {name}: it is a service of the lake, whose credential the init "
+                "service makes; docs/operations.md has the steps",
+                principal=name,
+            )
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        ends_ms = self._core.now_ms() + grace_s * 1000 if grace_s else None
+        client_id = ""
+
+        def rotated(state: AccessState) -> AccessState:
+            nonlocal client_id
+            found = next((one for one in state.principals if one.name == name), None)
+            if found is None:
+                raise NoSuchPrincipalError(f"Principal does not exist: {name}", principal=name)
+            client_id = found.client_id
+            former = None
+            if ends_ms is not None:
+                former = FormerSecret(secret_sha256=found.secret_sha256, ends_ms=ends_ms)
+            new = replace(found, secret_sha256=digest, former=former)
+            return replace(
+                state, principals=tuple(new if one.name == name else one for one in state.principals)
+            )
+
+        self._change(rotated, f"the rotation of the secret of principal {name}")
+        return RotatedSecret(name=name, client_id=client_id, secret=secret, former_ends_ms=ends_ms)
 
     def drop_principal(self, name: str) -> None:
         """Remove a principal with its grants; its tokens are refused from then on.

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tarn.core.errors import ForbiddenError, NoSuchNamespaceError, OutcomeUnknownError, TarnError
+from tarn.core.errors import (
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TarnError,
+)
 from tarn_catalog.operations.access import Caller
 from tarn_catalog.operations.audit import Audit
 from tarn_catalog.operations.catalog import Catalog
@@ -50,6 +56,34 @@ class Checks:
     def asked(self) -> frozenset[Operation]:
         """The operations whose rights were checked."""
         return frozenset(self._asked)
+
+    def may_wait(self, operation: Operation, slot: TableIdentifier | None) -> bool:
+        """Return whether the caller has the right, now, to what it would wait for; nothing is logged.
+
+        The request itself is judged when its turn has come.
+
+        Args:
+            operation: a commit, which may create, or another operation on a table, a view or the warehouse.
+            slot: the table or view; None for the warehouse.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        if self.caller.admin:
+            return True
+        ((place, need),) = RIGHTS[operation]
+        try:
+            if slot is None:
+                self._check_levels(operation, place, need, ())
+            else:
+                self._check_name(operation, place, need, slot)
+        except (ForbiddenError, NotFoundError):
+            if slot is None or operation is not Operation.COMMIT:
+                return False
+            found = self._catalog.tables.find(slot)
+            creates = found is None or not found.live
+            return creates and Privilege.CREATE in self._held(slot.namespace, Privilege.CREATE)[0]
+        return True
 
     def _allow(self, operation: Operation, places: Mapping[Place, What]) -> Mapping[Place, What]:
         """Require the rights of an operation; return the things, tables and views pinned where it matters.

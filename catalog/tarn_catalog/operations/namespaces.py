@@ -227,6 +227,19 @@ class Namespaces:
         self._update(levels, self._there, changed, repeat)
         return PropertiesChanged(updated=list(updates), removed=removed, missing=missing)
 
+    def change_owner(self, levels: Levels, owner: str) -> None:
+        """Make the principal with this client id the owner; what is in the namespace keeps its own.
+
+        Raises:
+            NoSuchNamespaceError: the namespace does not exist.
+            TarnError: as `update`.
+        """
+
+        def changed(held: Versioned[Namespace]) -> Namespace | None:
+            return None if held.value.owner == owner else replace(held.value, owner=owner)
+
+        self._update(levels, self._there, changed)
+
     def drop(self, levels: Levels, *, repeat: IdempotencyKey | None = None) -> None:
         """Drop an empty namespace.
 

@@ -31,9 +31,11 @@ class Operation(StrEnum):
     GRANT = "grant"
     REVOKE = "revoke"
     LIST_GRANTS = "list-grants"
+    CHANGE_OWNER = "change-owner"
     LIST_PRINCIPALS = "list-principals"
     CREATE_PRINCIPAL = "create-principal"
     DROP_PRINCIPAL = "drop-principal"
+    ROTATE_SECRET = "rotate-secret"  # noqa: S105 - the name of an operation
     CREATE_ROLE = "create-role"
     DROP_ROLE = "drop-role"
     CHANGE_ROLE = "change-role"
@@ -47,7 +49,7 @@ class Place(StrEnum):
     PARENT = "the namespace or warehouse that contains it"
     THING = "the table or view"
     TARGET = "the namespace of the new name"
-    OBJECT = "what is granted on"
+    OBJECT = "what is granted on or given away"
 
 
 class Need(StrEnum):
@@ -80,9 +82,11 @@ RIGHTS: Mapping[Operation, Rights] = {
     Operation.GRANT: ((Place.OBJECT, Privilege.MANAGE),),
     Operation.REVOKE: ((Place.OBJECT, Privilege.MANAGE),),
     Operation.LIST_GRANTS: ((Place.OBJECT, Privilege.MANAGE),),
+    Operation.CHANGE_OWNER: ((Place.OBJECT, Privilege.MANAGE),),
     Operation.LIST_PRINCIPALS: ADMINS,
     Operation.CREATE_PRINCIPAL: ADMINS,
     Operation.DROP_PRINCIPAL: ADMINS,
+    Operation.ROTATE_SECRET: ADMINS,
     Operation.CREATE_ROLE: ADMINS,
     Operation.DROP_ROLE: ADMINS,
     Operation.CHANGE_ROLE: ADMINS,

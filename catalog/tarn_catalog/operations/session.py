@@ -12,10 +12,10 @@ from typing import Any
 
 import structlog
 
-from tarn.core.errors import TarnError
+from tarn.core.errors import InvalidError, TarnError
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
-from tarn_catalog.operations.access import NewPrincipal
+from tarn_catalog.operations.access import NewPrincipal, RotatedSecret
 from tarn_catalog.operations.checks import Checks
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier, is_create
 from tarn_catalog.operations.multi_table_commit import Change
@@ -291,6 +291,40 @@ class Session(Checks):
             return None
         return self._services.get(owner) or self._catalog.access.grants().state.name_of(owner) or owner
 
+    def change_owner(self, on: What, to: str) -> None:
+        """Give a namespace, table or view to a principal, which may do everything with it from then on.
+
+        The former owner keeps what was granted to it, and nothing else.
+
+        Raises:
+            ForbiddenError: the caller is neither the owner nor an admin, and has not MANAGE on it.
+            InvalidError: the warehouse has no owner.
+            NoSuchPrincipalError: no principal has the name; a role owns nothing.
+            NotFoundError: the thing does not exist, and the caller may know that.
+        """
+        thing = self._allow(Operation.CHANGE_OWNER, {Place.OBJECT: on})[Place.OBJECT]
+        with self._audit.change(Operation.CHANGE_OWNER, text_of(on), to=to):
+            if not isinstance(thing, TableIdentifier) and not thing:
+                raise InvalidError("The warehouse has no owner: make the principal an admin instead")
+            owner = self._client_id(to)
+            if isinstance(thing, TableIdentifier):
+                self._catalog.tables.change_owner(thing, owner)
+            else:
+                self._catalog.namespaces.change_owner(thing, owner)
+
+    def _client_id(self, name: str) -> str:
+        """Return the client id of the principal with this name, a service's or a stored one.
+
+        Raises:
+            NoSuchPrincipalError: there is no such principal.
+        """
+        for client_id, service in self._services.items():
+            if service == name:
+                return client_id
+        found = self._catalog.access.named(name).client_id
+        assert found is not None, name
+        return found
+
     def list_principals(self) -> AccessState:
         """Return the stored principals and roles."""
         self._allow(Operation.LIST_PRINCIPALS, {Place.WAREHOUSE: ()})
@@ -314,6 +348,12 @@ class Session(Checks):
         self._allow(Operation.DROP_PRINCIPAL, {Place.WAREHOUSE: ()})
         with self._audit.change(Operation.DROP_PRINCIPAL, f"principal {name}"):
             self._catalog.access.drop_principal(name)
+
+    def rotate_secret(self, name: str, *, grace_s: int = 0) -> RotatedSecret:
+        """Give a principal a new secret; see `Access.rotate_secret`."""
+        self._allow(Operation.ROTATE_SECRET, {Place.WAREHOUSE: ()})
+        with self._audit.change(Operation.ROTATE_SECRET, f"principal {name}", grace_s=grace_s):
+            return self._catalog.access.rotate_secret(name, grace_s=grace_s, services=self._services.values())
 
     def create_role(self, name: str) -> None:
         """Create a role; see `Access.create_role`."""

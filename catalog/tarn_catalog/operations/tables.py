@@ -471,6 +471,32 @@ class Tables:
         except AlreadyExistsError as e:
             raise created_meanwhile(slot) from e
 
+    # -- owners
+
+    def change_owner(self, slot: TableIdentifier, owner: str) -> None:
+        """Make the principal with this client id the owner of a table or view; nothing else changes.
+
+        Raises:
+            NotFoundError: it does not exist (`NoSuchTableError` or `NoSuchViewError`).
+            ConflictError: concurrent commits won every attempt.
+            OutcomeUnknownError: the owner may have been changed.
+        """
+
+        def changed(held: Versioned[Pointer] | None) -> Pointer | None:
+            found = self.there(slot, held).value
+            return None if found.owner == owner else replace(found, owner=owner)
+
+        try:
+            self.core.update(
+                slot.key,
+                lambda: self.transactions.read_to_write(slot.key, Pointer.load),
+                changed,
+                what=f"the change of owner of {slot.kind} {slot.text}",
+                attempts_max=COMMIT_ATTEMPTS_MAX,
+            )
+        finally:
+            self.core.cache.drop(slot.key)
+
     # -- dropping
 
     def drop(self, slot: TableIdentifier, *, repeat: IdempotencyKey | None = None) -> None:

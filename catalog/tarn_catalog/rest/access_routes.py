@@ -57,6 +57,22 @@ def _create_principal(call: RestRequest, _: list[str]) -> RestResponse:
     )
 
 
+def _rotate_secret(call: RestRequest, arguments: list[str]) -> RestResponse:
+    grace_s = get(call.json(), "grace-s", int, 0)
+    if isinstance(grace_s, bool):
+        raise InvalidError("Cannot parse the request body: grace-s is missing or no int")
+    made = call.session.rotate_secret(arguments[0], grace_s=grace_s)
+    return answer_json(
+        {
+            "name": made.name,
+            "client-id": made.client_id,
+            "client-secret": made.secret,
+            "former-ends-ms": made.former_ends_ms,
+        },
+        headers=NO_STORE,
+    )
+
+
 def _drop_principal(call: RestRequest, arguments: list[str]) -> RestResponse:
     call.session.drop_principal(arguments[0])
     return NO_CONTENT
@@ -125,6 +141,13 @@ def _list_grants(call: RestRequest, _: list[str]) -> RestResponse:
     )
 
 
+def _change_owner(call: RestRequest, _: list[str]) -> RestResponse:
+    body = call.json()
+    on, to = _what(get(body, "on", dict)), get(body, "to", str)
+    call.session.change_owner(on, to)
+    return answer_json({"on": body["on"], "owner": to})
+
+
 def _grant_json(grant: Grant) -> dict[str, Any]:
     on = grant.on
     named: dict[str, Any] = {"kind": on.kind}
@@ -174,6 +197,7 @@ ROUTES: tuple[tuple[str, str, Function, tuple[Operation, ...]], ...] = (
     ("GET", f"{PREFIX}/principals", _list_principals, (Operation.LIST_PRINCIPALS,)),
     ("POST", f"{PREFIX}/principals", _create_principal, (Operation.CREATE_PRINCIPAL,)),
     ("DELETE", f"{PREFIX}/principals/{{principal}}", _drop_principal, (Operation.DROP_PRINCIPAL,)),
+    ("POST", f"{PREFIX}/principals/{{principal}}/secret", _rotate_secret, (Operation.ROTATE_SECRET,)),
     ("GET", f"{PREFIX}/roles", _list_roles, (Operation.LIST_PRINCIPALS,)),
     ("POST", f"{PREFIX}/roles", _create_role, (Operation.CREATE_ROLE,)),
     ("DELETE", f"{PREFIX}/roles/{{role}}", _drop_role, (Operation.DROP_ROLE,)),
@@ -182,5 +206,6 @@ ROUTES: tuple[tuple[str, str, Function, tuple[Operation, ...]], ...] = (
     ("GET", f"{PREFIX}/grants", _list_grants, (Operation.LIST_GRANTS,)),
     ("POST", f"{PREFIX}/grants", _grant, (Operation.GRANT,)),
     ("POST", f"{PREFIX}/grants/revoke", _revoke, (Operation.REVOKE,)),
+    ("POST", f"{PREFIX}/owner", _change_owner, (Operation.CHANGE_OWNER,)),
 )
 """Method, path, handler and the operations of each route, as `routes.Routes` serves them."""

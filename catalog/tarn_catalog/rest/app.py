@@ -131,6 +131,11 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
         hosts: the accepted host names.
     """
 
+    async def may_wait(admitted: Admitted) -> bool:
+        if admitted.principal is None or not admitted.principal.stored:
+            return True
+        return await anyio.to_thread.run_sync(routes.may_wait, admitted, limiter=limits.limiter())
+
     async def respond(request: Request) -> RestResponse:
         refusal = hosts.refusal(request.method, request.headers)
         if refusal is not None:
@@ -150,10 +155,11 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
                 # A request that waits in its line holds no share: others read theirs meanwhile.
                 async with limits.reading.hold(declared):
                     body = await _body(request, bytes_max, wait_s_max)
-            if admitted.place is not None:
-                await held.enter_async_context(
-                    limits.lines.hold(admitted.place, len(body), partial(_gone, request))
-                )
+            place = admitted.place
+            if place is not None and not await may_wait(admitted):
+                place = None
+            if place is not None:
+                await held.enter_async_context(limits.lines.hold(place, len(body), partial(_gone, request)))
             if declared:
                 await held.enter_async_context(limits.working.hold(weight(body)))
             call = RestRequest(

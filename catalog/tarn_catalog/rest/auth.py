@@ -208,9 +208,9 @@ class Authenticator:
             return Caller(name=principal.name, client_id=principal.client_id, admin=True)
         assert self._access is not None, principal
         caller = self._access.caller(principal.client_id)
-        if not hmac.compare_digest(
-            _mark(caller.grants.principals[principal.client_id].secret_sha256), principal.mark
-        ):
+        stored = caller.grants.principals[principal.client_id]
+        marks = [_mark(one) for one in stored.secrets(int(self._now_s() * 1000))]
+        if not any(hmac.compare_digest(mark, principal.mark) for mark in marks):
             raise _gone()
         return caller
 
@@ -221,16 +221,21 @@ class Authenticator:
             return None
         return Principal(client_id=client_id, name=found["name"], mark=_mark(found["secret_sha256"]))
 
-    def _secret(self, known: _Known, client_id: str) -> tuple[str, Principal] | None:
-        """Return the SHA-256 of a principal's secret, and the principal. May wait for the store."""
+    def _secrets(self, known: _Known, client_id: str) -> list[tuple[str, Principal]]:
+        """Return the SHA-256 of each valid secret of a principal, and the principal that it makes.
+
+        May wait for the store.
+        """
         principal = self._principal(known, client_id)
         if principal is not None:
-            return known.principals[client_id]["secret_sha256"], principal
+            return [(known.principals[client_id]["secret_sha256"], principal)]
         stored = self._access.stored(client_id) if self._access is not None else None
         if stored is None:
-            return None
-        mark = _mark(stored.secret_sha256)
-        return stored.secret_sha256, Principal(client_id=client_id, name=stored.name, mark=mark, stored=True)
+            return []
+        return [
+            (one, Principal(client_id=client_id, name=stored.name, mark=_mark(one), stored=True))
+            for one in stored.secrets(int(self._now_s() * 1000))
+        ]
 
     def token(self, form: Mapping[str, str], authorization: str | None) -> dict[str, Any]:
         """Return the JSON response to a token request (RFC 6749, section 4.4; RFC 8693 for exchange).
@@ -281,17 +286,16 @@ class Authenticator:
                 "printed by `scripts/tarn env`",
                 status=401,
             )
-        found = self._secret(known, client_id)
         digest = hashlib.sha256(secret.encode()).hexdigest()
-        right = hmac.compare_digest(digest, found[0].lower() if found else "0" * 64)
-        if not right or found is None:
-            raise OAuthError(
-                "invalid_client",
-                "client id or client secret is wrong; take the credential (client_id:client_secret) that "
-                "belongs to this catalog, it changes when its volumes are removed",
-                status=401,
-            )
-        return found[1]
+        for held, principal in self._secrets(known, client_id):
+            if hmac.compare_digest(digest, held.lower()):
+                return principal
+        raise OAuthError(
+            "invalid_client",
+            "client id or client secret is wrong; take the credential (client_id:client_secret) that "
+            "belongs to this catalog, it changes when its volumes are removed and when it is rotated",
+            status=401,
+        )
 
     def _answer(self, known: _Known, principal: Principal) -> dict[str, Any]:
         now_s = int(self._now_s())

@@ -230,8 +230,7 @@ class Handlers:
         client, key = call.session.caller.client_id or "", keys.keys.access_key_id if keys else ""
         answered = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint, client, key))
         etag = f'"{hashlib.sha256(answered.encode()).hexdigest()[:32]}"'
-        wanted = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
-        if call.method == "GET" and etag in wanted:
+        if call.method == "GET" and etag in _tags(call.headers.get("if-none-match", "")):
             return RestResponse(status=NOT_MODIFIED, headers={"etag": etag})
         raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
         head = orjson.dumps(stored.location)
@@ -370,6 +369,11 @@ class Handlers:
             f"{call.method} {unquote(call.path)[:200]!r} is not supported by this version of the "
             "catalog; /v1/config lists what is"
         )
+
+
+def _tags(header: str) -> list[str]:
+    """Return the entity tags in an If-None-Match header; a weak one compares as a strong one (RFC 9110)."""
+    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
 
 
 def _view(arguments: list[str]) -> TableIdentifier:

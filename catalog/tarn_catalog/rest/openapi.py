@@ -25,8 +25,10 @@ import orjson
 
 from tarn_catalog.metadata import types
 from tarn_catalog.metadata.view_metadata import _UPDATES as VIEW_UPDATES
+from tarn_catalog.operations.access import GRACE_S_MAX
 from tarn_catalog.rest.access_routes import PREFIX
 from tarn_catalog.rest.routes import SERVED
+from tarn_catalog.rest.vended import VENDED_CREDENTIALS
 from tarn_catalog.state.access import KINDS, NAMESPACE, WAREHOUSE, Privilege
 from tarn_catalog.state.pointer import TABLE, VIEW
 
@@ -39,11 +41,12 @@ ERRORS = {
     "404": "what is named does not exist",
     "409": "it exists already, or a requirement does not hold",
     "413": "the body is too large",
+    "421": "the name in Host is not known",
     "422": "the request contradicts itself",
     "500": "whether the change happened is not known",
     "503": "try again later, nothing was changed",
 }
-WITHOUT_CONTENT = {"description": "done"}
+"""What any route may answer instead."""
 UUID7 = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
 STRING: Json = {"type": "string"}
@@ -106,13 +109,13 @@ def schema_of(kind: Any) -> Json:
 
 LEVELS = _list({"type": "string", "minLength": 1}, minItems=1)
 IDENTIFIER = _object({"namespace": LEVELS, "name": {"type": "string", "minLength": 1}})
-GRANTED_ON: Json = {
+OWNED: Json = {
     "oneOf": [
-        _object({"kind": {"enum": [WAREHOUSE]}}),
         _object({"kind": {"enum": [NAMESPACE]}, "namespace": LEVELS}),
         _object({"kind": {"enum": [TABLE, VIEW]}, "namespace": LEVELS, "name": STRING}),
     ]
 }
+GRANTED_ON: Json = {"oneOf": [_object({"kind": {"enum": [WAREHOUSE]}}), *OWNED["oneOf"]]}
 PRIVILEGES = _list({"enum": [privilege.value for privilege in Privilege]}, minItems=1)
 GRANT = _object(
     {
@@ -199,6 +202,10 @@ BODIES: Mapping[str, Json] = {
     "POST v1/namespaces/{namespace}/register-view": REGISTER,
     "POST v1/views/rename": RENAME,
     f"POST {PREFIX}/principals": _object({"name": STRING}),
+    f"POST {PREFIX}/principals/{{principal}}/secret": _object(
+        {}, {"grace-s": {"type": "integer", "minimum": 0, "maximum": GRACE_S_MAX}}
+    ),
+    f"POST {PREFIX}/owner": _object({"on": OWNED, "to": STRING}),
     f"POST {PREFIX}/roles": _object({"name": STRING}),
     f"POST {PREFIX}/grants": _object({"on": GRANTED_ON, "to": STRING, "privileges": PRIVILEGES}),
     f"POST {PREFIX}/grants/revoke": _object({"on": GRANTED_ON, "to": STRING, "privileges": PRIVILEGES}),
@@ -206,7 +213,29 @@ BODIES: Mapping[str, Json] = {
 """Method and path of a route -> the schema of its body, which is JSON."""
 
 UNKEYED = ("POST v1/namespaces/{namespace}/tables/{table}/metrics",)
-"""Routes of the specification that take no Idempotency-Key: they change nothing."""
+"""Routes of the specification that take no Idempotency-Key: a report that is sent twice is kept twice."""
+
+CONDITIONAL = ("GET v1/namespaces/{namespace}/tables/{table}", "GET v1/namespaces/{namespace}/views/{view}")
+"""Routes that answer 304 to the entity tag of what they would answer."""
+
+DELEGATING = (
+    "POST v1/namespaces/{namespace}/tables",
+    "GET v1/namespaces/{namespace}/tables/{table}",
+    "POST v1/namespaces/{namespace}/register",
+)
+"""Routes that answer with vended credentials to who asks for them."""
+
+NOT_EVERYWHERE = ("GET v1/namespaces/{namespace}/tables/{table}/credentials",)
+"""Routes that answer 501 where the catalog was not set up for them."""
+
+SECRET = (
+    "POST v1/oauth/tokens",
+    "GET v1/namespaces/{namespace}/tables/{table}/credentials",
+    f"POST {PREFIX}/principals",
+    f"POST {PREFIX}/principals/{{principal}}/secret",
+    *DELEGATING,
+)
+"""Routes whose answer may have a secret: it says that it is not to be stored."""
 
 PAGED = {"pageToken": STRING, "pageSize": {"type": "integer", "minimum": 1}}
 QUERIES: Mapping[str, Mapping[str, Json]] = {
@@ -261,6 +290,15 @@ ANSWERS: Mapping[str, Json] = {
         }
     ),
     f"POST {PREFIX}/principals": _object({"name": STRING, "client-id": STRING, "client-secret": STRING}),
+    f"POST {PREFIX}/principals/{{principal}}/secret": _object(
+        {
+            "name": STRING,
+            "client-id": STRING,
+            "client-secret": STRING,
+            "former-ends-ms": {"type": ["integer", "null"]},
+        }
+    ),
+    f"POST {PREFIX}/owner": _object({"on": ANYTHING, "owner": STRING}),
     f"GET {PREFIX}/roles": _object({"roles": _list(_ref("Role"))}),
     f"POST {PREFIX}/roles": _ref("Role"),
     f"GET {PREFIX}/grants": _object({"grants": _list(_ref("Grant"))}, {"owner": STRING}),
@@ -277,12 +315,44 @@ TOKEN_FORM["properties"] |= dict.fromkeys(
 )
 
 
+def _header(what: str) -> Json:
+    return {"description": what, "schema": STRING}
+
+
+def _answers(route: str, *, body: bool) -> Json:
+    """Return the responses of a route, by status.
+
+    Args:
+        route: its method and path.
+        body: whether errors have a body.
+    """
+    error = _ref("OAuthError") if route == "POST v1/oauth/tokens" else _ref("Error")
+    answers: dict[str, Json] = {}
+    for status, what in ERRORS.items():
+        answers[status] = {"description": what}
+        if body:
+            answers[status]["content"] = {"application/json": {"schema": error}}
+    answers["401"]["headers"] = {"WWW-Authenticate": _header("how to authenticate")}
+    answers["503"]["headers"] = {"Retry-After": _header("seconds to wait")}
+    etag = {"ETag": _header("entity tag of the metadata, and of the credentials if there are any")}
+    done: Json = {"description": "done"}
+    if route in ANSWERS:
+        done["content"] = {"application/json": {"schema": ANSWERS[route]}}
+        headers = etag if ANSWERS[route] == _ref("Loaded") else {}
+        if route in SECRET:
+            headers = {**headers, "Cache-Control": _header("no-store, if there are secrets in it")}
+        if headers:
+            done["headers"] = headers
+    answers["200" if route in ANSWERS else "204"] = done
+    if route in CONDITIONAL:
+        answers["304"] = {"description": "the client has it", "headers": etag}
+    if route in NOT_EVERYWHERE:
+        answers["501"] = {**answers["400"], "description": "this catalog is not set up for it"}
+    return dict(sorted(answers.items()))
+
+
 def _operation(method: str, template: str, *, public: bool) -> Json:
     route = f"{method} {template}"
-    error = _ref("OAuthError") if route == "POST v1/oauth/tokens" else _ref("Error")
-    answer: Json = WITHOUT_CONTENT
-    if route in ANSWERS:
-        answer = {"description": "done", "content": {"application/json": {"schema": ANSWERS[route]}}}
     parameters = [
         {"in": "path", "name": name, "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in re.findall(r"{(\w+)}", template)
@@ -292,19 +362,21 @@ def _operation(method: str, template: str, *, public: bool) -> Json:
     if method in ("POST", "DELETE") and template.startswith("v1/") and not public and route not in UNKEYED:
         key = {"type": "string", "format": "uuid", "pattern": UUID7}
         parameters.append({"in": "header", "name": "Idempotency-Key", "schema": key})
+    if route in CONDITIONAL:
+        parameters.append({"in": "header", "name": "If-None-Match", "schema": STRING})
+    if route in DELEGATING:
+        parameters.append(
+            {
+                "in": "header",
+                "name": "X-Iceberg-Access-Delegation",
+                "description": f"what the client takes, separated by commas; {VENDED_CREDENTIALS} is offered",
+                "schema": STRING,
+            }
+        )
     operation: Json = {
         "operationId": re.sub(r"\W+", "_", route).strip("_").lower(),
         "parameters": parameters,
-        "responses": {
-            "200" if route in ANSWERS else "204": answer,
-            **{
-                status: {
-                    "description": what,
-                    **({} if method == "HEAD" else {"content": {"application/json": {"schema": error}}}),
-                }
-                for status, what in ERRORS.items()
-            },
-        },
+        "responses": _answers(route, body=method != "HEAD"),
         "security": [] if public else [{"token": []}],
     }
     if route in BODIES:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from urllib.parse import unquote_plus
 
 from tarn.core.errors import InvalidNameError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.delegation import DelegatingSession
+from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.rights import Operation
 from tarn_catalog.rest import access_routes
 from tarn_catalog.rest.auth import Authenticator, Principal
 from tarn_catalog.rest.handlers import Handlers
 from tarn_catalog.rest.lines import Place
-from tarn_catalog.rest.request import SEPARATOR, RestRequest
+from tarn_catalog.rest.request import SEPARATOR, RestRequest, levels_of
 from tarn_catalog.rest.response import MethodError, NoSuchRouteError, RestResponse
+from tarn_catalog.state.pointer import TABLE, VIEW
 
 Function = Callable[[Handlers, RestRequest, list[str]], RestResponse]
 
@@ -33,6 +36,8 @@ class Admitted:
         asks: the operations that the handler may carry out; it checks the rights of at least one.
         principal: who sent it; None for a public route.
         place: the line that it has to wait in; None if it need not wait for others.
+        waits_for: what its sender needs the right to, to wait there: an operation, and the table or view, or
+            None for the warehouse; None if the head of the request does not say that.
     """
 
     public: bool
@@ -42,6 +47,7 @@ class Admitted:
     asks: frozenset[Operation]
     principal: Principal | None
     place: Place | None = None
+    waits_for: tuple[Operation, TableIdentifier | None] | None = None
 
 
 class Routes:
@@ -80,7 +86,23 @@ class Routes:
             asks=route.asks,
             principal=principal,
             place=route.place(arguments),
+            waits_for=route.waits_for(arguments),
         )
+
+    def may_wait(self, admitted: Admitted) -> bool:
+        """Return whether the sender of a request may take a place in its line. May wait for the store.
+
+        Who may not change a table neither fills the line of those who may, nor learns that there is one: its
+        request is answered by the handler at once.
+
+        Raises:
+            TarnError: that cannot be found out now.
+        """
+        principal, waits_for = admitted.principal, admitted.waits_for
+        if principal is None or not principal.stored or waits_for is None:
+            return True
+        session = self._open(self._access.caller(principal), services=self._access.services)
+        return session.may_wait(*waits_for)
 
     def answer(self, call: RestRequest, admitted: Admitted) -> RestResponse:
         """Return the response to an admitted request.
@@ -108,14 +130,23 @@ class _Route:
     probe: bool = False
     waits: bool = True
     advertised: bool = True
-    alone: bool = False
+    alone: str | None = None
     several: bool = False
+    needed: Operation | None = None
 
     def place(self, arguments: list[str]) -> Place | None:
         """Return the line of a request: that of its table or view, or that of changes of several objects."""
-        if self.alone:
+        if self.alone is not None:
             return Place(what=".".join((*arguments[0].split(SEPARATOR), arguments[1])))
         return SEVERAL if self.several else None
+
+    def waits_for(self, arguments: list[str]) -> tuple[Operation, TableIdentifier | None] | None:
+        """Return what the right to is needed to wait; see `Admitted`."""
+        if self.needed is None:
+            return None
+        if self.alone is None:
+            return self.needed, None
+        return self.needed, TableIdentifier.of(levels_of(arguments[0]), arguments[1], self.alone)
 
 
 # Which objects these change is in their bodies. Each may take long: some threads are left to others.
@@ -133,59 +164,84 @@ def _apart(function: access_routes.Function) -> Function:
 
 # Order matters only where a fixed segment and a placeholder of one method and length both match. A route
 # names the operations that it carries out, whose rights are in `rights.RIGHTS`.
+_ROWS: tuple[tuple[str, str, Function, tuple[Operation, ...], Mapping[str, Any]], ...] = (
+    ("GET", "health", Handlers.health, (), {"public": True, "advertised": False}),
+    ("POST", "health/deep", Handlers.health_deep, (), {"probe": True, "advertised": False}),
+    ("POST", "v1/oauth/tokens", Handlers.token, (), {"public": True, "advertised": False}),
+    ("GET", "v1/config", Handlers.config, (), {"waits": False, "advertised": False}),
+    ("GET", "v1/namespaces", Handlers.list_namespaces, (Operation.LIST_NAMESPACES,), {}),
+    ("POST", "v1/namespaces", Handlers.create_namespace, (Operation.CREATE_NAMESPACE,), {}),
+    ("GET", _NS, Handlers.load_namespace, (Operation.LOAD_NAMESPACE,), {}),
+    ("HEAD", _NS, Handlers.namespace_exists, (Operation.LOAD_NAMESPACE,), {}),
+    ("DELETE", _NS, Handlers.drop_namespace, (Operation.DROP_NAMESPACE,), {}),
+    ("POST", f"{_NS}/properties", Handlers.update_namespace, (Operation.UPDATE_NAMESPACE,), {}),
+    ("GET", f"{_NS}/tables", Handlers.list_tables, (Operation.LIST,), {}),
+    ("POST", f"{_NS}/tables", Handlers.create_table, (Operation.CREATE, Operation.VEND), {}),
+    ("GET", _TABLE, Handlers.load_table, (Operation.LOAD, Operation.VEND), {}),
+    ("GET", _CREDENTIALS, Handlers.credentials, (Operation.VEND,), {}),
+    ("HEAD", _TABLE, Handlers.table_exists, (Operation.LOAD,), {}),
+    (
+        "POST",
+        _TABLE,
+        Handlers.commit_table,
+        (Operation.COMMIT, Operation.CREATE),
+        {"alone": TABLE, "needed": Operation.COMMIT},
+    ),
+    (
+        "DELETE",
+        _TABLE,
+        Handlers.drop_table,
+        (Operation.DROP,),
+        {"alone": TABLE, "needed": Operation.DROP},
+    ),
+    ("POST", f"{_TABLE}/metrics", Handlers.metrics, (Operation.REPORT,), {}),
+    (
+        "POST",
+        f"{_NS}/register",
+        Handlers.register_table,
+        (Operation.REGISTER, Operation.VEND),
+        {"several": True, "needed": Operation.REGISTER},
+    ),
+    ("POST", "v1/tables/rename", Handlers.rename_table, (Operation.RENAME,), {"several": True}),
+    (
+        "POST",
+        "v1/transactions/commit",
+        Handlers.commit_tables,
+        (Operation.COMMIT, Operation.CREATE),
+        {"several": True},
+    ),
+    ("GET", f"{_NS}/views", Handlers.list_views, (Operation.LIST,), {}),
+    ("POST", f"{_NS}/views", Handlers.create_view, (Operation.CREATE,), {}),
+    ("GET", _VIEW, Handlers.load_view, (Operation.LOAD,), {}),
+    ("HEAD", _VIEW, Handlers.view_exists, (Operation.LOAD,), {}),
+    (
+        "POST",
+        _VIEW,
+        Handlers.replace_view,
+        (Operation.COMMIT,),
+        {"alone": VIEW, "needed": Operation.COMMIT},
+    ),
+    ("DELETE", _VIEW, Handlers.drop_view, (Operation.DROP,), {"alone": VIEW, "needed": Operation.DROP}),
+    (
+        "POST",
+        f"{_NS}/register-view",
+        Handlers.register_view,
+        (Operation.REGISTER,),
+        {"several": True, "needed": Operation.REGISTER},
+    ),
+    ("POST", "v1/views/rename", Handlers.rename_view, (Operation.RENAME,), {"several": True}),
+    # In the specification, not in this version.
+    ("POST", f"{_TABLE}/plan", Handlers.not_supported, (), {"advertised": False}),
+    ("POST", f"{_TABLE}/tasks", Handlers.not_supported, (), {"advertised": False}),
+    # Tarn's own.
+    *(
+        (method, template, _apart(function), asks, {"advertised": False})
+        for method, template, function, asks in access_routes.ROUTES
+    ),
+)
 _ROUTES = tuple(
     _Route(method=method, template=template, function=function, asks=frozenset(asks), **options)
-    for method, template, function, asks, options in (
-        ("GET", "health", Handlers.health, (), {"public": True, "advertised": False}),
-        ("POST", "health/deep", Handlers.health_deep, (), {"probe": True, "advertised": False}),
-        ("POST", "v1/oauth/tokens", Handlers.token, (), {"public": True, "advertised": False}),
-        ("GET", "v1/config", Handlers.config, (), {"waits": False, "advertised": False}),
-        ("GET", "v1/namespaces", Handlers.list_namespaces, (Operation.LIST_NAMESPACES,), {}),
-        ("POST", "v1/namespaces", Handlers.create_namespace, (Operation.CREATE_NAMESPACE,), {}),
-        ("GET", _NS, Handlers.load_namespace, (Operation.LOAD_NAMESPACE,), {}),
-        ("HEAD", _NS, Handlers.namespace_exists, (Operation.LOAD_NAMESPACE,), {}),
-        ("DELETE", _NS, Handlers.drop_namespace, (Operation.DROP_NAMESPACE,), {}),
-        ("POST", f"{_NS}/properties", Handlers.update_namespace, (Operation.UPDATE_NAMESPACE,), {}),
-        ("GET", f"{_NS}/tables", Handlers.list_tables, (Operation.LIST,), {}),
-        ("POST", f"{_NS}/tables", Handlers.create_table, (Operation.CREATE, Operation.VEND), {}),
-        ("GET", _TABLE, Handlers.load_table, (Operation.LOAD, Operation.VEND), {}),
-        ("GET", _CREDENTIALS, Handlers.credentials, (Operation.VEND,), {}),
-        ("HEAD", _TABLE, Handlers.table_exists, (Operation.LOAD,), {}),
-        ("POST", _TABLE, Handlers.commit_table, (Operation.COMMIT, Operation.CREATE), {"alone": True}),
-        ("DELETE", _TABLE, Handlers.drop_table, (Operation.DROP,), {"alone": True}),
-        ("POST", f"{_TABLE}/metrics", Handlers.metrics, (Operation.REPORT,), {}),
-        (
-            "POST",
-            f"{_NS}/register",
-            Handlers.register_table,
-            (Operation.REGISTER, Operation.VEND),
-            {"several": True},
-        ),
-        ("POST", "v1/tables/rename", Handlers.rename_table, (Operation.RENAME,), {"several": True}),
-        (
-            "POST",
-            "v1/transactions/commit",
-            Handlers.commit_tables,
-            (Operation.COMMIT, Operation.CREATE),
-            {"several": True},
-        ),
-        ("GET", f"{_NS}/views", Handlers.list_views, (Operation.LIST,), {}),
-        ("POST", f"{_NS}/views", Handlers.create_view, (Operation.CREATE,), {}),
-        ("GET", _VIEW, Handlers.load_view, (Operation.LOAD,), {}),
-        ("HEAD", _VIEW, Handlers.view_exists, (Operation.LOAD,), {}),
-        ("POST", _VIEW, Handlers.replace_view, (Operation.COMMIT,), {"alone": True}),
-        ("DELETE", _VIEW, Handlers.drop_view, (Operation.DROP,), {"alone": True}),
-        ("POST", f"{_NS}/register-view", Handlers.register_view, (Operation.REGISTER,), {"several": True}),
-        ("POST", "v1/views/rename", Handlers.rename_view, (Operation.RENAME,), {"several": True}),
-        # In the specification, not in this version.
-        ("POST", f"{_TABLE}/plan", Handlers.not_supported, (), {"advertised": False}),
-        ("POST", f"{_TABLE}/tasks", Handlers.not_supported, (), {"advertised": False}),
-        # Tarn's own.
-        *(
-            (method, template, _apart(function), asks, {"advertised": False})
-            for method, template, function, asks in access_routes.ROUTES
-        ),
-    )
+    for method, template, function, asks, options in _ROWS
 )
 
 ENDPOINTS = tuple(

@@ -118,10 +118,26 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormerSecret:
+    """The secret before a rotation, for as long as it is still accepted.
+
+    Stored as `{"secret-sha256": …, "ends-ms": …}`.
+
+    Attributes:
+        secret_sha256: its SHA-256, hex.
+        ends_ms: when it ends, milliseconds since the epoch.
+    """
+
+    secret_sha256: str = field(repr=False)
+    ends_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPrincipal:
     """A principal that an admin created; stored by its client id.
 
-    Stored as `{"name": …, "secret-sha256": …, "at-ms": …, "by": …}`.
+    Stored as `{"name": …, "secret-sha256": …, "at-ms": …, "by": …}`, and `former` if its secret
+    was rotated with a grace.
 
     Attributes:
         client_id: the id that it authenticates with; never used for another principal.
@@ -129,6 +145,7 @@ class StoredPrincipal:
         secret_sha256: the SHA-256 of its random secret, hex.
         at_ms: when it was created, milliseconds since the epoch.
         by: the name of the principal that created it.
+        former: the secret before the last rotation, if that one left it valid for a while.
     """
 
     client_id: str
@@ -136,22 +153,42 @@ class StoredPrincipal:
     secret_sha256: str = field(repr=False)
     at_ms: int
     by: str
+    former: FormerSecret | None = None
+
+    def secrets(self, now_ms: int) -> tuple[str, ...]:
+        """Return the SHA-256 of each secret that is accepted now, hex, the newest first."""
+        if self.former is None or now_ms >= self.former.ends_ms:
+            return (self.secret_sha256,)
+        return self.secret_sha256, self.former.secret_sha256
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored JSON object."""
-        return {"name": self.name, "secret-sha256": self.secret_sha256, "at-ms": self.at_ms, "by": self.by}
+        former = self.former
+        kept = {"secret-sha256": former.secret_sha256, "ends-ms": former.ends_ms} if former else None
+        return {
+            "name": self.name,
+            "secret-sha256": self.secret_sha256,
+            "at-ms": self.at_ms,
+            "by": self.by,
+            **({"former": kept} if kept else {}),
+        }
 
     @staticmethod
     def from_json(client_id: str, value: Mapping[str, Any]) -> StoredPrincipal:
         """Parse the stored JSON object."""
-        if len(bytes.fromhex(value["secret-sha256"])) != 32:
-            raise ValueError(f"the secret-sha256 of {client_id} is not a SHA-256")
+        kept = value.get("former")
+        for one in (value, *([kept] if kept else [])):
+            if len(bytes.fromhex(one["secret-sha256"])) != 32:
+                raise ValueError(f"the secret-sha256 of {client_id} is not a SHA-256")
         return StoredPrincipal(
             client_id=client_id,
             name=value["name"],
             secret_sha256=value["secret-sha256"],
             at_ms=value["at-ms"],
             by=value["by"],
+            former=FormerSecret(secret_sha256=kept["secret-sha256"], ends_ms=kept["ends-ms"])
+            if kept
+            else None,
         )
 
 

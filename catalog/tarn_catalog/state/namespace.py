@@ -38,7 +38,7 @@ class Namespace(VersionedValue):
         levels: the levels of its name.
         state: live, dropping or dropped.
         properties: properties set by clients.
-        owner: the client id of the principal that created it.
+        owner: the client id of the principal that created it, or was given it.
         making: still dropped, but a create is in progress that requires the parent namespace.
     """
 
@@ -58,6 +58,18 @@ class Namespace(VersionedValue):
         (
             "a nested create is announced first",
             lambda before, after: len(after.levels) == 1 or before.there or not after.there or before.making,
+        ),
+        (
+            "an owner changes alone",
+            lambda before, after: (
+                before.uuid != after.uuid
+                or before.owner == after.owner
+                or (
+                    after.owner is not None
+                    and before.state == after.state
+                    and before.properties == after.properties
+                )
+            ),
         ),
     )
 

@@ -38,7 +38,8 @@ class Pointer(Participant):
         name: the name.
         metadata: the location of its metadata; None in a tombstone.
         moved: in the tombstone of a rename, the new namespace and name.
-        owner: the client id of the principal that created the table or view; it stays with the table.
+        owner: the client id of the principal that created the table or view, or was given it; it stays with
+            the table.
     """
 
     NOUN: ClassVar[str] = "pointer"
@@ -63,9 +64,13 @@ class Pointer(Participant):
             lambda before, after: not before.live or before.intent is not None or before.uuid == after.uuid,
         ),
         (
-            "a table or view keeps its owner",
+            "an owner changes alone",
             lambda before, after: (
-                not before.live or not after.live or before.uuid != after.uuid or before.owner == after.owner
+                not before.live
+                or not after.live
+                or before.uuid != after.uuid
+                or before.owner == after.owner
+                or (after.owner is not None and before.metadata == after.metadata and after.intent is None)
             ),
         ),
     )

@@ -6,7 +6,7 @@ Group offsets are committed after the table, for lag monitoring only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -34,6 +34,7 @@ log = structlog.get_logger()
 Client = Literal["librdkafka", "kafka-python"]
 REQUEST_TIMEOUT_MS = 10_000
 LOOK_TIMEOUT_MS = 4_000
+SEND_TIMEOUT_MS = 5_000
 INTERNAL = "__"
 """Name prefix of the broker's internal topics, which no user may read."""
 
@@ -77,6 +78,25 @@ class KafkaSources:
                 admin.close()
         if created:
             log.info("topic created", topic=topic, partitions=partitions)
+
+    def send(self, topic: str, events: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `TopicClient.send`; a connection of its own, as events are rare."""
+        connection = replace(self._connection(), request_timeout_ms=SEND_TIMEOUT_MS)
+        with _errors(connection, f"send to topic {topic}", operation="WRITE", topic=topic):
+            producer = connection.producer(
+                acks="all",
+                enable_idempotence=True,
+                allow_auto_create_topics=False,
+                max_block_ms=SEND_TIMEOUT_MS,
+                delivery_timeout_ms=SEND_TIMEOUT_MS,
+                linger_ms=0,
+            )
+            try:
+                waiting = [producer.send(topic, value, key=key) for key, value in events]
+                for one in waiting:
+                    one.get(timeout=SEND_TIMEOUT_MS / 1_000)
+            finally:
+                producer.close(timeout=2)
 
     def _connection(self) -> KafkaConnection:
         return KafkaConnection(

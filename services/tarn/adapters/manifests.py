@@ -169,7 +169,12 @@ class Manifests:
                 writer.write_block(listed)
         self._objects.write_new(path, out.data)
         self._remember(path, listed)
-        return WrittenList(path=path, added_rows=next_row_id - first_row_id)
+        return WrittenList(
+            path=path,
+            added_rows=next_row_id - first_row_id,
+            manifests=len(listed),
+            bytes=len(out.data) + sum(int(m.manifest_length) for m in listed),
+        )
 
     def _base(self, state: TableState) -> list[ManifestFile]:
         head = state.head

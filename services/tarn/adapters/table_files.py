@@ -11,6 +11,7 @@ from pyiceberg.manifest import ManifestFile
 
 from tarn.adapters.files import FileIO, encode_rows, merge_files, put_files
 from tarn.adapters.manifests import Manifests
+from tarn.adapters.old_files import OldFiles
 from tarn.adapters.partitions import unfit
 from tarn.adapters.schema_evolution import changes, evolution
 from tarn.adapters.write_schema import WriteSchema, create_request, layout_of, layout_version
@@ -86,6 +87,7 @@ class IcebergTableFiles:
         self._new_name = new_name
         self._manifests = Manifests(objects, new_name=new_name)
         self._last: IcebergWriter | None = None
+        self._old = OldFiles(objects)
 
     def create_request(self) -> Json:
         """See `TableFiles.create_request`."""
@@ -98,6 +100,12 @@ class IcebergTableFiles:
     def changes(self, before: TableState, after: TableState) -> list[str]:
         """See `TableFiles.changes`."""
         return changes(before, after)
+
+    def old_files(
+        self, state: TableState, column: str, before_us: int, *, files_max: int
+    ) -> list[WrittenFile]:
+        """See `TableFiles.old_files`."""
+        return self._old.find(state, column, before_us, files_max=files_max)
 
     def writer(self, state: TableState) -> IcebergWriter:
         """See `TableFiles.writer`."""

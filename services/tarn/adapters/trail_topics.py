@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tarn.core.batch import RawRecords
 from tarn.core.object_store import ObjectStore
@@ -59,6 +59,10 @@ class TrailTopics:
     def create(self, topic: str, *, partitions: int) -> None:
         """See `TopicClient.create`."""
         self._others.create(topic, partitions=partitions)
+
+    def send(self, topic: str, events: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `TopicClient.send`; nothing is written to the trail."""
+        self._others.send(topic, events)
 
 
 class TrailReader:

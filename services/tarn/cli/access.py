@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,8 @@ KINDS = ("namespace", "table", "view")
 
 app = typer.Typer()
 principal_app = typer.Typer(
-    help="Principals of the catalog: list, create and drop them.", no_args_is_help=True
+    help="Principals of the catalog: list, create and drop them, give them new secrets.",
+    no_args_is_help=True,
 )
 role_app = typer.Typer(help="Roles: list, create, drop, give and take them.", no_args_is_help=True)
 app.add_typer(principal_app, name="principal")
@@ -85,6 +87,18 @@ def grants(
     _print_grants(found["grants"])
 
 
+@app.command()
+def owner(
+    on: Annotated[str, typer.Argument(help="namespace:NAME, table:NAMESPACE.NAME or view:NAMESPACE.NAME.")],
+    to: Annotated[str, typer.Option("--to", help="The principal that owns it from then on.")],
+    as_json_: Json = False,
+) -> None:
+    """Give a namespace, a table or a view to another principal."""
+    thing = parse_on(on)
+    wiring.access(Settings.read()).change_owner(thing, to)
+    print(json.dumps({"on": thing, "owner": to}) if as_json_ else f"{to} owns {on}")  # noqa: T201
+
+
 @principal_app.command("list")
 def list_principals(as_json_: Json = False) -> None:
     """List the principals; built-in ones are those of the lake's own services."""
@@ -107,6 +121,29 @@ def create_principal(name: Name, as_json_: Json = False) -> None:
         return
     out = _out()
     out.print(f"principal {made['name']} is there; it may do nothing yet. Its credential, shown only now:")
+    out.print(f"{made['client-id']}:{made['client-secret']}", soft_wrap=True)
+
+
+@principal_app.command("rotate")
+def rotate_secret(
+    name: Name,
+    grace: Annotated[
+        str, typer.Option(help="For how long the old secret is still accepted, such as 30s, 10m or 2h.")
+    ] = "0s",
+    as_json_: Json = False,
+) -> None:
+    """Give a principal a new secret; prints its credential, which is shown only once."""
+    made = wiring.access(Settings.read()).rotate_secret(name, parse_span(grace))
+    if as_json_:
+        print(json.dumps(made))  # noqa: T201
+        return
+    ends_ms = made["former-ends-ms"]
+    until = (
+        "has ended" if ends_ms is None else f"ends at {datetime.fromtimestamp(ends_ms / 1000, UTC):%FT%TZ}"
+    )
+    out = _out()
+    out.print(f"principal {made['name']} has a new secret; the old one, with its tokens, {until}.")
+    out.print("The new credential, shown only now:")
     out.print(f"{made['client-id']}:{made['client-secret']}", soft_wrap=True)
 
 
@@ -171,6 +208,18 @@ def parse_privileges(text: str) -> list[str]:
             f"{text!r} is not a list of privileges; choose from {', '.join(PRIVILEGES)}, separated by commas"
         )
     return found
+
+
+def parse_span(text: str) -> int:
+    """Return the seconds of a span such as `10m`.
+
+    Raises:
+        InvalidError: the text has another form.
+    """
+    found = re.fullmatch(r"(\d{1,6})([smh])", text)
+    if found is None:
+        raise InvalidError(f"{text!r} is no span of time; write a number with s, m or h, such as 10m")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def parse_on(text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from tarn.cli import wiring
-from tarn.cli.formats import plain
+from tarn.cli.formats import plain, visible
 from tarn.cli.render import add_row, new_table, tell_progress, unwrapped
 from tarn.cli.settings import Settings
 from tarn.core.dead_letter import MARKER_KEY
@@ -26,9 +26,9 @@ from tarn.core.table_state import marker_property
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tarn.cli.lake_files import LakePorts
     from tarn.cli.replay import Replayed
     from tarn.core.audit.model import FileEntry
+    from tarn.ingest.lake_files import LakePorts
 
 app = typer.Typer()
 letters_app = typer.Typer(help="Records that could not become rows, and their replay.", no_args_is_help=True)
@@ -119,7 +119,7 @@ def replay(
                 print(json.dumps(done.data()), flush=True)  # noqa: T201
                 continue
             for line in result_lines(done, dry_run=dry_run):
-                unwrapped().print(Text(line))
+                unwrapped().print(Text(visible(line)))
     raise typer.Exit(FAILED if bad else OK)
 
 
@@ -130,7 +130,7 @@ def per_topic(spec: IngestorSpec, ports: LakePorts) -> Sequence[IngestorSpec]:
         NoSuchTableError: the table does not exist.
         InvalidError: the table has no stream of the spec.
     """
-    from tarn.cli.lake_files import streams_of
+    from tarn.ingest.lake_files import streams_of
 
     kafka = spec.spec.source.kafka
     if kafka.topic is not None:
@@ -210,8 +210,8 @@ def _registered(
     ports: LakePorts, columns: Sequence[str]
 ) -> Iterator[tuple[str, Iterable[Mapping[str, Any]]]]:
     """Yield the rows of each file of each dead-letter table."""
-    from tarn.cli.lake_files import LiveFiles, all_tables, read_files
     from tarn.cli.replay import FILES_AHEAD, live_rows
+    from tarn.ingest.lake_files import LiveFiles, all_tables, read_files
 
     for name, state in all_tables(ports):
         if marker_property(MARKER_KEY) not in state.properties:
@@ -243,11 +243,12 @@ def as_lines(row: Mapping[str, Any]) -> list[str]:
     """A dead letter for people: its message, the reason, and the value, cut if it is long."""
     value = "<null>" if row["value"] is None else row["value"].decode("utf-8", "backslashreplace")
     cut = f" … ({len(value):,} characters)" if len(value) > VALUE_CHARS_MAX else ""
-    return [
+    lines = [
         f"{row['source']}/{row['partition']}/{row['offset']}, decoded {row['decoded_at']:%Y-%m-%d %H:%M:%S}Z",
         f"  reason  {row['reason']}",
         f"  value   {value[:VALUE_CHARS_MAX]}{cut}",
     ]
+    return [visible(line) for line in lines]
 
 
 def result_lines(done: Replayed, *, dry_run: bool) -> list[str]:

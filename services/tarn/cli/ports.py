@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -11,13 +10,11 @@ from typing import Protocol
 
 from tarn.core.offsets import OffsetMap
 from tarn.core.position import Position
-from tarn.core.table_state import TableState
+from tarn.ingest.lake_ports import Clock as Clock
+from tarn.ingest.lake_ports import Tell as Tell
 
 Bounds = Mapping[int, tuple[int, int]]
 """Per partition of a topic its first offset (log start) and the offset of the next message (log end)."""
-
-Tell = Callable[[str], None]
-"""Called with progress messages for people."""
 
 
 class Offsets(StrEnum):
@@ -25,14 +22,6 @@ class Offsets(StrEnum):
 
     REWIND = "rewind"
     KEEP = "keep"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Injected time: monotonic seconds, and a way to wait."""
-
-    now_s: Callable[[], float] = time.monotonic
-    wait: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,25 +191,6 @@ class Tables(Protocol):
 
         Raises:
             TarnError: the catalog does not respond or denies access, or the metadata is unreadable.
-        """
-
-
-class StateOfTables(Protocol):
-    """Tables with their whole metadata, through the catalog."""
-
-    def tables(self) -> Sequence[str]:
-        """Return the qualified names of all tables.
-
-        Raises:
-            TarnError: the catalog does not respond or denies access.
-        """
-
-    def state(self, table: str) -> TableState:
-        """Return the table's metadata.
-
-        Raises:
-            NoSuchTableError: the table does not exist.
-            TarnError: the catalog does not respond or denies access.
         """
 
 

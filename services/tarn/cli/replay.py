@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tarn.cli.lake_files import LakePorts, LiveFiles, letter_files, read_files, require_traced, streams_of
 from tarn.core.audit.accounts import Origins
 from tarn.core.audit.model import FileEntry
 from tarn.core.batch import RawBatch
@@ -30,6 +29,15 @@ from tarn.core.table_files import TableFormat
 from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.ingest.batch_commit import decode, encode
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
+from tarn.ingest.lake_files import (
+    LakePorts,
+    LiveFiles,
+    letter_files,
+    read_files,
+    require_traced,
+    retired_offsets,
+    streams_of,
+)
 from tarn.ingest.replay_commit import ReplayCommit
 from tarn.keeper.walk import IN_FLIGHT_MAX
 
@@ -261,7 +269,12 @@ class _Replay:
         self.result.letters, self.result.older = sum(map(len, found.values())), older
         rows = _rows(LiveFiles(name, state, lake), letters.topic, found) if found else {}
         nothing = BitMap64()
-        wanted = {p: held - rows.get(p, nothing) - self._tried.get(p, nothing) for p, held in found.items()}
+        # Rows that were added before and have been dropped by age since do not come back.
+        gone = retired_offsets(state, self.result.stream)
+        wanted = {
+            p: held - rows.get(p, nothing) - self._tried.get(p, nothing) - gone.get(p, nothing)
+            for p, held in found.items()
+        }
         return _Found(state=state, letters=letters, wanted=wanted)
 
     def _offsets(self, state: TableState) -> OffsetMap:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from tarn.adapters.files import FileIO
 from tarn.cli.ports import Bounds, Clock, Offsets
-from tarn.core import dead_letter, watermark
+from tarn.core import completion, dead_letter, watermark
+from tarn.core.completion import OpenPartitions
 from tarn.core.errors import (
     ConflictError,
     CorruptStateError,
@@ -24,10 +25,18 @@ from tarn.core.errors import (
 )
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.outcome import Unknown
+from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState
 from tarn.core.watermark import Watermark
-from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named, watermark_in
+from tarn.ingest.batch_commit import (
+    offsets_in,
+    open_in,
+    pending_in,
+    retired_text,
+    streams_named,
+    watermark_in,
+)
 
 TAG_BEFORE = "before-rollback-"
 TAG_AGE_MS_MAX = 7 * 24 * 3_600 * 1_000
@@ -285,6 +294,12 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
             mark = _later(_known_mark(state, stream), _known_mark(then, stream))
             if mark is not None:
                 summary[watermark.PREFIX + stream] = mark.to_json()
+            opened = _all_open(state, then, stream)
+            dropped = retired_text(then, stream)
+            if dropped is not None:
+                summary[RETIRED_PREFIX + stream] = dropped
+            if opened is not None:
+                summary[completion.PREFIX + stream] = opened.to_json()
     snapshot: Json = {
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": target,
@@ -311,6 +326,17 @@ def _known_mark(state: TableState, stream: str) -> Watermark | None:
         return watermark_in(state, stream)
     except CorruptStateError:
         return None
+
+
+def _all_open(state: TableState, then: TableState, stream: str) -> OpenPartitions | None:
+    """The partitions that either version has open: what is announced once more harms nobody."""
+    try:
+        present, former = open_in(state, stream), open_in(then, stream)
+    except CorruptStateError:
+        return None
+    if present is None or former is None or present.field != former.field:
+        return present or former
+    return present.union(former)
 
 
 def _later(present: Watermark | None, then: Watermark | None) -> Watermark | None:

@@ -138,7 +138,8 @@ class Status:
         ingestors: one per stream.
         sizes: how large tables are, by name, as far as the reaper measured them.
         faults: what is wrong besides, by name: `tables`, `offsets`, `sizes` or `ingest` for a part that could
-            not be asked, a table that cannot be read, an `ingestor <name>` that does not run.
+            not be asked, a table that cannot be read, an `ingestor <name>` that does not run, an
+            `audit of <table>` with findings.
         ingest: what ingest says about itself; None if it does not answer.
         seconds: how long looking took.
     """
@@ -181,6 +182,7 @@ def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
     parts = {"tables": no_tables, "offsets": no_bounds or no_times, "ingest": no_page, "sizes": no_sizes}
     faults |= {part: fault for part, fault in parts.items() if fault is not None}
     faults |= {f"ingestor {i.name}": f"{i.state}: {i.message}" for i in ingestors if i.state in STUCK}
+    faults |= {f"audit of {table}": found for table, found in audit_faults(page).items()}
     return Status(
         at=at,
         services=services,
@@ -238,6 +240,16 @@ def ingestors(page: Any) -> tuple[IngestorFacts, ...]:
         for name, entry in sorted(listed.items())
         if isinstance(entry, dict)
     )
+
+
+def audit_faults(page: Any) -> dict[str, str]:
+    """What the audits of ingest found, by table; empty if it is another page."""
+    audits = page.get("audits") if isinstance(page, dict) else None
+    return {
+        table: "; ".join(str(one) for one in found["findings"])
+        for table, found in sorted((audits if isinstance(audits, dict) else {}).items())
+        if isinstance(found, dict) and found.get("findings")
+    }
 
 
 def age_s(facts: TableFacts, at: datetime) -> float | None:

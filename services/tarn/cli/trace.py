@@ -9,7 +9,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from tarn.cli.lake_files import (
+from tarn.core.audit.accounts import LetterPlace, between
+from tarn.core.audit.model import FileEntry
+from tarn.core.audit.origins import Letter
+from tarn.core.errors import InvalidError
+from tarn.core.offsets import OffsetMap
+from tarn.core.spec import TOPIC_PATTERN
+from tarn.core.table_state import TableState
+from tarn.ingest.batch_commit import retired_in
+from tarn.ingest.lake_files import (
     CommitFacts,
     LakePorts,
     LiveFiles,
@@ -22,13 +30,6 @@ from tarn.cli.lake_files import (
     require_traced,
     streams_of,
 )
-from tarn.core.audit.accounts import LetterPlace, between
-from tarn.core.audit.model import FileEntry
-from tarn.core.audit.origins import Letter
-from tarn.core.errors import InvalidError
-from tarn.core.offsets import OffsetMap
-from tarn.core.spec import TOPIC_PATTERN
-from tarn.core.table_state import TableState
 
 OFFSET_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1
@@ -214,6 +215,9 @@ def _below(
         return answer(Where.ROW, f"a row of {name}{twice}{also}")
     if letters:
         return answer(Where.LETTER, f"a dead letter: {letters[0].reason}")
+    retired = retired_in(live.state, stream)
+    if retired is not None and (message.partition, message.offset) in retired:
+        return answer(Where.REMOVED, f"its row was older than stream {stream} keeps rows, and was dropped")
     removed = _removed(message, live, ports)
     if removed:
         return answer(Where.REMOVED, removed)

@@ -122,6 +122,8 @@ SERVICES: Mapping[str, Service] = {
         store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}, Area.TRAIL: _READ_LIST},
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
+            # Events that a partition is complete (`tarn.core.completion.TOPIC_PREFIX`).
+            Right(resource="TOPIC", name="tarn.complete", prefixed=True, operations=("WRITE",)),
             Right(resource="GROUP", name="tarn-", prefixed=True, operations=("READ",)),
             Right(resource="CLUSTER", name="kafka-cluster", operations=("DESCRIBE",)),
         ),

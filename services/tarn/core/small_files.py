@@ -81,7 +81,12 @@ class SmallFiles:
 
     def drop(self, group: Group, *, now_s: float) -> None:
         """Forget the files of a group, whether they were merged or not."""
-        paths = group.paths
+        self.forget(group.paths)
+        if not self._waiting(group.level):
+            self._merged_s = now_s
+
+    def forget(self, paths: frozenset[str]) -> None:
+        """Forget these files, as they are live no more."""
         for key, files in list(self._held.items()):
             kept = [file for file in files if file.path not in paths]
             self._count -= len(files) - len(kept)
@@ -89,8 +94,6 @@ class SmallFiles:
                 self._held[key] = kept
             else:
                 del self._held[key]
-        if not self._waiting(group.level):
-            self._merged_s = now_s
 
     def clear(self) -> None:
         """Forget all files."""

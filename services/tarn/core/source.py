@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,6 +91,29 @@ class TopicClient(Protocol):
 
         Raises:
             UnavailableError: no broker responds.
+        """
+
+    def send(self, topic: str, events: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `EventSender.send`."""
+
+
+class EventSender(Protocol):
+    """Writes events to topics."""
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """See `TopicClient.create`."""
+
+    def send(self, topic: str, events: Sequence[tuple[bytes, bytes]]) -> None:
+        """Append events; return once all are acknowledged. After an error, some may be there.
+
+        Args:
+            topic: name of the topic.
+            events: key and value of each.
+
+        Raises:
+            NoSuchTopicError: the topic does not exist.
+            UnavailableError: the cluster does not respond in time.
+            AccessError: the user may not write the topic.
         """
 
 

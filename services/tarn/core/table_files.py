@@ -31,10 +31,14 @@ class WrittenList:
     Attributes:
         path: location of the manifest list.
         added_rows: number of row ids assigned (format version 3; 0 before).
+        manifests: number of manifests that it lists.
+        bytes: size of the list and its manifests, in bytes.
     """
 
     path: str
     added_rows: int
+    manifests: int = 0
+    bytes: int = 0
 
 
 class FilesNotLiveError(Exception):
@@ -120,6 +124,21 @@ class TableFiles(Protocol):
 
     def changes(self, before: TableState, after: TableState) -> Sequence[str]:
         """What differs between the columns of two versions of the table, for people."""
+
+    def old_files(
+        self, state: TableState, column: str, before_us: int, *, files_max: int
+    ) -> Sequence[WrittenFile]:
+        """Live data files in which every row has the column, with a time before this one; without statistics.
+
+        Args:
+            state: version of the table.
+            column: name of a column of type timestamp or timestamptz.
+            before_us: time in microseconds since the epoch.
+            files_max: maximum number of files.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
 
     def writer(self, state: TableState) -> TableWriter:
         """The writer for this version of the table; the same object while schema and location stay the same.

@@ -7,7 +7,7 @@ is proven: a record that is later than the rule allows becomes a row like any ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -16,16 +16,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tarn.core.completion import time_field
 from tarn.core.errors import CorruptStateError, InvalidSpecError
-from tarn.core.table_state import TableState, current_part, current_schema
+from tarn.core.table_state import TableState, current_schema
 
 PREFIX = "tarn.watermark."
 COMPLETE_PREFIX = "tarn.complete-through."
 FORMAT = 1
 TYPES = ("timestamp", "timestamptz")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
-_FINEST_FIRST = ("hour", "day", "month", "year")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +115,13 @@ def advanced(
     partitions: frozenset[int],
     latest: Mapping[int, int],
     now_ms: int,
+    end_us: Callable[[int], int] | None = None,
 ) -> Watermark:
     """The watermark after a batch: the lowest mark of partitions that are not idle, never lower than before.
 
     A partition's mark is its latest event time less the allowed lateness. One that never had an event time
-    holds the watermark back until it is idle. If all are idle, the watermark stays.
+    holds the watermark back until it is idle. If all are idle, the stream has stopped: the watermark is the
+    end of the table's partition with the latest event time, but no later than the clock less the lateness.
 
     Args:
         before: watermark of the snapshot that the batch builds on; None if it has none. One of another column
@@ -129,6 +130,8 @@ def advanced(
         partitions: partitions of the topic.
         latest: partition to the latest event time in the batch, in microseconds since the epoch.
         now_ms: wall-clock time of the batch, in milliseconds since the epoch.
+        end_us: from an event time to the end of its partition; None: the watermark of a stream that has
+            stopped stays.
     """
     known = before.partitions if before is not None and before.column == rule.column else {}
     held: dict[int, PartitionTime] = {}
@@ -141,10 +144,18 @@ def advanced(
     awake = [one.latest_us for one in held.values() if now_ms - one.active_ms <= rule.idle_ms]
     times = [time for time in awake if time is not None]
     found = min(times) - rule.late_us if times and len(times) == len(awake) else None
+    ever = [one.latest_us for one in held.values() if one.latest_us is not None]
+    if not awake and ever and end_us is not None:
+        found = min(end_us(max(ever)), now_ms * 1_000 - rule.late_us)
     at = before.at_us if before is not None and before.column == rule.column else None
     if found is not None:
         at = found if at is None else max(at, found)
     return Watermark(column=rule.column, at_us=at, partitions=held)
+
+
+def idle(mark: Watermark, rule: EventTimeRule, *, now_ms: int) -> bool:
+    """Whether all partitions of the stream are idle."""
+    return all(now_ms - one.active_ms > rule.idle_ms for one in mark.partitions.values())
 
 
 def latest_times(times: pa.ChunkedArray, partitions: pa.Array, *, limit_us: int) -> dict[int, int]:
@@ -166,28 +177,26 @@ def complete_through(state: TableState, mark: Watermark) -> int | None:
     Partitions that end there or before are expected to be complete. The finest of several partitions by time
     counts; None if the table is not partitioned by time on the column, or the watermark is unknown.
     """
-    if mark.at_us is None:
+    found = None if mark.at_us is None else time_field(state, mark.column)
+    if mark.at_us is None or found is None:
         return None
-    fields = {f["name"]: f["id"] for f in current_schema(state.metadata)["fields"]}
-    spec = current_part(state.metadata, "partition-specs", "default-spec-id", "spec-id")
-    transforms = {
-        str(f["transform"]) for f in spec["fields"] if f["source-id"] == fields.get(mark.column, -1)
-    }
-    finest = next((name for name in _FINEST_FIRST if name in transforms), None)
-    return None if finest is None else _floored(mark.at_us, finest)
-
-
-def _floored(at_us: int, transform: str) -> int | None:
-    unit = _UNITS.get(transform)
-    if unit is not None:
-        length_us = unit // timedelta(microseconds=1)
-        return at_us // length_us * length_us
     try:
-        at = _EPOCH + timedelta(microseconds=at_us)
+        return found.bounds_us(found.number(mark.at_us))[0]
     except OverflowError:
         return None
-    start = at.replace(month=at.month if transform == "month" else 1, day=1, hour=0, minute=0, second=0)
-    return (start.replace(microsecond=0) - _EPOCH) // timedelta(microseconds=1)
+
+
+def partition_end(state: TableState, column: str) -> Callable[[int], int]:
+    """A function from an event time to the end of its partition; to itself if the table has none by time."""
+    found = time_field(state, column)
+
+    def end_us(at_us: int) -> int:
+        try:
+            return at_us if found is None else found.bounds_us(found.number(at_us))[1]
+        except OverflowError:
+            return at_us
+
+    return end_us
 
 
 def as_text(at_us: int | None) -> str:
@@ -200,7 +209,7 @@ def as_text(at_us: int | None) -> str:
         return ""
 
 
-def require_event_time(state: TableState, column: str, *, table: str) -> None:
+def require_event_time(state: TableState, column: str, *, table: str, what: str = "eventTime.column") -> None:
     """Require that the table has the column, as a timestamp.
 
     Raises:
@@ -211,12 +220,10 @@ def require_event_time(state: TableState, column: str, *, table: str) -> None:
             return
         if found["name"] == column:
             raise InvalidSpecError(
-                f"eventTime.column {column!r} of table {table} is {found['type']}; it must be a timestamp or "
+                f"{what} {column!r} of table {table} is {found['type']}; it must be a timestamp or "
                 "timestamptz"
             )
-    raise InvalidSpecError(
-        f"eventTime.column {column!r}: table {table} has no such column; name one that it has"
-    )
+    raise InvalidSpecError(f"{what} {column!r}: table {table} has no such column; name one that it has")
 
 
 def _number(value: object) -> int | None:

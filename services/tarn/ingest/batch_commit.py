@@ -5,14 +5,15 @@ Every record ends in exactly one of the two (I12).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from tarn.core import dead_letter, watermark
+from tarn.core import completion, dead_letter, watermark
 from tarn.core.batch import RawBatch
+from tarn.core.completion import Announced, OpenPartitions
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.decode import Decoded, Decoder, joined
 from tarn.core.errors import CorruptStateError, OtherStreamError
@@ -26,6 +27,8 @@ from tarn.core.offsets import (
     check_offsets,
 )
 from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.retired import PREFIX as RETIRED_PREFIX
+from tarn.core.retired import Retired
 from tarn.core.source import OffsetBounds
 from tarn.core.table_files import EncodedFile, TableWriter
 from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
@@ -169,6 +172,84 @@ def watermark_in(state: TableState, stream: str) -> Watermark | None:
     return Watermark.from_json(text) if text else None
 
 
+def retired_text(state: TableState, stream: str) -> str | None:
+    """What the stream states of rows that retention dropped, as it is; None if nothing."""
+    return _stated(state, stream).get(RETIRED_PREFIX + stream)
+
+
+def retired_in(state: TableState, stream: str) -> Retired | None:
+    """The stream's rows that retention dropped; None if there are none.
+
+    Raises:
+        CorruptStateError: the statement is unreadable.
+    """
+    text = retired_text(state, stream)
+    return Retired.from_json(text) if text else None
+
+
+def open_in(state: TableState, stream: str) -> OpenPartitions | None:
+    """The stream's partitions that are not announced as complete; None if its last commit stated none.
+
+    Raises:
+        CorruptStateError: the list is unreadable.
+    """
+    text = _stated(state, stream).get(completion.PREFIX + stream)
+    return OpenPartitions.from_json(text) if text else None
+
+
+def opened_by(
+    state: TableState,
+    stream: str,
+    files: Iterable[WrittenFile],
+    *,
+    column: str,
+    announced: Announced,
+) -> OpenPartitions | None:
+    """The stream's open partitions after a commit on this version; None if there are none by time.
+
+    Args:
+        state: version of the table that the commit builds on.
+        stream: name of the stream.
+        files: data files that the commit adds.
+        column: column of the event time.
+        announced: partitions whose event was sent.
+    """
+    found = completion.time_field(state, column)
+    if found is None:
+        return None
+    before = open_in(state, stream)
+    if before is None or before.field != found.name:
+        before = OpenPartitions(field=found.name)
+    mark = watermark_in(state, stream)
+    through_us = None if mark is None or mark.column != column else watermark.complete_through(state, mark)
+    return before.after(
+        added=completion.touched(files, found),
+        announced=announced.holding(state),
+        complete_below=None if through_us is None else found.number(through_us),
+        sequence=state.last_sequence + 1,
+    )
+
+
+def next_mark(
+    state: TableState,
+    stream: str,
+    rule: EventTimeRule,
+    *,
+    partitions: frozenset[int],
+    latest: Mapping[int, int],
+    now_ms: int,
+) -> Watermark:
+    """The stream's watermark after a commit on this version; see `watermark.advanced`."""
+    return watermark.advanced(
+        watermark_in(state, stream),
+        rule,
+        partitions=partitions,
+        latest=latest,
+        now_ms=now_ms,
+        end_us=watermark.partition_end(state, rule.column),
+    )
+
+
 def _stated(state: TableState, stream: str) -> Mapping[str, str]:
     """The summary of the stream's last commit. It states everything, so what is not there does not hold."""
     for snapshot in state.ancestors():
@@ -191,6 +272,8 @@ def stream_append(
     pending: tuple[PendingFile, ...],
     mark: Watermark | None = None,
     complete_us: int | None = None,
+    opened: OpenPartitions | None = None,
+    retired: str | None = None,
     removed: tuple[WrittenFile, ...] = (),
 ) -> Append:
     """The snapshot of a stream's commit, with all that the stream states in every snapshot of its own.
@@ -203,11 +286,17 @@ def stream_append(
         pending: dead-letter files that are not yet registered after it.
         mark: the watermark after it.
         complete_us: the same, floored to the table's partitions, in microseconds since the epoch.
+        opened: partitions that are not announced as complete.
+        retired: what retention dropped, as stored.
         removed: files to remove.
     """
     summary = {SUMMARY_PREFIX + stream: offsets.to_json()}
     if pending:
         summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(pending)
+    if opened is not None:
+        summary[completion.PREFIX + stream] = opened.to_json()
+    if retired is not None:
+        summary[RETIRED_PREFIX + stream] = retired
     shown: dict[str, str] = {}
     if mark is not None:
         summary[watermark.PREFIX + stream] = mark.to_json()
@@ -223,7 +312,14 @@ def stream_append(
         removed=removed,
         properties=shown,
         restated=frozenset(
-            {SUMMARY_PREFIX + stream, dead_letter.PENDING_PREFIX + stream, watermark.PREFIX + stream}
+            key + stream
+            for key in (
+                SUMMARY_PREFIX,
+                dead_letter.PENDING_PREFIX,
+                watermark.PREFIX,
+                completion.PREFIX,
+                RETIRED_PREFIX,
+            )
         ),
     )
 
@@ -246,6 +342,7 @@ class BatchCommit:
         event_time: rule of the stream's watermark; None for none.
         latest: partition to the latest event time in the batch, in microseconds since the epoch.
         at_ms: wall-clock time of the batch, in milliseconds since the epoch.
+        announced: events that were sent about complete partitions; None if the stream announces none.
         removed: nothing; a batch only adds.
     """
 
@@ -262,6 +359,7 @@ class BatchCommit:
     event_time: EventTimeRule | None = None
     latest: Mapping[int, int] = field(default_factory=dict)
     at_ms: int = 0
+    announced: Announced | None = None
     removed: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
@@ -300,13 +398,22 @@ class BatchCommit:
             pending=waiting,
             mark=mark,
             complete_us=None if mark is None else watermark.complete_through(state, mark),
+            opened=self._opened(state),
+            retired=retired_text(state, self.stream),
         )
+
+    def _opened(self, state: TableState) -> OpenPartitions | None:
+        if self.event_time is None or self.announced is None:
+            return None
+        column = self.event_time.column
+        return opened_by(state, self.stream, self.files, column=column, announced=self.announced)
 
     def _mark(self, state: TableState, after: OffsetMap) -> Watermark | None:
         if self.event_time is None:
             return None
-        return watermark.advanced(
-            watermark_in(state, self.stream),
+        return next_mark(
+            state,
+            self.stream,
             self.event_time,
             partitions=frozenset(after.next) | self.fresh,
             latest=self.latest,

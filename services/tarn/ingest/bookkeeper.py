@@ -1,9 +1,10 @@
 """The bookkeeper of a table: changes that wait at the same time are committed as one snapshot.
 
-It has no thread and no state of its own. Whoever hands a change over while nobody commits takes all changes
-that wait and commits them; the others wait for their result. What arrives meanwhile makes the next snapshot.
-So a lone reader commits as it would without a bookkeeper, and many make few commits when commits are slow. A
-second bookkeeper, in another process, is a competitor like any other: slower, never wrong.
+It has no thread, and no state that must survive it. Whoever hands a change over while nobody commits takes
+all changes that wait and commits them; the others wait for their result. What arrives meanwhile makes the
+next snapshot. So a lone reader commits as it would without a bookkeeper, and many make few commits when
+commits are slow. A second bookkeeper, in another process, is a competitor like any other: slower, never
+wrong.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Bookkeeper:
         *,
         on_wait: Callable[[str], None] = lambda _reason: None,
         on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None,
+        on_retry: Callable[[], None] = lambda: None,
+        on_resolved: Callable[[int], None] = lambda _count: None,
         gather_s: float = 0.0,
     ) -> Seat:
         """A reader's place at the bookkeeper.
@@ -49,9 +52,19 @@ class Bookkeeper:
         Args:
             on_wait: called with the reason before each wait, for the status page.
             on_refusal: called with each outcome that is no commit, for the metrics.
+            on_retry: called before each request of a commit but the first, likewise.
+            on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
             gather_s: how long a commit of this reader waits for the files of neighbours, in seconds.
         """
-        return Seat(self, self._committer, on_wait=on_wait, on_refusal=on_refusal, gather_s=gather_s)
+        return Seat(
+            self,
+            self._committer,
+            on_wait=on_wait,
+            on_refusal=on_refusal,
+            on_retry=on_retry,
+            on_resolved=on_resolved,
+            gather_s=gather_s,
+        )
 
     def commit(self, member: Member, turn: Turn, *, gather_s: float = 0.0) -> CommitResult:
         """Commit a change at most once, with those that wait beside it; see `TableCommits.commit`.
@@ -118,8 +131,10 @@ class Seat:
     Args:
         bookkeeper: the bookkeeper of the table.
         committer: its committer.
-        on_wait: see `Bookkeeper.seat`, as the next two.
+        on_wait: see `Bookkeeper.seat`, as the next four.
         on_refusal: likewise.
+        on_retry: likewise.
+        on_resolved: likewise.
         gather_s: likewise.
     """
 
@@ -130,11 +145,15 @@ class Seat:
         *,
         on_wait: Callable[[str], None],
         on_refusal: Callable[[Conflict | Unknown], None],
+        on_retry: Callable[[], None],
+        on_resolved: Callable[[int], None],
         gather_s: float,
     ) -> None:
         self._bookkeeper = bookkeeper
         self._on_wait = on_wait
         self._on_refusal = on_refusal
+        self._on_retry = on_retry
+        self._on_resolved = on_resolved
         self._gather_s = gather_s
         self.ensure: Callable[[Json], TableState] = committer.ensure
         self.load: Callable[[], TableState] = committer.load
@@ -143,7 +162,14 @@ class Seat:
 
     def commit(self, change: Change, writer: TableWriter) -> CommitResult:
         """See `TableCommits.commit`."""
-        member = Member(change=change, writer=writer, on_wait=self._on_wait, on_refusal=self._on_refusal)
+        member = Member(
+            change=change,
+            writer=writer,
+            on_wait=self._on_wait,
+            on_refusal=self._on_refusal,
+            on_retry=self._on_retry,
+            on_resolved=self._on_resolved,
+        )
         return self._bookkeeper.commit(member, self.turn, gather_s=self._gather_s)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tarn.core.outcome import AlreadyCommitted, Rejected
-from tarn.core.table_files import TableWriter
+from tarn.core.table_files import TableWriter, WrittenList
 from tarn.core.table_state import Append, CommitRequest, Json, TableState, WrittenFile
 
 
@@ -23,12 +23,14 @@ class Done:
         by_us: whether a request of this commit applied it.
         attempts: number of requests sent.
         first: whether it is the first change of its snapshot, which may hold several.
+        listed: manifest list of the last request; None if another one was applied, or none was sent.
     """
 
     state: TableState
     by_us: bool
     attempts: int
     first: bool = True
+    listed: WrittenList | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Change(Protocol):
 
     @property
     def removed(self) -> tuple[WrittenFile, ...]:
-        """Data files to remove, whose rows `files` hold; all must be live."""
+        """Data files to remove, whose rows `files` hold or nobody needs; all must be live."""
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """What to append to exactly this version of the table, or why nothing. Pure.

@@ -26,7 +26,7 @@ from tarn.core.errors import AlreadyExistsError, NoSuchTableError, UnavailableEr
 from tarn.core.history import Retention
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitDone, TableCatalog, TableName
-from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter
+from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter, WrittenList
 from tarn.core.table_state import Append, CommitRequest, Json, TableState, build_commit
 from tarn.ingest.changes import Change, CommitResult, Done, NeedsReplan
 from tarn.ingest.group import Draft, Member, draft_on, settle_committed
@@ -70,6 +70,8 @@ class Committer:
         retention: default snapshot retention, where the table's properties set none.
         on_wait: called with the reason before each wait in `commit`, for the status page.
         on_refusal: called with each outcome that is no commit, for the metrics.
+        on_retry: called before each request of a commit but the first, likewise.
+        on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class Committer:
         retention: Retention | None = None,
         on_wait: Callable[[str], None] = lambda _reason: None,
         on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None,
+        on_retry: Callable[[], None] = lambda: None,
+        on_resolved: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self._catalog = catalog
         self._table = table
@@ -88,6 +92,8 @@ class Committer:
         self._retention = retention or Retention()
         self._on_wait = on_wait
         self._on_refusal = on_refusal
+        self._on_retry = on_retry
+        self._on_resolved = on_resolved
         self._lock = threading.Lock()
         self._last: TableState | None = None
         self._writer: TableWriter | None = None
@@ -130,7 +136,14 @@ class Committer:
         The first attempt may build on the version in the previous response; if that is no longer current, the
         catalog rejects it.
         """
-        member = Member(change=change, writer=writer, on_wait=self._on_wait, on_refusal=self._on_refusal)
+        member = Member(
+            change=change,
+            writer=writer,
+            on_wait=self._on_wait,
+            on_refusal=self._on_refusal,
+            on_retry=self._on_retry,
+            on_resolved=self._on_resolved,
+        )
         self.commit_all([member])
         return settled(member)
 
@@ -171,6 +184,7 @@ class Committer:
             else:
                 settle_committed(_open(members), state)
             left = _open(members)
+            _tell_resolved(members)
             if len(left) < len(members):
                 on_settled()
             if not left or state is None:
@@ -207,7 +221,11 @@ class Committer:
                     self._remember(state)
                     for number, member in enumerate(attempt.members):
                         member.result = Done(
-                            state=state, by_us=True, attempts=member.attempts, first=number == 0
+                            state=state,
+                            by_us=True,
+                            attempts=member.attempts,
+                            first=number == 0,
+                            listed=attempt.listed,
                         )
                     continue
                 state, waits = None, waits + 1
@@ -217,6 +235,7 @@ class Committer:
                     log.info("commit conflict", table=str(self._table), attempt=waits, reason=outcome.reason)
                     self._pause(min(waits, 6))
                 else:
+                    attempt.members[0].unknowns += 1
                     self._unknown(outcome, waits)
                     self._wait(outcome.reason, waits, left, on_wait)
 
@@ -241,7 +260,7 @@ class Committer:
         if attempt.request is None:
             assert attempt.append is not None
             assert attempt.files is not None
-            written = attempt.files.write_manifest_list(state)
+            attempt.listed = written = attempt.files.write_manifest_list(state)
             attempt.request = build_commit(
                 state,
                 attempt.append,
@@ -252,6 +271,9 @@ class Committer:
                 retention=self._retention,
             )
             attempt.key = self._ports.new_key()
+        again = next((member for member in attempt.members if member.attempts), None)
+        if again is not None:
+            again.on_retry()
         for member in attempt.members:
             member.attempts += 1
         return self._catalog.commit(self._table, attempt.request, key=attempt.key)
@@ -294,6 +316,7 @@ class _Attempt:
         append: what it appends.
         snapshot_id: id of its snapshot.
         files: manifests of its snapshot.
+        listed: its manifest list.
         request: the request; None if it must be made first.
         key: its idempotency key.
         base: UUID of the table, and the snapshot that it builds on.
@@ -303,6 +326,7 @@ class _Attempt:
     append: Append | None = None
     snapshot_id: int = 0
     files: SnapshotFiles | None = None
+    listed: WrittenList | None = None
     request: CommitRequest | None = None
     key: str = ""
     base: tuple[str, int | None] = ("", None)
@@ -334,6 +358,14 @@ def settled(member: Member) -> CommitResult:
 
 def _open(members: Sequence[Member]) -> list[Member]:
     return [member for member in members if member.result is None]
+
+
+def _tell_resolved(members: Sequence[Member]) -> None:
+    """Count the unknown outcomes of members whose result is known by now; of a failed one it is not."""
+    for member in members:
+        if member.unknowns and isinstance(member.result, Done | NeedsReplan):
+            member.on_resolved(member.unknowns)
+            member.unknowns = 0
 
 
 def _settle_all(members: Sequence[Member], error: BaseException) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from tarn.core.audit.origins import OriginReader
 from tarn.core.history import Retention
 from tarn.core.source import TopicClient
 from tarn.core.table_catalog import TableCatalog
@@ -39,6 +40,7 @@ class Limits:
         stopped_retry_s: how often a stopped ingestor retries.
         gather_s_max: longest wait of a commit for neighbours whose files are on the way.
         gather_share: the same, as a share of the freshness target.
+        retire_s: how often old rows are looked for.
     """
 
     poll_s_max: float = 0.25
@@ -50,6 +52,7 @@ class Limits:
     stopped_retry_s: float = 15.0
     gather_s_max: float = 0.25
     gather_share: float = 0.25
+    retire_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class IngestContext:
         limits: intervals of the loop.
         retention: default snapshot retention.
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
+        origins: reads which messages the rows of a data file are; None: no row is dropped by age.
         decode_records: number of read records from which on they are decoded before the batch is closed.
         bookkeepers: the bookkeepers of the process, one per table.
     """
@@ -83,5 +87,6 @@ class IngestContext:
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
+    origins: OriginReader | None = None
     decode_records: int = 8_192
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)

@@ -27,7 +27,10 @@ class Member:
         writer: writer of its files.
         on_wait: called with the reason before each wait for the catalog.
         on_refusal: called with each outcome that is no commit, for the first member of its snapshot only.
+        on_retry: called before each request that is not the first with this change, for one member only.
+        on_resolved: called with the number of unknown outcomes once the result is certain, likewise.
         attempts: number of requests with this change.
+        unknowns: number of unknown outcomes of its requests that are not resolved, for the first member only.
         result: what became of it; None while that is open.
     """
 
@@ -35,7 +38,10 @@ class Member:
     writer: TableWriter
     on_wait: Callable[[str], None] = lambda _reason: None
     on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None
+    on_retry: Callable[[], None] = lambda: None
+    on_resolved: Callable[[int], None] = lambda _count: None
     attempts: int = 0
+    unknowns: int = 0
     result: CommitResult | BaseException | None = None
 
 
@@ -102,7 +108,7 @@ def draft_on(members: Sequence[Member], state: TableState, *, fresh: bool, membe
 def _judged(member: Member, state: TableState) -> Append | CommitResult | Exception:
     change = member.change
     if state.uuid != change.table_uuid:
-        reason = f"the table was made anew: {change.table_uuid} is {state.uuid} now"
+        reason = f"the table was recreated: its UUID was {change.table_uuid} and is {state.uuid}"
         return NeedsReplan(state=state, reason=reason)
     try:
         verdict = change.on(state)

@@ -261,6 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
             {
                 "service": "ingest",
                 "ingestors": {n: s.to_json() for n, s in self.registry.ingestors().items()},
+                "audits": {table: found.to_json() for table, found in self.registry.audits().items()},
                 "dependencies": {
                     n: {"ok": d.ok, "message": d.message, "ageSeconds": round(now - d.looked_s, 1)}
                     for n, d in self.registry.dependencies().items()

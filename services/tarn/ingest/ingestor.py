@@ -18,6 +18,7 @@ import structlog
 
 from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder, RawRecords
+from tarn.core.completion import Announced
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import TopicIdentity, require_same_source
 from tarn.core.small_files import SmallFiles
@@ -25,8 +26,7 @@ from tarn.core.source import NoMessagesError, NoSuchTopicError, TopicReader, sta
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableFiles, TableWriter
-from tarn.core.table_state import TableState
-from tarn.core.watermark import require_event_time
+from tarn.core.table_state import TableState, WrittenFile
 from tarn.ingest.batch_commit import (
     BatchCommit,
     CommittedBatch,
@@ -49,6 +49,7 @@ from tarn.ingest.replicas import Replica
 from tarn.ingest.sampling import Sampler
 from tarn.ingest.status import State, StatusReporter
 from tarn.ingest.stream_table import StreamTable
+from tarn.ingest.upkeep import Upkeep
 
 log = structlog.get_logger()
 
@@ -113,6 +114,14 @@ class Ingestor:
         self._source: TopicReader | None = None
         self._beside: frozenset[str] = frozenset()
         self._event_time = event_time_rule(spec)
+        self._upkeep = Upkeep(
+            spec,
+            context,
+            self._replica,
+            commits=self._commits,
+            progress=self._progress,
+            reporter=self._reporter,
+        )
 
     @property
     def files(self) -> TableFiles:
@@ -193,12 +202,15 @@ class Ingestor:
             if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
                 commit, merged = executor.submit(self._merge, plan), True
                 continue
+            if commit is None and not due and self._upkeep.retire_due(now):
+                commit = executor.submit(self._retire, plan)
+                continue
             if due:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
                 self._commits.turn.close(now)
-                commit = executor.submit(self._commit, batch, plan)
+                commit = executor.submit(self._commit, batch, plan, self._upkeep.announced)
                 batch = self._new_batch()
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
@@ -206,9 +218,19 @@ class Ingestor:
                 uncommitted, group_commit_s = {}, now
             if now - looked_s >= limits.check_interval_s:
                 looked_s = now
-                idle_table = wait_s is None and commit is None
-                if not self._measure(plan.source) or (idle_table and not self._look(plan)):
+                if not self._measure(plan.source):
                     return
+                if wait_s is None and commit is None:
+                    seen = self._look(plan)
+                    if seen is None:
+                        return
+                    plan = replace(plan, state=seen)
+                self._upkeep.announce(plan.state)
+                still = wait_s is None and commit is None and now - committed_s >= limits.watermark_s
+                change = self._upkeep.mark_change(plan.state) if still else None
+                if change is not None:
+                    commit = executor.submit(self._upkeep.move_mark, change, self._table.writer)
+                    continue
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
             for polled in self._poll(plan, batch, timeout_s):
                 batch.add(polled)
@@ -250,8 +272,7 @@ class Ingestor:
         positions = start_positions(table, identity, bounds, stream=self._stream)
         state = self._table.evolve(state, self._commits, sampler, positions)
         self._table.open(state)
-        if self._event_time is not None:
-            require_event_time(state, self._event_time.column, table=str(self.table))
+        self._upkeep.require_columns(state)
         self._progress.watermark(state)
         self._beside = streams_named(state) - {self._stream}
         own = self._replica.own(positions)
@@ -270,7 +291,9 @@ class Ingestor:
         fresh = frozenset(p for p in positions if p not in known)
         return Plan(source=source, identity=identity, state=state, fresh=fresh, own=frozenset(own))
 
-    def _commit(self, read: OpenBatch, plan: Plan) -> CommittedBatch | NeedsReplan:
+    def _commit(
+        self, read: OpenBatch, plan: Plan, announced: Announced | None
+    ) -> CommittedBatch | NeedsReplan:
         """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
         writer = self._table.writer
@@ -291,6 +314,7 @@ class Ingestor:
             event_time=self._event_time,
             latest=written.latest,
             at_ms=written.at_ms,
+            announced=announced,
         )
         result = self._commits.commit(change, writer)
         if isinstance(result, NeedsReplan):
@@ -316,6 +340,14 @@ class Ingestor:
         if result.by_us and writer is self._table.writer:
             self._small_files.add(written.files)
         return CommittedBatch(state=result.state, after=after)
+
+    def _retire(self, plan: Plan) -> CommittedBatch | NeedsReplan:
+        """Drop files whose rows are too old; runs in the executor."""
+
+        def forget(files: tuple[WrittenFile, ...]) -> None:
+            self._small_files.forget(frozenset(file.path for file in files))
+
+        return self._upkeep.retire(plan.state, self.files, self._table.writer, on_removed=forget)
 
     def _follow(self, writer: TableWriter, state: TableState) -> None:
         """Take another writer if the table's columns changed; files of the former one are not merged."""
@@ -403,16 +435,16 @@ class Ingestor:
             return False
         return True
 
-    def _look(self, plan: Plan) -> bool:
-        """Check topic and table while no records arrive; False if a new plan is needed."""
+    def _look(self, plan: Plan) -> TableState | None:
+        """Check topic and table while no records arrive; None if a new plan is needed."""
         require_same_source(plan.identity, plan.source.identity())
         now, before = self._commits.load(), plan.state
         moved = now.uuid != before.uuid or self._stands(now) != self._stands(before)
         if moved or not self._table.writer.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
-            return False
+            return None
         self._dead_letters.register(now)
-        return True
+        return now
 
     def _stands(self, state: TableState) -> tuple[TopicIdentity, Mapping[int, int]] | None:
         """The topic and the next offsets of this reader's partitions in this version of the table, if any."""
@@ -431,7 +463,11 @@ class Ingestor:
         direct = self.spec.spec.commit == "direct"
         keeper = make() if direct else context.bookkeepers.of(table, make)
         return keeper.seat(
-            on_wait=self._reporter.tell_wait, on_refusal=self._progress.refused, gather_s=gather_s
+            on_wait=self._reporter.tell_wait,
+            on_refusal=self._progress.refused,
+            on_retry=self._progress.retried,
+            on_resolved=self._progress.resolved,
+            gather_s=gather_s,
         )
 
     def _new_batch(self) -> OpenBatch:

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.table_state import Append, TableState, WrittenFile
-from tarn.ingest.batch_commit import offsets_in, pending_in, stream_append, watermark_in
+from tarn.ingest.batch_commit import (
+    offsets_in,
+    open_in,
+    pending_in,
+    retired_text,
+    stream_append,
+    watermark_in,
+)
 
-_TOTALS = ("records", "data-files", "files-size")
+_TOTALS = ("records", "data-files", "files-size", "delete-files")
 
 
 def why_not(state: TableState) -> str | None:
@@ -19,10 +26,10 @@ def why_not(state: TableState) -> str | None:
     """
     if state.format_version >= 3:
         return "row ids of format version 3 are not carried over"
-    if state.total("delete-files") != 0:
-        return "the table has delete files"
     if any(state.total(what) is None for what in _TOTALS):
         return "the summary of its snapshot has no totals"
+    if state.total("delete-files") != 0:
+        return "the table has delete files"
     return None
 
 
@@ -59,5 +66,7 @@ class MergeCommit:
             offsets=held,
             pending=pending_in(state, self.stream),
             mark=watermark_in(state, self.stream),
+            opened=open_in(state, self.stream),
+            retired=retired_text(state, self.stream),
             removed=self.removed,
         )

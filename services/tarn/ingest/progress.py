@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import orjson
 import structlog
 
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start
@@ -121,6 +122,7 @@ class Progress:
             table_files=done.state.total("data-files"),
             table_bytes=done.state.total("files-size"),
             table_snapshots=len(done.state.metadata.get("snapshots") or ()),
+            **_sizes(done),
         )
         log.debug(
             "batch committed",
@@ -147,6 +149,14 @@ class Progress:
         counter = "conflicts" if isinstance(outcome, Conflict) else "unknowns"
         self._context.registry.add(self.name, **{counter: 1})
 
+    def retried(self) -> None:
+        """Count a commit request that is not the first of its commit."""
+        self._context.registry.add(self.name, retries=1)
+
+    def resolved(self, unknowns: int) -> None:
+        """Count commit requests without a usable answer whose outcome is certain now."""
+        self._context.registry.add(self.name, resolved=unknowns)
+
     def reached(self, bounds: Mapping[int, OffsetBounds]) -> IngestorStatus:
         """Record the end offsets, which the lag is computed from; returns the status."""
         status = self._context.registry.update(self.name, ends=self._ends(bounds), measured=True)
@@ -156,3 +166,11 @@ class Progress:
 
     def _ends(self, bounds: Mapping[int, OffsetBounds]) -> dict[int, int]:
         return self._replica.own({p: b.end for p, b in bounds.items()})
+
+
+def _sizes(done: Done) -> dict[str, int | None]:
+    """Sizes of the table's metadata for the status page; none if another list than the last was applied."""
+    if done.listed is None:
+        return {}
+    size = len(orjson.dumps(done.state.metadata)) + done.listed.bytes
+    return {"table_manifests": done.listed.manifests, "metadata_bytes": size}

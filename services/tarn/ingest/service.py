@@ -43,7 +43,14 @@ from tarn.ingest.health import (
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import State, StatusRegistry, StatusReporter
-from tarn.ingest.wiring import LOOK_TIMEOUT_MS, check_kafka, make_catalog, make_store, make_world
+from tarn.ingest.wiring import (
+    LOOK_TIMEOUT_MS,
+    check_kafka,
+    make_audits,
+    make_catalog,
+    make_store,
+    make_world,
+)
 
 log = structlog.get_logger()
 
@@ -285,6 +292,9 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         stop,
     ).start()
     service.start()
+    audits = make_audits(settings, registry, stop)
+    if audits is not None:
+        threading.Thread(target=audits.run, name="audits", daemon=True).start()
     log.info("ingest started", ingestors=sorted(s.name for s in loaded.specs.values()), port=page.port)
     stop.wait()
     log.info("ingest stops")

@@ -82,6 +82,12 @@ class IngestorStatus:
         bytes: bytes of the data files committed since the process started, without merged ones.
         conflicts: commit requests that another writer's commit refused since the process started.
         unknowns: commit requests without a usable answer since the process started.
+        resolved: those of them whose outcome was found out since.
+        retries: commit requests that were sent because an earlier one of the same commit had not succeeded.
+        events: events about complete partitions that were sent since the process started.
+        events_failed: tries to send such events that failed.
+        retired_rows: rows that were dropped by age since the process started.
+        retired_files: data files that were dropped with them.
         freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
         commit_at_ms: wall-clock time of the last commit, in milliseconds since the epoch.
@@ -89,6 +95,8 @@ class IngestorStatus:
         table_files: data files of the table after that commit; None while unknown.
         table_bytes: bytes of these files; None while unknown.
         table_snapshots: snapshots of the table after that commit; None while unknown.
+        table_manifests: manifests of its current snapshot; None while unknown.
+        metadata_bytes: bytes of its metadata, the manifest list and these manifests; None while unknown.
         event_column: column of the event time; empty if the spec names none.
         watermark_us: the watermark, in microseconds since the epoch; None while unknown.
         complete_us: the same, floored to the table's partitions; None if they are not by that time.
@@ -117,6 +125,12 @@ class IngestorStatus:
     bytes: int = 0
     conflicts: int = 0
     unknowns: int = 0
+    resolved: int = 0
+    retries: int = 0
+    retired_rows: int = 0
+    retired_files: int = 0
+    events: int = 0
+    events_failed: int = 0
     freshness: Histogram = field(default_factory=Histogram)
     commit_ms: float = 0.0
     commit_at_ms: int = 0
@@ -124,6 +138,8 @@ class IngestorStatus:
     table_files: int | None = None
     table_bytes: int | None = None
     table_snapshots: int | None = None
+    table_manifests: int | None = None
+    metadata_bytes: int | None = None
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
@@ -220,6 +236,12 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
         bytes=sum(one.bytes for one in statuses),
         conflicts=sum(one.conflicts for one in statuses),
         unknowns=sum(one.unknowns for one in statuses),
+        resolved=sum(one.resolved for one in statuses),
+        retries=sum(one.retries for one in statuses),
+        events=sum(one.events for one in statuses),
+        events_failed=sum(one.events_failed for one in statuses),
+        retired_rows=sum(one.retired_rows for one in statuses),
+        retired_files=sum(one.retired_files for one in statuses),
         freshness=reduce(lambda sums, one: sums.joined(one), (one.freshness for one in statuses)),
         watermark_us=max(marks, default=None),
         complete_us=max(complete, default=None),
@@ -229,6 +251,60 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
 
 def _union(maps: Sequence[Mapping[int, int]]) -> dict[int, int]:
     return {partition: offset for one in maps for partition, offset in one.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditStatus:
+    """Result of the last scheduled audit of a table.
+
+    Attributes:
+        at_ms: wall-clock time of its end, in milliseconds since the epoch; 0 before the first one.
+        whole_at_ms: likewise of the last one that read every file.
+        seconds: duration.
+        snapshot_id: snapshot that was read.
+        files: data files of the table.
+        read: files that were read; the others were read by an earlier audit.
+        missing: offsets without row and dead letter although there is evidence of a record.
+        doubled: offsets with more than one row.
+        unknown: offsets without row and dead letter about which nothing more is known.
+        foreign: further streams over the same topic.
+        findings: damage: what is wrong and what to do.
+        reason: why the last audit was not finished; empty if it was.
+        failures: audits that were not finished since the process started.
+    """
+
+    at_ms: int = 0
+    whole_at_ms: int = 0
+    seconds: float = 0.0
+    snapshot_id: int | None = None
+    files: int = 0
+    read: int = 0
+    missing: int = 0
+    doubled: int = 0
+    unknown: int = 0
+    foreign: int = 0
+    findings: tuple[str, ...] = ()
+    reason: str = ""
+    failures: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON of the status page."""
+        return {
+            "whole": not self.findings if self.at_ms else None,
+            "atMs": self.at_ms or None,
+            "allFilesAtMs": self.whole_at_ms or None,
+            "seconds": round(self.seconds, 3),
+            "snapshotId": self.snapshot_id,
+            "files": self.files,
+            "filesRead": self.read,
+            "missing": self.missing,
+            "doubled": self.doubled,
+            "unknown": self.unknown,
+            "foreignStreams": self.foreign,
+            "findings": list(self.findings),
+            "reason": self.reason,
+            "failures": self.failures,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +323,7 @@ class StatusRegistry:
         self._lock = threading.Lock()
         self._ingestors: dict[str, IngestorStatus] = {}
         self._dependencies: dict[str, Dependency] = {}
+        self._audits: dict[str, AuditStatus] = {}
 
     def update(self, name: str, **changes: Any) -> IngestorStatus:
         """Set fields of an ingestor's status; returns the new status."""
@@ -314,6 +391,18 @@ class StatusRegistry:
         """
         with self._lock:
             self._dependencies[dependency] = Dependency(ok=ok, message=message, looked_s=looked_s)
+
+    def update_audit(self, table: str, **changes: Any) -> AuditStatus:
+        """Set fields of the audit of a table; returns the new status."""
+        with self._lock:
+            found = replace(self._audits.get(table, AuditStatus()), **changes)
+            self._audits[table] = found
+            return found
+
+    def audits(self) -> dict[str, AuditStatus]:
+        """The last scheduled audit of each table, by name."""
+        with self._lock:
+            return dict(sorted(self._audits.items()))
 
     def dependencies(self) -> dict[str, Dependency]:
         """Results of the last dependency checks, by name."""

@@ -5,20 +5,29 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.catalog_tables import CatalogTables
 from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources, cluster_id
+from tarn.adapters.origins import ParquetOrigins
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
+from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
+from tarn.keeper.walk import Places
 
 PUT_TIMEOUT_MS = 60_000
 LOOK_TIMEOUT_MS = 4_000
@@ -106,4 +115,51 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         new_id=new_id,
         registry=registry,
         stopping=stop.is_set,
+        origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
+    )
+
+
+def make_audits(settings: Settings, registry: StatusRegistry, stop: Event) -> AuditSchedule | None:
+    """The schedule of audits, with this service's own keys; None if they are switched off.
+
+    Args:
+        settings: environment variables of the service.
+        registry: status registry.
+        stop: set when the process is asked to stop.
+    """
+    if settings.ingest_audit_every_s == 0:
+        return None
+
+    @contextmanager
+    def ports() -> Iterator[LakePorts]:
+        store = S3Bulk(**settings.store_access())
+        # One file at a time: what is read ahead would be held in memory.
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit")
+        try:
+            yield LakePorts(
+                tables=CatalogTables(make_catalog(settings)),
+                store=store,
+                manifests=manifest_audit,
+                origins=ParquetOrigins(store, Places(settings.bucket).key),
+                topics=TrailTopics(
+                    make_store(settings),
+                    bucket=settings.bucket,
+                    others=KafkaSources(settings.kafka_bootstrap, settings.kafka_login),
+                    sleep=stoppable_sleep(stop),
+                ),
+                bucket=settings.bucket,
+                pool=pool,
+                tell=lambda _progress: None,
+            )
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    return AuditSchedule(
+        ports,
+        registry,
+        every_s=settings.ingest_audit_every_s,
+        all_files_s=settings.ingest_audit_all_files_s,
+        now_s=time.monotonic,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        sleep=stoppable_sleep(stop),
     )

@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.files import FileIO
 from tarn.adapters.manifests import read_entries, read_list
+from tarn.adapters.origins import ParquetOrigins
 from tarn.adapters.store import MemoryStore
 from tarn.adapters.table_files import IcebergFormat
 from tarn.core.errors import UnavailableError
@@ -25,6 +27,7 @@ from tarn.ingest.context import IngestContext, Limits, StoppedError
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import uuid7
+from tarn.keeper.walk import Places
 from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import MemoryTopicClient, Topic
 
@@ -67,6 +70,7 @@ class Lake:
         retention: Retention | None = None,
     ) -> None:
         self.store = store
+        self.bucket = bucket
         self.catalog = catalog
         self._direct = catalog
         self.sources = MemoryTopicClient(*topics)
@@ -110,6 +114,7 @@ class Lake:
             ),
             retention=self.retention,
             executor=lambda: SteppedExecutor(self.commits_now),
+            origins=ParquetOrigins(PlainBulk(self.store), Places(self.bucket).key),
             decode_records=self.decode_records,
         )
 

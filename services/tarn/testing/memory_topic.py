@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tarn.core.batch import RawRecords
 from tarn.core.errors import OffsetGapError
@@ -53,6 +53,7 @@ class MemoryTopicClient:
         group_offsets: partition to committed group offset, of all topics.
         on_poll: called before each poll.
         readers: every reader that was opened, in order.
+        keys: topic to the keys of the events that were sent to it.
     """
 
     def __init__(self, *topics: Topic) -> None:
@@ -60,6 +61,7 @@ class MemoryTopicClient:
         self.group_offsets: dict[int, int] = {}
         self.on_poll: Callable[[], None] = lambda: None
         self.readers: list[MemoryTopicReader] = []
+        self.keys: dict[str, list[bytes]] = {}
 
     def open(self, topic: str, *, stream: str) -> MemoryTopicReader:
         """See `TopicClient.open`."""
@@ -73,6 +75,13 @@ class MemoryTopicClient:
     def create(self, topic: str, *, partitions: int) -> None:
         """See `TopicClient.create`."""
         self.topics.setdefault(topic, Topic(topic, partitions))
+
+    def send(self, topic: str, events: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `TopicClient.send`; events go to the first partition, without their keys."""
+        if topic not in self.topics:
+            raise NoSuchTopicError(f"topic {topic} does not exist")
+        self.topics[topic].send(0, *(value for _, value in events))
+        self.keys.setdefault(topic, []).extend(key for key, _ in events)
 
 
 class MemoryTopicReader:

@@ -51,14 +51,16 @@ class Schedule:
         self._seconds = 0.0
         self._who = threading.local()
         self._lock = threading.Lock()
-        self._ready: dict[str, threading.Semaphore] = {}
+        self._ready: dict[str, threading.Lock] = {}
         self._waiting: set[str] = set()
         self._crash_at: dict[str, tuple[int, Fault]] = {}
         self._taken: dict[str, int] = {}
 
     def run(self, actors: dict[str, Callable[[], None]], *, crash_at: dict[str, tuple[int, Fault]]) -> None:
         """Run all actors to their end or crash. Raises any other exception that one of them raised."""
-        self._ready = {name: threading.Semaphore(0) for name in actors}
+        self._ready = {name: threading.Lock() for name in actors}
+        for lock in self._ready.values():
+            lock.acquire()
         self._crash_at, self._taken = crash_at, dict.fromkeys(actors, 0)
         threads = [threading.Thread(target=self._live, args=pair, daemon=True) for pair in actors.items()]
         for thread in threads:

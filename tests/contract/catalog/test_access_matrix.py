@@ -67,6 +67,8 @@ NEEDED: dict[tuple[str, str], tuple[tuple[str, str], ...] | str] = {
     ("GET", "tarn/v1/grants"): ((MANAGE, THING),),
     ("POST", "tarn/v1/grants"): ((MANAGE, THING),),
     ("POST", "tarn/v1/grants/revoke"): ((MANAGE, THING),),
+    ("POST", "tarn/v1/owner"): ((MANAGE, THING),),
+    ("POST", "tarn/v1/principals/{principal}/secret"): ADMIN,
 }
 ROUTES = tuple((route.method, route.template) for route in routes._ROUTES)
 TABLES, VIEWS = ("own", "shared", "third"), ("look",)
@@ -138,6 +140,8 @@ def body_of(method: str, template: str, name: str, locations: dict[str, str]) ->
         "tarn/v1/roles": {"name": "new"},
         "tarn/v1/grants": {"on": on, "to": "nil", "privileges": [READ]},
         "tarn/v1/grants/revoke": {"on": on, "to": "eve", "privileges": [READ]},
+        "tarn/v1/owner": {"on": on, "to": "nil"},
+        "tarn/v1/principals/{principal}/secret": {"grace-s": 60},
     }
     return bodies[template], {}
 
@@ -160,7 +164,7 @@ def things_of(template: str) -> tuple[str, ...]:
         return TABLES
     if V in template or template in ("v1/views/rename", f"{NS}/register-view"):
         return VIEWS
-    return THINGS if template.startswith("tarn/v1/grants") else TABLES[:1]
+    return THINGS if template.startswith(("tarn/v1/grants", "tarn/v1/owner")) else TABLES[:1]
 
 
 class Lake:

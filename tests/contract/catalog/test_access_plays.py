@@ -63,6 +63,7 @@ class Model:
         tables: names -> (number, number of the owner).
         gone: names -> what had the name last, dropped or renamed.
         grants: (number of the thing, 0 for the warehouse; grantee) -> privileges.
+        secrets: principals -> the numbers of the secrets that are accepted, the newest first.
     """
 
     people: dict[str, int] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Model:
     tables: dict[Name, tuple[int, int | None]] = field(default_factory=dict)
     gone: dict[Name, tuple[int, int | None]] = field(default_factory=dict)
     grants: dict[tuple[int, str], set[Privilege]] = field(default_factory=dict)
+    secrets: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def on(self, who: str, number: int, owner: int | None) -> set[Privilege]:
         if owner is not None and owner == self.people[who]:
@@ -101,6 +103,7 @@ class Model:
             ("grants",): str(sorted((to, sorted(all_)) for (_, to), all_ in self.grants.items() if all_)),
         }
         for who in self.people:
+            found[who, "secrets"] = str(self.secrets[who])
             for space in SPACES:
                 held = self.held(who, space)
                 there = space in self.spaces
@@ -121,6 +124,7 @@ class World:
         self.healthy = self.replica(self.memory)
         self.model = Model()
         self.number = 0
+        self.secrets: dict[str, int] = {}
         self.boss = Caller(name=BOSS, client_id=None, admin=True)
         self.run("role", lambda s: s.create_role(ROLE))
 
@@ -160,6 +164,14 @@ class World:
             except NotFoundError:
                 continue
             session = Session(self.healthy, caller, audited=False)
+            stored = caller.grants.principals[caller.client_id or ""]
+            # One that was not seen before is the newest of the model's.
+            for one in stored.secrets(self.healthy.core.now_ms()):
+                newest = self.model.secrets[who][0]
+                if one not in self.secrets and newest not in self.secrets.values():
+                    self.secrets[one] = newest
+            numbers = tuple(self.secrets.get(one, 0) for one in stored.secrets(self.healthy.core.now_ms()))
+            found[who, "secrets"] = str(numbers)
             for space in SPACES:
                 found[who, space] = judged(
                     lambda s=session, n=space: s._allow(Operation.CREATE, {Place.NAMESPACE: (n,)})
@@ -188,7 +200,8 @@ def judged(ask: Callable[[], object]) -> str:
     return "yes"
 
 
-def play(seed: int) -> None:
+def play(seed: int) -> World:
+    """Send random requests, each compared with the model; returns the lake after them."""
     world = World(seed)
     chance = world.chance
     for who in PEOPLE:
@@ -199,6 +212,7 @@ def play(seed: int) -> None:
         who = chance.choice((None, *PEOPLE))
         thing = chance.choice(SPACES)
         apply(world, what, who, thing, broken=chance.choice(BROKEN))
+    return world
 
 
 REQUESTS = (
@@ -212,6 +226,7 @@ REQUESTS = (
         "create namespace",
         "drop namespace",
     ),
+    *("owner", "owner", "owner", "rotate"),
 )
 
 
@@ -232,11 +247,13 @@ def apply(world: World, what: str, who: str | None, space: str | None, *, broken
         subject = who or chance.choice(PEOPLE)
         may, who = subject not in before.people, None
         after.people[subject] = world.new()
+        after.secrets[subject] = (world.new(),)
         request = lambda s: s.create_principal(subject)  # noqa: E731
     elif what == "drop principal":
         subject = chance.choice(PEOPLE)
         may, who = subject in before.people, None
         after.people.pop(subject, None)
+        after.secrets.pop(subject, None)
         after.members.discard(subject)
         after.grants = {key: found for key, found in after.grants.items() if key[1] != subject}
         request = lambda s: s.drop_principal(subject)  # noqa: E731
@@ -245,6 +262,24 @@ def apply(world: World, what: str, who: str | None, space: str | None, *, broken
         may, who = subject in before.people, None
         (after.members.add if there else after.members.discard)(subject)
         request = lambda s: s.set_member(ROLE, subject, there=there)  # noqa: E731
+    elif what == "rotate":
+        subject, grace_s = chance.choice(PEOPLE), chance.choice((0, 3600))
+        may, who = subject in before.people, None
+        if may:
+            kept = before.secrets[subject][:1] if grace_s else ()
+            after.secrets[subject] = (world.new(), *kept)
+        request = lambda s: s.rotate_secret(subject, grace_s=grace_s)  # noqa: E731
+    elif what == "owner":
+        subject = chance.choice(PEOPLE)
+        given: Any = chance.choice(((name[0],), slot, slot))
+        things: Any = after.tables if given is slot else after.spaces
+        at_ = name if given is slot else name[0]
+        may = at_ in things and subject in before.people
+        if may and who is not None:
+            may = MANAGE in before.held(who, name[0]) | before.on(who, *things[at_])
+        if may:
+            things[at_] = (things[at_][0], before.people[subject])
+        request = lambda s: s.change_owner(given, subject)  # noqa: E731
     elif what == "create namespace":
         may = space not in before.spaces and (who is None or CREATE in before.on(who, 0, None))
         after.spaces[space or ""] = (world.new(), by)
@@ -352,7 +387,8 @@ def apply(world: World, what: str, who: str | None, space: str | None, *, broken
 @pytest.mark.plays
 @pytest.mark.parametrize("seed", seeds(40))
 def test_random_requests_are_allowed_as_the_model_says(seed: int) -> None:
-    play(seed)
+    world = play(seed)
+    assert world.seen() == world.model.seen()
 
 
 def test_the_plays_reach_what_they_are_for() -> None:
@@ -365,6 +401,7 @@ def test_the_plays_reach_what_they_are_for() -> None:
         "create table: ForbiddenError",
         "rename: ForbiddenError",
         "grant: ForbiddenError",
+        "owner: ForbiddenError",
         "grant: Crash",
     ):
         assert COUNTS[rare] >= 3, (rare, COUNTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -10,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import TableIdentifier, placed, pointer_change
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.rest import app
-from tarn_catalog.rest.lines import Lines
+from tarn_catalog.rest.lines import Lines, Place
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.record import Record, RecordState
 from tarn_catalog.state.register import RetryPolicy
@@ -273,6 +274,115 @@ def test_beyond_the_bound_the_answer_is_503_with_retry_after_and_nothing_is_chan
     for one in waiting:
         assert one.recv(1_000).startswith(b"HTTP/1.1 200")
     assert world.properties() == {"first": "1", "second": "1"}
+
+
+@pytest.fixture
+def others(client: Client, running: Running) -> Iterator[Callable[[str], Client]]:
+    """Makes principals without any right; each gets a client of its own."""
+    with ExitStack() as stack:
+
+        def made(name: str) -> Client:
+            status, _, new = client.ask("POST", "/tarn/v1/principals", {"name": name})
+            assert status == 200
+            credential = f"{new['client-id']}:{new['client-secret']}"
+            return stack.enter_context(closing(Client(replace(running, credential=credential))))
+
+        yield made
+
+
+def grant(client: Client, to: str, *privileges: str, name: str | None = "t", revoke: bool = False) -> None:
+    on = {"kind": "namespace" if name is None else "table", "namespace": ["ns"]}
+    body = {"on": on | ({} if name is None else {"name": name}), "to": to, "privileges": [*privileges]}
+    status, _, answer = client.ask("POST", "/tarn/v1/grants" + ("/revoke" if revoke else ""), body)
+    assert status == 200, answer
+
+
+def test_who_may_not_change_a_table_takes_no_place_in_its_line(
+    world: World, client: Client, lines: list[Lines], others: Callable[[str], Client]
+) -> None:
+    """And learns nothing: the answer is the same for a full line, an empty one and no table at all."""
+    eve, ann = others("eve"), others("ann")
+    grant(client, "eve", "READ")
+    grant(client, "eve", "CREATE", name=None)
+    grant(client, "ann", "WRITE")
+    world.stand_still()
+    lines[0]._waiting_max = 1
+    first = client.send_and_leave_open(TABLE, commit(first="1"))
+    until(lambda: len(world.stands) == 1)
+    register = {"name": "x", "metadata-location": "s3://tarn/warehouse/x/metadata/y.metadata.json"}
+    for waits in (0, 1):
+        for method, path, body in (
+            ("POST", TABLE, commit(eve="1")),
+            ("DELETE", TABLE, None),
+            ("POST", "/v1/namespaces/ns/views/t", {"updates": []}),
+            ("DELETE", "/v1/namespaces/ns/views/t", None),
+            ("POST", "/v1/namespaces/other/tables/none", commit(eve="1")),
+            ("POST", "/v1/namespaces/ns/register", register),
+            ("POST", "/v1/namespaces/ns/register-view", register),
+        ):
+            status, _, answer = eve.ask(method, path, body)
+            assert (status, answer["error"]["type"]) == (403, "ForbiddenException"), (path, answer)
+            assert lines[0].waiting("ns.t") == waits
+        if not waits:
+            waiting = ann.send_and_leave_open(TABLE, commit(ann="1"))
+            until(lambda: lines[0].waiting("ns.t") == 1)
+    assert ann.ask("POST", TABLE, commit(ann="2"))[0] == 503, "who may write it finds the line full"
+    world.go_on.set()
+    for one in (first, waiting):
+        assert one.recv(1_000).startswith(b"HTTP/1.1 200")
+    assert world.properties() == {"first": "1", "ann": "1"}
+
+
+def test_who_may_create_waits_for_a_new_table_and_for_no_other(
+    world: World, client: Client, lines: list[Lines], others: Callable[[str], Client]
+) -> None:
+    eve = others("eve")
+    grant(client, "eve", "CREATE", name=None)
+    place = Place(what="ns.new")
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def taken() -> None:
+        async with lines[0].hold(place, 0, never):
+            held.set()
+            while not done.is_set():
+                await asyncio.sleep(0.01)
+
+    held, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(taken()))
+    thread.start()
+    assert held.wait(20)
+    lines[0]._waiting_max = 0
+    new = {"requirements": [{"type": "assert-create"}], "updates": []}
+    try:
+        assert eve.ask("POST", "/v1/namespaces/ns/tables/new", new)[0] == 503
+        assert eve.ask("DELETE", "/v1/namespaces/ns/tables/new")[0] == 404
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_commit_that_waited_is_judged_when_its_turn_comes(
+    world: World, client: Client, lines: list[Lines], others: Callable[[str], Client]
+) -> None:
+    """A revocation holds for a request that waits: what counts are the grants of that moment."""
+    ann, bob = others("ann"), others("bob")
+    for name in ("ann", "bob"):
+        grant(client, name, "WRITE")
+    world.stand_still()
+    first = client.send_and_leave_open(TABLE, commit(first="1"))
+    until(lambda: len(world.stands) == 1)
+    anns = ann.send_and_leave_open(TABLE, commit(ann="1"))
+    until(lambda: lines[0].waiting("ns.t") == 1)
+    bobs = bob.send_and_leave_open(TABLE, commit(bob="1"))
+    until(lambda: lines[0].waiting("ns.t") == 2)
+    grant(client, "ann", "WRITE", revoke=True)
+    world.go_on.set()
+    assert first.recv(1_000).startswith(b"HTTP/1.1 200")
+    assert anns.recv(1_000).startswith(b"HTTP/1.1 403")
+    assert bobs.recv(1_000).startswith(b"HTTP/1.1 200")
+    assert world.properties() == {"first": "1", "bob": "1"}
 
 
 # -- commits to several tables

@@ -162,6 +162,8 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/views/rename", {"source": NAMED, "destination": {"namespace": ["ns"], "name": "u"}}),
     ("POST", "/v1/namespaces/ns/register-view", {"name": "r", "metadata-location": "s3://tarn/x.json"}),
     ("POST", "/tarn/v1/principals", {"name": "bob"}),
+    ("POST", "/tarn/v1/principals/bob/secret", {"grace-s": 60}),
+    ("POST", "/tarn/v1/owner", {"on": GRANT["on"], "to": "bob"}),
     ("POST", "/tarn/v1/roles", {"name": "readers"}),
     ("POST", "/tarn/v1/grants", GRANT),
     ("POST", "/tarn/v1/grants/revoke", GRANT),
@@ -294,5 +296,6 @@ def test_what_is_no_json_is_refused_everywhere(tmp_path: Path, record_property) 
 def test_every_route_with_a_body_is_tried() -> None:
     tried = {path.strip("/").replace("/ns", "/{namespace}") for _, path, _ in BODIES}
     tried = {path.replace("tables/t", "tables/{table}").replace("views/v", "views/{view}") for path in tried}
+    tried = {path.replace("principals/bob", "principals/{principal}") for path in tried}
     posted = {template for method, template, _ in SERVED if method == "POST"}
     assert posted - tried == {"v1/oauth/tokens", "health/deep"}

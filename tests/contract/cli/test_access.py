@@ -185,3 +185,43 @@ def test_names_with_a_separator_in_a_query_arrive(world: World) -> None:
     client = AccessClient(world.client().call)
     assert client.grants(parse_on("namespace:shop.eu"))["owner"] == "tester"
     assert client.grants({"kind": "warehouse"}) == {"grants": [], "owner": None}
+
+
+def test_a_table_changes_hands(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    orders = TableName(("shop", "eu"), "orders")
+    made = printed(capsys, "principal", "create", "bob")
+    bob = world.client(f"{made['client-id']}:{made['client-secret']}")
+    assert run("owner", "table:shop.eu.orders", "--to", "bob") == 0
+    assert capsys.readouterr().out == "bob owns table:shop.eu.orders\n"
+    bob.load(orders)
+    assert printed(capsys, "grants", "table:shop.eu.orders")["owner"] == "bob"
+    assert printed(capsys, "owner", "namespace:shop", "--to", "bob") == {
+        "on": {"kind": "namespace", "namespace": ["shop"]},
+        "owner": "bob",
+    }
+    assert run("owner", "table:shop.eu.orders", "--to", "nobody") == 1
+    assert "Principal does not exist: nobody" in capsys.readouterr().err
+
+
+def test_a_principal_gets_a_new_secret(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    made = printed(capsys, "principal", "create", "bob")
+    first = f"{made['client-id']}:{made['client-secret']}"
+    assert run("principal", "rotate", "bob", "--grace", "10m") == 0
+    *words, second = capsys.readouterr().out.split()
+    assert "ends at 20" in " ".join(words)
+    for credential in (first, second):
+        assert AccessClient(world.client(credential).call).whoami()["principal"] == "bob"
+    third = printed(capsys, "principal", "rotate", "bob")
+    assert third["former-ends-ms"] is None
+    for credential in (first, second):
+        with pytest.raises(UnauthenticatedError):
+            AccessClient(world.client(credential).call).whoami()
+    third_ = f"{third['client-id']}:{third['client-secret']}"
+    assert AccessClient(world.client(third_).call).whoami()["principal"] == "bob"
+
+
+@pytest.mark.parametrize("grace", ["10", "m", "-1s", "1d", "25h", ""])
+def test_a_bad_grace_is_named(world: World, capsys: pytest.CaptureFixture[str], grace: str) -> None:
+    assert run("principal", "create", "bob") == 0
+    assert run("principal", "rotate", "bob", f"--grace={grace}") != 0
+    assert "grace" in (said := capsys.readouterr().err) or "span of time" in said

@@ -18,8 +18,6 @@ from pyroaring import BitMap64
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
-from tarn.cli.audit import Report, audit
-from tarn.cli.lake_files import LakePorts
 from tarn.cli.ports import Clock
 from tarn.cli.trace import Trace, Where, parse_message, trace
 from tarn.core.audit.accounts import Account
@@ -31,7 +29,9 @@ from tarn.core.source import TopicClient
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.ingest import ingestor
+from tarn.ingest.audit import Report, audit
 from tarn.ingest.committer import Committer, Done
+from tarn.ingest.lake_files import LakePorts
 from tarn.keeper.walk import Places
 from tarn.testing.memory_topic import HOLE, Topic
 from tests.support.lake import BUCKET, TABLE, Lake, order, spec
@@ -269,13 +269,13 @@ def test_the_log_is_asked_about_so_many_ranges_and_for_so_long(
     seen.send(order(24), HOLE, order(26))
     whole = {**WHOLE, "next": 27, "rows": 23, "without": 3}
     assert counts(seen.audit().accounts[0]) == whole
-    monkeypatch.setattr("tarn.cli.lake_files.LOG_RANGES_MAX", 1)
+    monkeypatch.setattr("tarn.ingest.lake_files.LOG_RANGES_MAX", 1)
     assert counts(seen.audit().accounts[0]) == whole, "ranges that are close are one"
-    monkeypatch.setattr("tarn.cli.lake_files.LOG_APART_MAX", 5)
+    monkeypatch.setattr("tarn.ingest.lake_files.LOG_APART_MAX", 5)
     report = seen.audit()
     assert counts(report.accounts[0]) == {**whole, "without": 2, "unknown": 1}
     assert report.unasked == {"orders": "only the first 1 ranges of partition 0 were asked about"}
-    monkeypatch.setattr("tarn.cli.lake_files.LOG_S_MAX", 0.0)
+    monkeypatch.setattr("tarn.ingest.lake_files.LOG_S_MAX", 0.0)
     report = seen.audit()
     assert counts(report.accounts[0]) == {**whole, "without": 0, "unknown": 3}
     assert report.unasked == {"orders": "reading partition 0 took longer than 0 s"}

@@ -19,8 +19,6 @@ from tarn.adapters import manifest_audit, partitions
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
 from tarn.cli import replay as module
-from tarn.cli.audit import Report, audit
-from tarn.cli.lake_files import LakePorts
 from tarn.cli.letters import as_lines, as_object, groups, newest, result_lines
 from tarn.cli.ports import Clock, Offsets
 from tarn.cli.replay import Replayed, ReplayPorts, replay
@@ -38,7 +36,9 @@ from tarn.core.outcome import Conflict, Rejected, Unknown
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile
+from tarn.ingest.audit import Report, audit
 from tarn.ingest.committer import Committer, Done, NeedsReplan
+from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.replay_commit import ReplayCommit
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.fsck import fsck
@@ -588,6 +588,8 @@ def test_groups_and_the_newest_are_shown(world: World) -> None:
     assert as_object(row)["value"] == "junk"
     binary = as_object({**row, "value": b"\xff", "key": None})
     assert (binary["valueBase64"], binary["key"], "value" in binary) == ("/w==", None, False)
+    hostile = as_lines({**row, "reason": "\x9b2J", "value": b"\x1b]0;owned\x07\x1b[2J\tb\n"})
+    assert hostile[1:] == ["  reason  \\x9b2J", "  value   \\x1b]0;owned\\x07\\x1b[2J\tb\n"]
     assert as_lines({**row, "value": b"x" * 5_000})[2].endswith("… (5,000 characters)")
     with pytest.raises(InvalidError, match="'nobody' has no dead letters; those that have some: orders"):
         newest(world.lake_ports(), "nobody", 1)

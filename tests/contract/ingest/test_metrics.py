@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import orjson
+
+from tarn.adapters.manifests import read_list
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitOutcome, TableName
-from tarn.core.table_state import CommitRequest
+from tarn.core.table_state import CommitRequest, TableState
 from tarn.ingest.metrics import to_metrics
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, LocalCatalog, order
@@ -40,7 +43,8 @@ def test_conflicts_and_unknown_outcomes_are_counted_each_on_its_own() -> None:
     lake.work(lake.ingestor(), turns=40)
     found = metrics(lake)
     assert found["conflicts_total"] == 2
-    assert found["unknown_outcomes_total"] == 1
+    assert (found["unknown_outcomes_total"], found["unknown_outcomes_resolved_total"]) == (1, 1)
+    assert (found["retries_total"], found["commits_total"]) == (3, 1)
     assert (found["rows_total"], found["bad_records_total"], found["commits_total"]) == (2, 1, 1)
 
 
@@ -57,6 +61,35 @@ def test_what_is_measured_of_the_table_is_what_it_holds() -> None:
     assert found["table_bytes"] == found["bytes_total"] == size
     assert found["table_snapshots"] == len(lake.table().metadata["snapshots"])
     assert found["merges_total"] == 0
+    manifests = read_list(lake.objects.read(lake.table().head["manifest-list"]))
+    assert found["table_manifests"] == len(manifests) == 3
+    listed = len(lake.objects.read(lake.table().head["manifest-list"]))
+    sizes = [len(lake.objects.read(manifest.manifest_path)) for manifest in manifests]
+    assert found["table_metadata_bytes"] == listed + sum(sizes) + len(orjson.dumps(lake.table().metadata))
+    assert (found["commits_total"], found["retries_total"], found["unknown_outcomes_resolved_total"]) == (
+        3,
+        0,
+        0,
+    )
+
+
+def test_an_unknown_outcome_is_unresolved_until_the_table_could_be_asked() -> None:
+    topic = Topic("orders", 1)
+    topic.send(0, order(1))
+    lake = Lake(topic)
+    refusing = Refusing(lake, Unknown(reason="504"))
+    lake.catalog = refusing
+    load, seen = refusing.load, []
+
+    def look(table: TableName) -> TableState:
+        if metrics(lake).get("unknown_outcomes_total"):
+            seen.append(metrics(lake)["unknown_outcomes_resolved_total"])
+        return load(table)
+
+    refusing.load = look  # type: ignore[method-assign]
+    lake.work(lake.ingestor(), turns=40)
+    assert seen[0] == 0
+    assert metrics(lake)["unknown_outcomes_resolved_total"] == 1
 
 
 def test_freshness_counts_each_batch_once_with_its_oldest_record() -> None:

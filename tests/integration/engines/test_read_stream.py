@@ -47,9 +47,10 @@ def append(table: Table, *numbers: int) -> None:
 
 
 @contextmanager
-def copying(spark: SparkSession, source: str, since_ms: int) -> Iterator[StreamingQuery]:
+def copying(spark: SparkSession, source: str, since_ms: int, **options: str) -> Iterator[StreamingQuery]:
     """A stream from one table into another, from where it was; ended afterwards, idle unless it failed."""
-    stream = spark.readStream.option("stream-from-timestamp", str(since_ms)).table(source)
+    reader = spark.readStream.option("stream-from-timestamp", str(since_ms)).options(**options)
+    stream = reader.table(source)
     query = (
         stream.writeStream.format("iceberg")
         .queryName(f"copy of {source}")
@@ -173,3 +174,28 @@ def test_without_the_tag_the_same_stream_finds_that_its_place_is_gone(
         copying(spark, name, 0) as query,
     ):
         await_rows(spark, f"{name}_copy", 3 + PAUSE_COMMITS, query)
+
+
+@pytest.mark.in_turn(2, "a stream ends where retention drops old files, or loses rows with the option for it")
+def test_a_stream_passes_over_dropped_files_with_the_option_of_the_documents(
+    spark: SparkSession, catalog: Catalog, namespace: str
+) -> None:
+    """As retention does it: whole files, in a snapshot whose operation is `delete`."""
+    name = f"{namespace}.dropped"
+    table, _ = started(spark, catalog, name)
+    table.refresh()
+    table.delete("id == 1")
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation.value == "delete"
+    append(table, 4, 5)
+    with (
+        pytest.raises((PySparkException, AssertionError), match="delete snapshot"),
+        copying(spark, name, 0) as query,
+    ):
+        await_rows(spark, f"{name}_copy", 5, query)
+    with copying(spark, name, 0, **{"streaming-skip-delete-snapshots": "true"}) as query:
+        await_rows(spark, f"{name}_copy", 5, query)
+    found = sorted(row["id"] for row in spark.table(f"{name}_copy").collect())
+    assert found == [1, 2, 3, 4, 5], "the copy keeps what it had, and gets all that came after"

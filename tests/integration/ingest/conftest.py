@@ -313,17 +313,33 @@ class Ingest:
         )
 
 
-@pytest.fixture
-def ingest(stack: Stack, tmp_path: Path) -> Iterator[Ingest]:
-    """A new ingest service; the tables and topics of earlier ones still exist."""
-    (tmp_path / "orders.yaml").write_text(SPEC)
-    tmp_path.chmod(0o755)
+@contextlib.contextmanager
+def serving(stack: Stack, folder: Path, spec: str, **variables: str) -> Iterator[Ingest]:
+    """A new ingest service; the tables and topics of earlier ones still exist.
+
+    Args:
+        stack: what it works with.
+        folder: an empty folder for its spec.
+        spec: its spec.
+        variables: environment variables.
+    """
+    (folder / "orders.yaml").write_text(spec)
+    folder.chmod(0o755)
     container = hardened("services", mem_limit="512m", user=f"{UID}:{UID}")
     container.with_network(stack.network)
     container.with_volume_mapping(stack.secrets["ingest"], "/run/tarn/secrets", "ro")
-    container.with_volume_mapping(str(tmp_path), "/etc/tarn/specs", "ro")
+    container.with_volume_mapping(str(folder), "/etc/tarn/specs", "ro")
+    for name, value in variables.items():
+        container.with_env(name, value)
     container.ports["8091/tcp"] = ("127.0.0.1", free_port())  # type: ignore[assignment]
     with container:
         found = Ingest(container=container, stack=stack)
         found.await_running()
+        yield found
+
+
+@pytest.fixture
+def ingest(stack: Stack, tmp_path: Path) -> Iterator[Ingest]:
+    """A new ingest service of the orders."""
+    with serving(stack, tmp_path, SPEC) as found:
         yield found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.campaign import page, results, simulate
-from tests.campaign.__main__ import numbers
+from tests.campaign.__main__ import numbers, readers
 from tests.campaign.faults import FAULTS, NUMBERS
 from tests.campaign.real_faults import NOT_REAL, REAL
-from tests.campaign.results import Counts
+from tests.campaign.results import Counts, Kind, Result
 from tests.campaign.simulate import Run, add
 
 ISSUE_11 = {*range(1, 18), *range(19, 24), 25}
@@ -22,15 +23,17 @@ def run(**changes: object) -> Run:
     values = {
         **{
             "fault": 4,
+            "replicas": 1,
             "seed": 7,
             "happened": 2,
             "turns": 300,
+            "groups": 0,
             "reads": 30,
             "rows": 25,
             "lost": 0,
             "doubled": 0,
         },
-        **{"problems": (), "heal_s": 1.5, "seconds": 0.1},
+        **{"problems": (), "heal_s": 1.5, "seconds": 0.1, "cpu_s": 0.1},
     }
     return Run(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -65,18 +68,47 @@ def test_a_run_that_fails_without_its_fault_is_reported_too() -> None:
     assert (counts.seeds, counts.failed) == ([], [7])
 
 
+def begun(kind: Kind = "simulated", seeds: int = 5) -> Result:
+    """A new result."""
+    return results.begun(kind, seeds, Path("none"))
+
+
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    result = results.begun("simulated", 5)
-    result.counts[4] = Counts(fault=4, seeds=[1, 2], heal_s=[0.5])
-    result.next_seed[4] = 3
+    result = begun()
+    result.want([1, 3], [4], 3)
+    result.counts[3][4] = Counts(fault=4, seeds=[1, 2], heal_s=[0.5])
     result.write(tmp_path / "a.json")
     assert results.read(tmp_path / "a.json") == result
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_a_file_of_the_first_format_is_one_of_one_reader(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    result = begun()
+    result.want([1], [4], 3)
+    result.write(file)
+    data = json.loads(file.read_text())
+    data |= {"format": 1, "replicas": 1, "counts": data["counts"]["1"], "next_seed": data["next_seed"]["1"]}
+    file.write_text(json.dumps(data))
+    assert results.read(file) == result
+    file.write_text(json.dumps({**data, "format": 3}))
+    with pytest.raises(ValueError, match="of another format than 2"):
+        results.read(file)
+
+
+def test_what_is_short_and_what_failed_is_named() -> None:
+    result = begun(seeds=2)
+    result.want([1, 3], [4], 0)
+    result.counts[1][4].seeds += [0, 1]
+    result.counts[3][4].failed.append(7)
+    result.counts[3][4].problems.append("seed 7: lost one")
+    assert result.short() == ["4 (3 readers: 0)"]
+    assert result.failures() == ["fault 4 with 3 readers failed with seeds [7]: ['seed 7: lost one']"]
+
+
 def test_counts_of_two_commits_are_not_added(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    result = results.begun("simulated", 5)
+    result = begun()
     result.commit = "another"
     result.write(file)
     with pytest.raises(ValueError, match=r"is of commit another .* counts of two versions are not added"):
@@ -85,32 +117,29 @@ def test_counts_of_two_commits_are_not_added(tmp_path: Path) -> None:
 
 def test_counts_of_real_and_simulated_runs_are_not_added(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    results.begun("real", 5).write(file)
-    with pytest.raises(ValueError, match=r"\(real\)"):
+    begun("real").write(file)
+    with pytest.raises(ValueError, match=r"\(real"):
         simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0)
 
 
 def test_the_fault_with_the_fewest_seeds_is_next_until_all_have_enough() -> None:
-    result = results.begun("simulated", 30)
-    for fault in (1, 2):
-        result.counts[fault] = Counts(fault=fault)
-        result.next_seed[fault] = 100
-    work = simulate._work(result, [1, 2], 30)
-    assert [(fault, seeds[0], len(seeds)) for fault, seeds in (next(work) for _ in range(3))] == [
-        (1, 100, 20),
-        (2, 100, 20),
-        (1, 120, 20),
+    result = begun(seeds=30)
+    result.want([1, 3], [2], 100)
+    work = simulate._work(result, [1, 3], [2], 30)
+    found = [
+        (replicas, fault, seeds[0], len(seeds)) for replicas, fault, seeds in (next(work) for _ in "abc")
     ]
-    for fault in (1, 2):
-        result.counts[fault].seeds += range(30)
+    assert found == [(1, 2, 100, 20), (3, 2, 100, 20), (1, 2, 120, 20)]
+    for replicas in (1, 3):
+        result.counts[replicas][2].seeds += range(30)
     assert list(work) == []
 
 
 def test_a_fault_that_does_not_happen_is_given_up() -> None:
-    result = results.begun("simulated", 10)
-    result.counts[1] = Counts(fault=1, without=31)
-    result.next_seed[1] = 0
-    assert list(simulate._work(result, [1], 10)) == []
+    result = begun(seeds=10)
+    result.want([1], [1], 0)
+    result.counts[1][1].without = 31
+    assert list(simulate._work(result, [1], [1], 10)) == []
 
 
 def test_all_means_all_and_an_unknown_number_is_refused() -> None:
@@ -118,6 +147,9 @@ def test_all_means_all_and_an_unknown_number_is_refused() -> None:
     assert numbers("12,3") == [12, 3]
     with pytest.raises(Exception, match=r"no faults \[18\]; there are 1, 2"):
         numbers("18")
+    assert readers("1,3") == [1, 3]
+    with pytest.raises(Exception, match=r"\[2\]: engines have 1 or 3 readers"):
+        readers("2")
 
 
 def test_the_page_is_what_the_result_files_say() -> None:
@@ -126,12 +158,17 @@ def test_the_page_is_what_the_result_files_say() -> None:
 
 def test_simulated_and_real_counts_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    for kind, rows in (("simulated", 70_001), ("real", 90_002)):
-        result = results.begun(kind, 1)  # type: ignore[arg-type]
-        result.counts[4] = Counts(fault=4, seeds=[1], rows=rows, heal_s=[2.0])
-        result.write(tmp_path / f"faults-{kind}-1.json")
+    kinds: tuple[tuple[Kind, int], ...] = (("simulated", 70_001), ("real", 90_002))
+    for kind, rows in kinds:
+        for replicas in (1, 3):
+            result = begun(kind)
+            result.counts[replicas] = {4: Counts(fault=4, seeds=[1], rows=rows + replicas * 1_000)}
+            result.write(tmp_path / f"faults-{kind}-{replicas}.json")
     text = page.page()
     simulated, real = (text.index("## Simulated"), text.index("## Real"))
-    assert "70001 rows" in text[simulated:real]
-    assert "90002 rows" in text[real:]
-    assert "160003" not in text
+    for part, rows in ((text[simulated:real], 70_001), (text[real:], 90_002)):
+        one, three = part.split("### Engines with 3 readers")
+        assert f"{rows + 1_000} rows" in one
+        assert f"{rows + 3_000} rows" in three
+        assert f" {2 * rows + 4_000} rows" not in part
+    assert "164003" not in text

@@ -30,7 +30,10 @@ def test_it_has_the_routes_that_are_served_and_all_that_are_advertised() -> None
     assert advertised <= set(described)
 
 
-@pytest.mark.parametrize("table", ["BODIES", "QUERIES", "ANSWERS", "UNKEYED"])
+@pytest.mark.parametrize(
+    "table",
+    ["BODIES", "QUERIES", "ANSWERS", "UNKEYED", "CONDITIONAL", "DELEGATING", "NOT_EVERYWHERE", "SECRET"],
+)
 def test_its_tables_name_routes_that_are_served(table: str) -> None:
     assert set(getattr(openapi, table)) <= set(ROUTES)
 

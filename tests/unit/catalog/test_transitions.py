@@ -62,8 +62,11 @@ COMMITTED = replace(PENDING, state=RecordState.COMMITTED, nonce="n2")
 
 # (the rule, the stored value or None, a value that must not replace it)
 BROKEN: tuple[tuple[str, RegisterValue | None, RegisterValue], ...] = (
-    ("a table or view keeps its owner", OWNED, replace(OWNED, owner="bob-1").next(SECOND)),
-    ("a table or view keeps its owner", OWNED, replace(OWNED, owner=None).next(SECOND)),
+    ("an owner changes alone", OWNED, replace(OWNED, owner="bob-1", metadata="s3://m2").next(SECOND)),
+    ("an owner changes alone", OWNED, replace(OWNED, owner=None).next(SECOND)),
+    ("an owner changes alone", THERE, replace(THERE, owner="x", properties={"a": "b"}).next(SECOND)),
+    ("an owner changes alone", THERE, replace(THERE, owner="x", state=NamespaceState.DROPPING).next(SECOND)),
+    ("an owner changes alone", replace(THERE, owner="x"), THERE.next(SECOND)),
     ("its uuid never changes", GRANTS, replace(GRANTS, uuid="h").next(SECOND)),
     ("its uuid never changes", None, NO_GRANTS.next(FIRST)),
     (

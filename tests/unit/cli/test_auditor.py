@@ -13,11 +13,8 @@ import structlog
 from pyroaring import BitMap64
 
 from tarn.adapters.kafka import KafkaSources
-from tarn.cli import audit as auditing
 from tarn.cli import trace as tracing
 from tarn.cli import wiring
-from tarn.cli.audit import Report
-from tarn.cli.lake_files import CommitFacts
 from tarn.cli.main import main
 from tarn.cli.settings import Settings
 from tarn.cli.trace import Found, InFile, Message, Trace, Where
@@ -26,6 +23,9 @@ from tarn.core.audit.model import Finding, Kind
 from tarn.core.audit.origins import Letter
 from tarn.core.errors import CorruptStateError, InvalidError, NoSuchTableError, UnavailableError
 from tarn.core.offsets import TopicIdentity
+from tarn.ingest import audit as auditing
+from tarn.ingest.audit import Report
+from tarn.ingest.lake_files import CommitFacts
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SOURCE = TopicIdentity(cluster="c", topic="orders", topic_id="t")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
-from tarn.cli.status import Container, Look, Sources, age_s, as_data, gather, ingestors
+from tarn.cli.status import Container, Look, Sources, age_s, as_data, audit_faults, gather, ingestors
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.position import Position
@@ -309,6 +309,18 @@ def test_what_ingest_says_is_understood():
     assert ingestors(None) == ingestors({}) == ingestors({"ingestors": [1]}) == ()
 
 
+def test_what_an_audit_found_is_a_fault_with_what_to_do():
+    audits = {
+        "a.b": {"findings": ["offsets doubled: 7 twice. What to do: roll back", "another"]},
+        "a.fine": {"findings": []},
+        "a.new": {},
+    }
+    seen = status([UP], MemoryLake(), lambda: {**page("Running"), "audits": audits})
+    assert not seen.ok
+    assert seen.faults == {"audit of a.b": "offsets doubled: 7 twice. What to do: roll back; another"}
+    assert audit_faults(None) == audit_faults({"audits": [1]}) == audit_faults({"audits": {"a": 1}}) == {}
+
+
 def test_an_ingestor_that_is_stuck_is_a_fault_with_its_message():
     seen = status([UP], MemoryLake(), lambda: page("Stopped", "offset gap: seek by hand"))
     assert not seen.ok
@@ -335,6 +347,17 @@ def test_a_schema_that_was_dropped_meanwhile_hides_no_other():
             return [TableName(namespace, "t")]
 
     assert CatalogFacts(Catalog()).tables() == ["bronze.t", "silver.t"]
+
+
+def test_all_tables_are_named_however_many_namespaces_there_are():
+    class Catalog:
+        def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+            return [] if parent else [(f"n{number}",) for number in range(1_500)]
+
+        def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
+            return [TableName(namespace, "t")]
+
+    assert len(CatalogFacts(Catalog()).tables()) == 1_500
 
 
 def test_the_facts_of_a_table_with_branches_and_tags_carry_its_name():

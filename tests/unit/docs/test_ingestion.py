@@ -35,6 +35,9 @@ IF_NOT_SAID = {
     "spec.schema": "the table's columns",
     "spec.eventTime": "no watermark",
     "spec.mapping.rest": "none",
+    "spec.retention": "all rows are kept",
+    "spec.retention.column": "that of `eventTime`",
+    "spec.eventTime.completeTopic": "no events",
     "spec.schema.fields[].values": "any",
     "spec.schema.fields[].from": "the name",
 }
@@ -52,7 +55,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
             yield from fields_of(kind, f"{path}.")
         elif items and path.endswith("fields"):
             yield from fields_of(items[0], f"{path}[].")
-        elif items and path in ("spec.schema", "spec.eventTime", "spec.source.avro"):
+        elif items and path in ("spec.schema", "spec.eventTime", "spec.retention", "spec.source.avro"):
             yield path, info
             yield from fields_of(items[0], f"{path}.")
         else:
@@ -107,7 +110,7 @@ def test_each_reason_to_stop_is_an_error_of_the_code() -> None:
 
 
 def test_the_metrics_are_those_that_are_published() -> None:
-    rows = tables(section(PAGE, "Monitoring"))[0]
+    rows = [row for found in tables(section(PAGE, "Monitoring")) for row in found]
     documented = {row["metric"].strip("`"): row["type"] for row in rows}
     assert documented == dict(re.findall(r"^# TYPE (\w+) (\w+)$", to_metrics(StatusRegistry()), re.MULTILINE))
 

@@ -7,6 +7,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from dataclasses import fields
 from http.client import HTTPConnection
 
 import pytest
@@ -17,7 +18,7 @@ from tarn.ingest import health
 from tarn.ingest.health import StatusServer, faults, hanging
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import State, StatusRegistry
+from tarn.ingest.status import IngestorStatus, State, StatusRegistry
 
 NOW = 1_000.0
 
@@ -114,8 +115,10 @@ def test_metrics_are_in_the_text_form_of_prometheus():
 def test_each_metric_is_the_value_of_its_name():
     found = registry(committed={0: 5}, ends={0: 9}, measured=True, commit_ms=1_500.0)
     amounts = {"rows": 11, "bad_records": 12, "bytes": 13, "commits": 14, "merges": 15}
-    found.add("orders", **amounts, snapshots=18, conflicts=16, unknowns=17)
+    found.add("orders", **amounts, snapshots=18, conflicts=16, unknowns=17, resolved=19, retries=20)
+    found.add("orders", events=26, events_failed=27, retired_rows=28, retired_files=29)
     found.update("orders", table_files=21, table_bytes=22, table_snapshots=23)
+    found.update("orders", table_manifests=24, metadata_bytes=25)
     found.observe("orders", 0.1)
     found.observe("orders", 4_000.0)
     said = dict(
@@ -134,6 +137,14 @@ def test_each_metric_is_the_value_of_its_name():
         "merges_total": "15",
         "conflicts_total": "16",
         "unknown_outcomes_total": "17",
+        "unknown_outcomes_resolved_total": "19",
+        "retries_total": "20",
+        "table_manifests": "24",
+        "table_metadata_bytes": "25",
+        "events_total": "26",
+        "events_failed_total": "27",
+        "retired_rows_total": "28",
+        "retired_files_total": "29",
         "lag_offsets": "4",
         "last_commit_seconds": "1.5",
         "running": "1",
@@ -324,3 +335,20 @@ def test_each_reader_gives_its_own_signs_of_life():
         "ingestor orders/2: Waiting: no answer",
     ]
     assert hanging(found, now_s=NOW) == ["ingestor orders/1 hangs: no sign of life for 301 s"]
+
+
+def test_the_counters_of_an_ingestor_are_those_of_all_its_readers():
+    counters = {
+        field.name
+        for field in fields(IngestorStatus)
+        if field.type == "int" and field.name not in {"since_ms", "commit_at_ms", "replicas", "ready"}
+    }
+    assert {"rows", "commits", "events", "retired_rows", "retries"} <= counters
+    found = StatusRegistry()
+    for n in range(2):
+        found.update(f"orders/{n}", replica_of="orders", replicas=2)
+        found.add(f"orders/{n}", **{name: 10 ** (n + 1) + at for at, name in enumerate(sorted(counters))})
+    sums = found.get("orders")
+    assert {name: getattr(sums, name) for name in counters} == {
+        name: 110 + 2 * at for at, name in enumerate(sorted(counters))
+    }

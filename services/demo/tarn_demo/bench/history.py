@@ -210,6 +210,7 @@ class Bench:
             threading.Thread(target=work, daemon=True)
             for work in (feed.run, lambda: self._watch(seen, stop), lambda: self._ask(looks, stop))
         ]
+        self._await_table()
         began, at = time.monotonic(), 0
         ends_ms: list[int] = []
         for thread in threads:
@@ -218,7 +219,7 @@ class Bench:
             while at < TENTHS:
                 time.sleep(0.25)
                 elapsed = time.monotonic() - began
-                state = self._state()
+                state = self._catalog.load(TABLE)
                 reached = goal.tenth(elapsed, state.last_sequence)
                 if elapsed > goal.seconds + CATCH_UP_S_MAX:
                     raise UnavailableError(
@@ -249,7 +250,9 @@ class Bench:
             while not seen.covers(ends):
                 if time.monotonic() > until:
                     raise UnavailableError(f"{TABLE} has not all of {sent} messages; see the log of ingest")
-                seen.record(held_by(self._state(), self._stream), at_ms=time.time_ns() // 1_000_000)
+                seen.record(
+                    held_by(self._catalog.load(TABLE), self._stream), at_ms=time.time_ns() // 1_000_000
+                )
                 time.sleep(LOOK_S)
             source.seek(dict.fromkeys(ends, 0))
             records = (
@@ -264,7 +267,7 @@ class Bench:
     def _watch(self, seen: VisibilityLog, stop: threading.Event) -> None:
         while not stop.wait(LOOK_S):
             try:
-                held: Mapping[int, int] = held_by(self._state(), self._stream)
+                held: Mapping[int, int] = held_by(self._catalog.load(TABLE), self._stream)
             except TarnError:
                 continue  # a failed look counts as not readable
             seen.record(held, at_ms=time.time_ns() // 1_000_000)
@@ -273,12 +276,18 @@ class Bench:
         while not stop.wait(ASK_EVERY_S):
             ask(self._trino, looks)
 
-    def _state(self) -> TableState:
-        """The table's current version; one without snapshots before ingest creates it."""
-        try:
-            return self._catalog.load(TABLE)
-        except NoSuchTableError:
-            return TableState({})
+    def _await_table(self) -> None:
+        """Wait until ingest has created the table."""
+        until = time.monotonic() + CATCH_UP_S_MAX
+        while True:
+            try:
+                self._catalog.load(TABLE)
+            except NoSuchTableError as e:
+                if time.monotonic() > until:
+                    raise UnavailableError(f"ingest did not create {TABLE}; see its log") from e
+                time.sleep(LOOK_S)
+            else:
+                return
 
     def _manifests(self) -> int:
         table = self._files.load_table((*TABLE.namespace, TABLE.name))

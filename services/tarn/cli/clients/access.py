@@ -60,6 +60,11 @@ class AccessClient:
             query = f"?{urlencode(fields, quote_via=quote)}"
         return dict(self._call("GET", f"{PREFIX}/grants{query}", what="list grants"))
 
+    def change_owner(self, on: On, to: str) -> None:
+        """Give a namespace, table or view to a principal."""
+        body = {"on": dict(on), "to": to}
+        self._call("POST", f"{PREFIX}/owner", body, what=f"change the owner of a {on['kind']}")
+
     def principals(self) -> list[Json]:
         """Return all principals."""
         return list(self._call("GET", f"{PREFIX}/principals", what="list principals")["principals"])
@@ -68,6 +73,12 @@ class AccessClient:
         """Create a principal; return its name, client id and secret, which is shown only here."""
         what = f"create principal {name}"
         return dict(self._call("POST", f"{PREFIX}/principals", {"name": name}, what=what))
+
+    def rotate_secret(self, name: str, grace_s: int) -> Json:
+        """Give a principal a new secret; return it with the client id and when the former one ends."""
+        path = f"{PREFIX}/principals/{quote(name, safe='')}/secret"
+        what = f"rotate the secret of principal {name}"
+        return dict(self._call("POST", path, {"grace-s": grace_s}, what=what))
 
     def drop_principal(self, name: str) -> None:
         """Remove a principal with its grants."""

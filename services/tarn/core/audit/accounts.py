@@ -140,6 +140,7 @@ class Account:
         asked: offsets below `next` whose records the log was asked for.
         held: those of them at which the log has a record.
         removed: offsets of rows that the table had and has no more, as far as its kept history shows.
+        retired: offsets of rows that retention dropped.
         removed_by: where those rows were, and which snapshot removed them.
         holders: for the first doubled offset, the files that have it.
     """
@@ -154,6 +155,7 @@ class Account:
     asked: BitMap64 = field(default_factory=BitMap64)
     held: BitMap64 = field(default_factory=BitMap64)
     removed: BitMap64 = field(default_factory=BitMap64)
+    retired: BitMap64 = field(default_factory=BitMap64)
     removed_by: str = ""
     holders: str = ""
 
@@ -169,8 +171,8 @@ class Account:
 
     @property
     def absent(self) -> BitMap64:
-        """Offsets below `next` without row and dead letter, also those before the stream began."""
-        return between(0, self.next) - self.present
+        """Offsets below `next` with neither row nor dead letter nor a row dropped by age, from 0 on."""
+        return between(0, self.next) - self.present - self.retired
 
     @property
     def start(self) -> int:
@@ -179,14 +181,14 @@ class Account:
         The table does not record where a stream began. It began at the start of the log, which only grows: so
         no later than the log starts now, and no later than the first row.
         """
-        known = self.present | self.removed
+        known = self.present | self.removed | self.retired
         first = known.min() if known else self.next
         return first if self.log_start is None else min(first, self.log_start)
 
     @property
     def gap(self) -> BitMap64:
-        """Offsets in [start, next) without row and dead letter."""
-        return between(self.start, self.next) - self.present
+        """Offsets in [start, next) with neither row nor dead letter nor a row dropped by age."""
+        return between(self.start, self.next) - self.present - self.retired
 
     @property
     def missing(self) -> BitMap64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
@@ -11,12 +12,14 @@ from tarn.core.avro_schema import parse_schema
 from tarn.core.avro_values import column_type
 from tarn.core.cast_rules import takes
 from tarn.core.column_types import suggest
+from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
 from tarn.core.spec.fields import COLUMN_PATTERN, FieldSpec, SchemaSpec
 from tarn.core.spec.mapping import FieldMapping
 from tarn.core.spec.source import MessageFormat, Source
 from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 
+COMPLETE_PATTERN = rf"^{re.escape(COMPLETE_PREFIX)}[A-Za-z0-9._-]{{0,200}}$"
 REPLICAS_MAX = 64
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
 
@@ -52,6 +55,19 @@ class EventTime(SpecModel):
     max_ahead_seconds: Annotated[float, Field(alias="maxAheadSeconds", ge=0, le=31_536_000, strict=False)] = (
         3_600.0
     )
+    complete_topic: Annotated[str | None, Field(alias="completeTopic", pattern=COMPLETE_PATTERN)] = None
+
+
+class RowRetention(SpecModel):
+    """How long rows are kept, by a column of event time."""
+
+    age: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
+    column: Annotated[str | None, Field(pattern=COLUMN_PATTERN)] = None
+
+    @property
+    def seconds(self) -> int:
+        """The age in seconds."""
+        return int(self.age[:-1]) * (3_600 if self.age.endswith("h") else 86_400)
 
 
 class DeadLetters(SpecModel):
@@ -74,12 +90,36 @@ class IngestorBody(SpecModel):
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
     event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
     mapping: FieldMapping = FieldMapping()
+    retention: RowRetention | None = None
     trace: bool = True
 
     @field_validator("columns", mode="before")
     @classmethod
     def _short(cls, value: object) -> object:
         return {"infer": True} if value == "infer" else value
+
+    @field_validator("retention", mode="before")
+    @classmethod
+    def _age(cls, value: object) -> object:
+        return {"age": value} if isinstance(value, str) else value
+
+    @property
+    def retention_column(self) -> str | None:
+        """The column by which rows are kept; None if all are."""
+        if self.retention is None:
+            return None
+        return self.retention.column or (self.event_time.column if self.event_time is not None else None)
+
+    @model_validator(mode="after")
+    def _retention(self) -> IngestorBody:
+        if self.retention is None:
+            return self
+        column = self.retention_column
+        if column is None:
+            raise ValueError("retention needs a column of event time: retention.column, or eventTime")
+        if not self.trace:
+            raise ValueError("retention needs trace: true: rows that are dropped are accounted for")
+        return self
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
@@ -121,6 +161,8 @@ class IngestorBody(SpecModel):
         types = {field.name: field.type for field in fields}
         if self.event_time is not None:
             _check_event_time(self.event_time.column, types)
+        if (column := self.retention_column) is not None:
+            _check_event_time(column, types, what="retention")
         check_partitioning(self.table.partitioning, types)
 
 
@@ -156,7 +198,7 @@ def _check_format(messages: MessageFormat, fields: Iterable[FieldSpec]) -> None:
             )
 
 
-def _check_event_time(column: str, types: dict[str, str]) -> None:
+def _check_event_time(column: str, types: dict[str, str], *, what: str = "eventTime") -> None:
     """Require that the column of the event time is there and a timestamp.
 
     Raises:
@@ -164,13 +206,11 @@ def _check_event_time(column: str, types: dict[str, str]) -> None:
     """
     if column not in types:
         raise ValueError(
-            f"eventTime names column {column!r}, which schema.fields lacks{suggest(column, list(types))}; "
+            f"{what} names column {column!r}, which schema.fields lacks{suggest(column, list(types))}; "
             f"columns are {', '.join(types)}"
         )
     if types[column] not in ("timestamp", "timestamptz"):
-        raise ValueError(
-            f"eventTime: column {column} is {types[column]}; it must be a timestamp or timestamptz"
-        )
+        raise ValueError(f"{what}: column {column} is {types[column]}; it must be a timestamp or timestamptz")
 
 
 class IngestorSpec(SpecModel):

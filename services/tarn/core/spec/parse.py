@@ -53,6 +53,12 @@ def parse_spec(text: str, *, file: str) -> IngestorSpec:
         raise InvalidSpecError(
             f"{file}{where}: unreadable YAML: {problem}; fix the text there", file=file
         ) from e
+    except (ValueError, RecursionError) as e:
+        # Of a value that looks like a date or a number, and is none; of text that is nested too deeply.
+        raise InvalidSpecError(
+            f"{file}: unreadable YAML: {e}; put text that only looks like a date or number in quotes",
+            file=file,
+        ) from e
     if not isinstance(value, dict):
         raise InvalidSpecError(
             f"{file}: holds {_kind(value)}, not a mapping with apiVersion, kind, metadata and spec", file=file

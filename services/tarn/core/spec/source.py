@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from tarn.core.avro_schema import parse_schema
+from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
 
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
@@ -62,7 +63,9 @@ class KafkaSource(SpecModel):
 
     def matches(self, topic: str) -> bool:
         """Whether the pattern matches the whole name of a topic."""
-        return self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is not None
+        if self.topic_pattern is None or topic.startswith(COMPLETE_PREFIX):
+            return False
+        return re.fullmatch(self.topic_pattern, topic) is not None
 
     def __str__(self) -> str:
         return f"topics like {self.topic_pattern}" if self.topic_pattern else ", ".join(self.names)
@@ -83,7 +86,10 @@ class AvroMessages(SpecModel):
     @field_validator("avro_schema", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> object:
-        return json.dumps(value) if isinstance(value, dict | list) else value
+        try:
+            return json.dumps(value) if isinstance(value, dict | list) else value
+        except (TypeError, RecursionError) as e:
+            raise ValueError(f"the Avro schema cannot be JSON: {e}; put dates in it in quotes") from e
 
     @field_validator("avro_schema")
     @classmethod

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from pyroaring import BitMap64
 
-from tarn.cli.ports import Clock, StateOfTables, Tell
 from tarn.core.audit.accounts import between, ranges
 from tarn.core.audit.manifests import ManifestReader, trace_ids
 from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table
@@ -23,8 +22,9 @@ from tarn.core.object_store import BulkStore
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.source import TopicClient, TopicReader
 from tarn.core.table_state import TableState, commit_ids, marker_property
-from tarn.ingest.batch_commit import offsets_in, pending_in, streams_named
+from tarn.ingest.batch_commit import offsets_in, pending_in, retired_in, streams_named
 from tarn.ingest.dead_letters import markers_in
+from tarn.ingest.lake_ports import Clock, StateOfTables, Tell
 from tarn.keeper.walk import IN_FLIGHT_MAX, Places, Walker, in_order
 
 PROGRESS_EVERY_S = 5.0
@@ -54,6 +54,9 @@ class LakePorts:
         pool: executor for read-ahead.
         clock: time.
         tell: called with progress messages.
+        without_record: per partition of a topic, offsets at which its log is known to have no record; grown
+            by each audit, as a log gains no records there.
+        history: whether absent offsets are looked for in the files of earlier snapshots.
     """
 
     tables: StateOfTables
@@ -65,6 +68,8 @@ class LakePorts:
     pool: ThreadPoolExecutor
     clock: Clock = field(default_factory=Clock)
     tell: Tell
+    without_record: dict[tuple[TopicIdentity, int], BitMap64] = field(default_factory=dict)
+    history: bool = True
 
     @property
     def walker(self) -> Walker:
@@ -344,6 +349,20 @@ class LogRecords:
     start: int
     asked: BitMap64
     held: BitMap64
+
+
+def retired_offsets(state: TableState, stream: str) -> dict[int, BitMap64]:
+    """Partition to the offsets of the stream's rows that retention dropped.
+
+    Raises:
+        CorruptStateError: the statement in the summary cannot be read.
+    """
+    found = retired_in(state, stream)
+    dropped: dict[int, BitMap64] = {}
+    for partition, runs in (found.runs if found is not None else {}).items():
+        for start, end in runs:
+            dropped[partition] = dropped.get(partition, BitMap64()) | between(start, end)
+    return dropped
 
 
 def _joined(found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -15,17 +15,6 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from tarn.cli.lake_files import (
-    LakePorts,
-    LiveFiles,
-    Log,
-    commit_of,
-    letter_files,
-    may_hold,
-    read_files,
-    require_traced,
-    streams_of,
-)
 from tarn.core.audit.accounts import (
     Account,
     Origins,
@@ -40,6 +29,19 @@ from tarn.core.audit.model import FileEntry, Finding, Json, Kind
 from tarn.core.audit.offsets import judge_streams
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.core.table_state import TableState
+from tarn.ingest.lake_files import (
+    LakePorts,
+    LiveFiles,
+    Log,
+    commit_of,
+    letter_files,
+    may_hold,
+    read_files,
+    require_traced,
+    retired_offsets,
+    streams_of,
+)
 from tarn.keeper.fsck import finding_data
 
 RANGES_MAX = 100
@@ -116,6 +118,7 @@ def audit(name: str, ports: LakePorts) -> Report:
     require_traced(state, table=name)
     live = LiveFiles(name, state, ports)
     accounts = accounts_of(streams)
+    _except_retired(state, accounts)
     findings += judge_streams(live.table)
     findings += _count_rows(live, accounts)
     homes = _count_letters(ports, live, accounts)
@@ -178,6 +181,18 @@ def _count_rows(live: LiveFiles, accounts: Mapping[Place, Account]) -> Iterator[
         )
 
 
+def _except_retired(state: TableState, accounts: Mapping[Place, Account]) -> None:
+    """Note the offsets whose rows retention dropped.
+
+    Raises:
+        CorruptStateError: what it dropped cannot be read.
+    """
+    for account in accounts.values():
+        for stream in account.streams:
+            found = retired_offsets(state, stream).get(account.partition, BitMap64())
+            account.retired |= found & between(0, account.next)
+
+
 def _readable(work: Any, entry: FileEntry) -> Origins | Finding:
     """Result of reading a data file of the table, or the finding that it cannot be read."""
     try:
@@ -229,12 +244,15 @@ def _evidence(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Accoun
                 closing.callback(log.close)
                 logs[account.topic] = log
             log = logs[account.topic]
-            found = log.records(account.partition, account.absent)
+            place = next(iter(account.ends)), account.partition
+            known = ports.without_record.get(place, BitMap64()) & account.absent
+            found = log.records(account.partition, account.absent - known)
             if found is not None:
-                account.log_start, account.asked, account.held = found.start, found.asked, found.held
+                account.log_start, account.asked, account.held = found.start, found.asked | known, found.held
+                ports.without_record[place] = account.asked - account.held
             if log.reason:
                 unasked[account.topic] = log.reason
-    if any(account.absent for account in accounts.values()):
+    if ports.history and any(account.absent for account in accounts.values()):
         _former_rows(ports, live, accounts)
     return unasked
 
@@ -309,6 +327,7 @@ def _account_data(account: Account) -> dict[str, Any]:
         "next": account.next,
         "rows": account.rows.rows,
         "dead_letters": account.letters.rows,
+        "retired": len(account.retired - account.present),
         "without_record": len(account.without_record),
         "unknown": len(account.unknown),
         "missing": len(account.missing),

@@ -1,0 +1,85 @@
+"""Data files whose rows are all older than a time, from the bounds in the manifests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+
+from tarn.adapters.files import FileIO
+from tarn.adapters.manifests import read_entries, read_list
+from tarn.adapters.partitions import survives_manifests
+from tarn.core.table_state import TableState, WrittenFile, current_part, current_schema
+
+NEVER = 2**63
+
+
+class OldFiles:
+    """Finds old data files of one table; a manifest is read again only once one of its files is old.
+
+    Args:
+        objects: file IO.
+    """
+
+    def __init__(self, objects: FileIO) -> None:
+        self._objects = objects
+        self._youngest: dict[str, int] = {}
+
+    def find(self, state: TableState, column: str, before_us: int, *, files_max: int) -> list[WrittenFile]:
+        """Live files of the current partition spec in which every row has the column, and is older.
+
+        Args:
+            state: version of the table.
+            column: name of a column of type timestamp or timestamptz.
+            before_us: time in microseconds since the epoch.
+            files_max: maximum number of files.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+        head = state.head
+        schema = Schema.model_validate(current_schema(state.metadata))
+        spec = PartitionSpec.model_validate(
+            current_part(state.metadata, "partition-specs", "default-spec-id", "spec-id")
+        )
+        field_id = next((f.field_id for f in schema.fields if f.name == column), None)
+        if head is None or field_id is None or not survives_manifests(spec, schema):
+            return []
+        found: list[WrittenFile] = []
+        manifests = read_list(self._objects.read(str(head["manifest-list"])))
+        known, self._youngest = self._youngest, {}
+        for manifest in manifests:
+            path = manifest.manifest_path
+            if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != spec.spec_id:
+                continue
+            youngest = known.get(path)
+            if (youngest is not None and youngest >= before_us) or len(found) >= files_max:
+                if youngest is not None:
+                    self._youngest[path] = youngest
+                continue
+            entries = read_entries(self._objects.read(path), manifest, spec, schema)
+            ages = [(_latest_us(entry.data_file, field_id), entry.data_file) for entry in entries]
+            self._youngest[path] = min((at_us for at_us, _ in ages), default=NEVER)
+            found += [_written(file, spec.spec_id) for at_us, file in ages if at_us < before_us]
+        return found[:files_max]
+
+
+def _latest_us(file: Any, field_id: int) -> int:
+    """Latest time in a file; `NEVER` if it is unknown, or a row has none."""
+    upper = (file.upper_bounds or {}).get(field_id)
+    nulls = (file.null_value_counts or {}).get(field_id)
+    if upper is None or nulls != 0:
+        return NEVER
+    return int.from_bytes(upper, "little", signed=True)
+
+
+def _written(file: Any, spec_id: int) -> WrittenFile:
+    return WrittenFile(
+        path=file.file_path,
+        partition=tuple(file.partition),
+        spec_id=spec_id,
+        records=int(file.record_count),
+        bytes=int(file.file_size_in_bytes),
+    )

@@ -1,0 +1,113 @@
+"""Rows of a stream that are gone by retention, not lost: which offsets, in the snapshot summary. Pure.
+
+The commit that drops a data file adds the offsets of its rows, as they were read from the file; every later
+commit of the stream carries them. Files are dropped in the order of event time, which need not be that of the
+offsets, so these are runs and not one floor per partition. In a stream whose events are roughly in order they
+are few; beyond `RUNS_MAX`, the runs that are closest to each other are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+
+import orjson
+
+from tarn.core.errors import CorruptStateError
+
+PREFIX = "tarn.retired."
+FORMAT = 1
+RUNS_MAX = 200
+"""Runs of offsets that a stream states at most, of all its partitions: each commit repeats them."""
+
+Run = tuple[int, int]
+"""Half-open range of offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """Rows that were dropped by age.
+
+    Attributes:
+        rows: number of rows dropped since the stream began.
+        runs: partition to the offsets of these rows, as runs in order.
+        joined: offsets between two runs that were joined, which may have had no row that was dropped.
+    """
+
+    rows: int = 0
+    runs: Mapping[int, tuple[Run, ...]] = field(default_factory=dict)
+    joined: int = 0
+
+    def __post_init__(self) -> None:
+        """Freeze the mapping."""
+        object.__setattr__(self, "runs", MappingProxyType(dict(sorted(self.runs.items()))))
+
+    def __contains__(self, place: tuple[int, int]) -> bool:
+        """Whether the row at this (partition, offset) was dropped."""
+        partition, offset = place
+        return any(start <= offset < end for start, end in self.runs.get(partition, ()))
+
+    def plus(self, dropped: Mapping[int, Iterable[Run]], *, rows: int) -> Retired:
+        """With further rows.
+
+        Args:
+            dropped: partition to runs of offsets.
+            rows: number of the rows.
+        """
+        places = self.runs.keys() | dropped.keys()
+        runs = {p: _merged([*self.runs.get(p, ()), *dropped.get(p, ())]) for p in places}
+        joined = self.joined
+        gaps = sorted(
+            (after[0] - before[1], p, n)
+            for p, one in runs.items()
+            for n, (before, after) in enumerate(pairwise(one))
+        )
+        for width, partition, _ in gaps[: max(0, sum(map(len, runs.values())) - RUNS_MAX)]:
+            runs[partition] = _closed(runs[partition], width)
+            joined += width
+        return Retired(rows=self.rows + rows, runs=runs, joined=joined)
+
+    def to_json(self) -> str:
+        """Compact JSON, as stored in a snapshot summary."""
+        runs = {str(p): [list(run) for run in one] for p, one in self.runs.items()}
+        return orjson.dumps({"v": FORMAT, "rows": self.rows, "joined": self.joined, "runs": runs}).decode()
+
+    @staticmethod
+    def from_json(text: str) -> Retired:
+        """Parse the result of `to_json`.
+
+        Raises:
+            CorruptStateError: the text is not of this form.
+        """
+        try:
+            value = orjson.loads(text)
+            if value["v"] != FORMAT:
+                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            runs = {int(p): tuple((int(a), int(b)) for a, b in one) for p, one in value["runs"].items()}
+            return Retired(rows=int(value["rows"]), joined=int(value["joined"]), runs=runs)
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise CorruptStateError(
+                f"what retention dropped cannot be read in the snapshot summary ({e!r}): {text[:200]!r}; "
+                "roll the table back to a snapshot with a whole one",
+                value=text[:200],
+            ) from e
+
+
+def _merged(runs: list[Run]) -> tuple[Run, ...]:
+    found: list[Run] = []
+    for start, end in sorted(runs):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        elif start < end:
+            found.append((start, end))
+    return tuple(found)
+
+
+def _closed(runs: tuple[Run, ...], width: int) -> tuple[Run, ...]:
+    """The runs with the first gap of this width closed."""
+    for n in range(1, len(runs)):
+        if runs[n][0] - runs[n - 1][1] == width:
+            return (*runs[: n - 1], (runs[n - 1][0], runs[n][1]), *runs[n + 1 :])
+    return runs

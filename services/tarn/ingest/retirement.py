@@ -1,0 +1,111 @@
+"""Which data files of a stream are dropped because all their rows are older than the spec keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from pyroaring import BitMap64
+
+from tarn.core.audit.accounts import ranges
+from tarn.core.audit.model import FileEntry
+from tarn.core.audit.origins import OriginReader
+from tarn.core.errors import CorruptStateError
+from tarn.core.table_files import TableFiles
+from tarn.core.table_state import TableState, WrittenFile
+from tarn.ingest.retire_commit import RetireCommit, why_kept
+
+log = structlog.get_logger()
+
+FILES_MAX = 50
+"""Files that one commit drops; their trace columns are read first, while batches wait for the commit."""
+LEFT_MAX = 10_000
+
+
+class Retirement:
+    """The old files of one stream.
+
+    Args:
+        name: name of the ingestor, for the log.
+        stream: name of its stream.
+        topic: topic of the stream; files with rows of another origin stay.
+        column: column of event time.
+        age_s: age of the rows that are dropped, in seconds.
+        origins: reads which messages the rows of a file are.
+    """
+
+    def __init__(
+        self, name: str, *, stream: str, topic: str, column: str, age_s: int, origins: OriginReader
+    ) -> None:
+        self._name = name
+        self._stream = stream
+        self._topic = topic
+        self._column = column
+        self._age_us = age_s * 1_000_000
+        self._origins = origins
+        self._left: set[str] = set()
+        self._reason: str | None = None
+
+    def change(
+        self, state: TableState, files: TableFiles, *, now_ms: int, new_id: Callable[[], str]
+    ) -> RetireCommit | None:
+        """The commit that drops the next files; None if there are none.
+
+        Args:
+            state: version of the table.
+            files: files of the table.
+            now_ms: wall-clock time in milliseconds since the epoch.
+            new_id: generates a unique commit id.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+        reason = why_kept(state)
+        if reason is not None:
+            self._say(reason)
+            return None
+        before_us = now_ms * 1_000 - self._age_us
+        wanted = FILES_MAX + len(self._left)
+        removed: list[WrittenFile] = []
+        dropped: dict[int, BitMap64] = {}
+        for file in files.old_files(state, self._column, before_us, files_max=wanted):
+            if file.path in self._left or len(removed) >= FILES_MAX:
+                continue
+            found = self._offsets(file)
+            if found is None:
+                self._left.add(file.path)
+                continue
+            removed.append(file)
+            for partition, offsets in found.items():
+                dropped[partition] = dropped.get(partition, BitMap64()) | offsets
+        if len(self._left) > LEFT_MAX:
+            self._left.clear()
+        if not removed:
+            return None
+        return RetireCommit(
+            commit_id=new_id(),
+            table_uuid=state.uuid,
+            stream=self._stream,
+            removed=tuple(removed),
+            dropped={partition: tuple(ranges(offsets)) for partition, offsets in dropped.items()},
+        )
+
+    def _offsets(self, file: WrittenFile) -> dict[int, BitMap64] | None:
+        """Partition to the offsets of a file's rows; None if the file stays."""
+        try:
+            found = self._origins.rows(FileEntry(file.path, file.bytes, file.records), BitMap64())
+        except CorruptStateError as e:
+            self._say(e.message)
+            return None
+        if found is None:
+            self._say(f"{file.path} is not in the store")
+            return None
+        if found.untraced or any(topic != self._topic for topic, _ in found.rows):
+            self._say(f"{file.path} has rows of other origin than topic {self._topic}")
+            return None
+        return {partition: tally.at_least(1) for (_, partition), tally in found.rows.items()}
+
+    def _say(self, reason: str) -> None:
+        if reason != self._reason:
+            log.warning("old rows are left in the table", ingestor=self._name, reason=reason)
+        self._reason = reason

@@ -1,0 +1,415 @@
+"""The scheduled audit over a lake made by ingest: what it reads, what it finds, and what it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+from structlog.testing import capture_logs
+
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.origins import ParquetOrigins
+from tarn.core.audit.accounts import Origins, Tally
+from tarn.core.audit.model import FileEntry
+from tarn.core.errors import UnavailableError
+from tarn.core.table_state import Append, WrittenFile
+from tarn.ingest import audit_memory, audit_schedule
+from tarn.ingest.audit_schedule import AuditSchedule
+from tarn.ingest.committer import Committer
+from tarn.ingest.context import StoppedError
+from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.lake_ports import Clock
+from tarn.ingest.metrics import to_metrics
+from tarn.ingest.status import AuditStatus, StatusRegistry
+from tarn.keeper.walk import Places
+from tarn.testing.memory_topic import HOLE, Topic
+from tests.support.lake import BUCKET, TABLE, Lake, order
+
+EVERY_S, ALL_FILES_S = 900.0, 86_400.0
+
+
+@dataclass
+class Opened:
+    """Reads of data files, counted; each takes a while."""
+
+    store: PlainBulk
+    clock: Any
+    took_s: float = 0.5
+    keys: list[str] = field(default_factory=list)
+    away: bool = False
+
+    def get(self, key: str) -> Any:
+        if self.away:
+            raise UnavailableError("the store does not answer")
+        if key.endswith(".parquet"):
+            self.clock.now_s += self.took_s
+            self.keys.append(key)
+        return self.store.get(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+class Audited:
+    """A lake whose table is audited on the schedule: ten rows of partition 0, one dead letter, one hole."""
+
+    def __init__(self) -> None:
+        self.topic = Topic("orders", 2)
+        self.lake = Lake(self.topic)
+        self.store = Opened(PlainBulk(self.lake.store), self.lake.clock)
+        self.rests: list[float] = []
+        self.ingestor = self.lake.ingestor()
+        self.send(*[order(n) for n in range(5)], b"junk", HOLE)
+        self.send(*[order(n) for n in range(5, 10)])
+        self.schedule = self.made()
+
+    def made(self, registry: StatusRegistry | None = None) -> AuditSchedule:
+        return AuditSchedule(
+            self.ports,
+            registry or self.lake.registry,
+            every_s=EVERY_S,
+            all_files_s=ALL_FILES_S,
+            now_s=self.lake.clock,
+            now_ms=lambda: int(self.lake.clock.now_s * 1_000) + 1_700_000_000_000,
+            sleep=self.sleep,
+        )
+
+    @contextmanager
+    def ports(self) -> Iterator[LakePorts]:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            yield LakePorts(
+                tables=Tables(self.lake),
+                store=self.store,
+                manifests=manifest_audit,
+                origins=ParquetOrigins(self.store, Places(BUCKET).key),
+                topics=self.lake.sources,
+                bucket=BUCKET,
+                pool=pool,
+                clock=Clock(now_s=self.lake.clock),
+                tell=lambda _text: None,
+            )
+
+    def sleep(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        self.lake.clock.now_s += seconds
+        if self.lake.stop:
+            raise StoppedError
+
+    def send(self, *values: Any) -> None:
+        self.topic.send(0, *values)
+        self.lake.work(self.ingestor)
+
+    def look(self) -> AuditStatus:
+        self.schedule.look(TABLE)
+        return self.lake.registry.audits()[TABLE]
+
+    def again(self, *, offset_of_file: int) -> None:
+        """Add a live data file once more, under another path."""
+        entry = self.lake.files()[offset_of_file].data_file
+        data = self.lake.objects.read(entry.file_path)
+        path = entry.file_path.replace(".parquet", "-again.parquet")
+        self.lake.objects.write_new(path, data)
+        state = self.lake.table()
+        writer = self.ingestor.files.writer(state)
+        (encoded,) = writer.merge([written(entry)])
+        file = writer.put([encoded])[0]
+        assert path != file.path
+        Committer(self.lake.local, self.ingestor.table, ports=self.lake.context().ports).commit(
+            Foreign(state.uuid, (file,)), writer
+        )
+
+
+def written(entry: Any) -> Any:
+    return WrittenFile(
+        path=entry.file_path,
+        partition=tuple(entry.partition),
+        spec_id=0,
+        records=entry.record_count,
+        bytes=entry.file_size_in_bytes,
+    )
+
+
+@dataclass
+class Foreign:
+    """A commit of another writer."""
+
+    table_uuid: str
+    files: Any
+    removed: Any = ()
+    commit_id: str = "foreign"
+
+    def on(self, state: Any) -> Append:
+        return Append.of(self.files, commit_id=self.commit_id, summary={}, removed=self.removed)
+
+
+@dataclass(frozen=True)
+class Tables:
+    lake: Lake
+
+    def tables(self) -> list[str]:
+        return [TABLE, "ops.dead_letters"]
+
+    def state(self, table: str) -> Any:
+        return self.lake.table(table)
+
+
+def metrics(registry: StatusRegistry) -> dict[str, float]:
+    found = re.findall(
+        r'^tarn_ingest_audit_(\w+)\{table="bronze.orders"\} (\S+)$', to_metrics(registry), re.M
+    )
+    return {name: float(value) for name, value in found}
+
+
+def test_a_whole_table_is_shown_with_what_was_read() -> None:
+    audited = Audited()
+    found = audited.look()
+    assert (found.findings, found.missing, found.doubled, found.unknown, found.foreign) == ((), 0, 0, 0, 0)
+    assert found.files == len(audited.lake.files())
+    assert found.read == found.files + 1  # and the dead letters
+    assert found.snapshot_id == audited.lake.table().head_id
+    assert found.at_ms == found.whole_at_ms > 1_700_000_000_000
+    assert metrics(audited.lake.registry) == {
+        "missing_offsets": 0,
+        "doubled_offsets": 0,
+        "unknown_offsets": 0,
+        "foreign_streams": 0,
+        "findings": 0,
+        "timestamp_seconds": found.at_ms / 1_000,
+        "all_files_timestamp_seconds": found.at_ms / 1_000,
+        "duration_seconds": found.seconds,
+        "failures_total": 0,
+    }
+    assert found.to_json()["whole"] is True
+
+
+def test_the_next_audit_reads_only_files_that_are_new_and_accounts_for_all() -> None:
+    audited = Audited()
+    audited.look()
+    files = len(audited.lake.files())
+    audited.store.keys.clear()
+    audited.send(order(20), order(21))
+    found = audited.look()
+    assert len(audited.store.keys) == found.read == 1
+    assert found.files == files + 1
+    assert found.findings == ()
+    assert found.whole_at_ms < found.at_ms
+    # All offsets are accounted for again, not only the new ones.
+    audited.topic.logs[0][2] = order(2)
+    memory = audited.schedule._tables[TABLE].memory
+    assert memory.files == found.files + 1
+
+
+def test_rows_that_are_gone_are_found_though_their_file_was_read_before() -> None:
+    """Offsets of remembered files count only while the file is live."""
+    audited = Audited()
+    audited.look()
+    gone = audited.lake.files()[0].data_file
+    state = audited.lake.table()
+    Committer(audited.lake.local, audited.ingestor.table, ports=audited.lake.context().ports).commit(
+        Foreign(state.uuid, (), (written(gone),)), audited.ingestor.files.writer(state)
+    )
+    with capture_logs() as logs:
+        found = audited.look()
+    assert found.missing == gone.record_count
+    assert metrics(audited.lake.registry)["missing_offsets"] == gone.record_count
+    (line,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert line["table"] == TABLE
+    assert "scripts/tarn audit bronze.orders" in line["do"]
+    assert "roll the table back" in line["do"]
+
+
+def test_a_doubled_row_is_confirmed_by_reading_everything_and_logged_once() -> None:
+    audited = Audited()
+    audited.look()
+    audited.again(offset_of_file=0)
+    audited.store.keys.clear()
+    with capture_logs() as logs:
+        found = audited.look()
+        audited.look()
+    assert found.doubled == audited.lake.files()[-1].data_file.record_count
+    assert found.whole_at_ms == found.at_ms
+    assert found.read == found.files + 1
+    assert len([entry for entry in logs if entry["log_level"] == "error"]) == 1
+    assert found.to_json()["whole"] is False
+
+
+def test_a_lost_file_is_found_when_all_files_are_read_again() -> None:
+    audited = Audited()
+    audited.look()
+    path = audited.lake.files()[0].data_file.file_path
+    del audited.lake.store._objects[path.removeprefix(f"s3://{BUCKET}/")]
+    assert audited.look().findings == ()
+    audited.lake.clock.now_s += ALL_FILES_S / 2
+    assert audited.look().findings == ()
+    audited.lake.clock.now_s += ALL_FILES_S / 2
+    with capture_logs():
+        found = audited.look()
+    assert any("is not in the store" in text for text in found.findings), found.findings
+
+
+def test_a_recreated_table_is_read_anew() -> None:
+    audited = Audited()
+    audited.look()
+    audited.lake.local.drop(audited.ingestor.table)
+    audited.lake.work(audited.lake.ingestor())
+    audited.store.keys.clear()
+    found = audited.look()
+    assert found.findings == ()
+    assert found.read >= found.files
+
+
+def test_what_fails_is_shown_counted_and_tried_again() -> None:
+    audited = Audited()
+    audited.store.away = True
+    with capture_logs() as logs:
+        audited.look()
+        found = audited.look()
+    assert (found.failures, found.at_ms) == (2, 0)
+    assert "does not answer" in found.reason
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    assert metrics(audited.lake.registry) == {"failures_total": 2}
+    audited.store.away = False
+    found = audited.look()
+    assert (found.failures, found.reason, found.findings) == (2, "", ())
+
+
+def test_a_defect_ends_one_audit_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(audit_schedule, "audit", broken)
+    with capture_logs() as logs:
+        found = audited.look()
+    assert "a defect of Tarn" in found.reason
+    assert [entry["log_level"] for entry in logs] == ["error", "warning"]
+
+
+def test_a_table_that_cannot_be_audited_says_why_and_is_no_failure() -> None:
+    audited = Audited()
+    registry = StatusRegistry()
+    schedule = audited.made(registry)
+    schedule.look("ops.dead_letters")
+    found = registry.audits()["ops.dead_letters"]
+    assert (found.failures, found.at_ms) == (0, 0)
+    assert "no stream" in found.reason
+
+
+def test_it_rests_nine_times_as_long_as_it_reads() -> None:
+    audited = Audited()
+    audited.rests.clear()
+    found = audited.look()
+    assert len(audited.rests) == found.read
+    assert all(4.5 <= rest <= 4.9 for rest in audited.rests), audited.rests
+
+
+def test_a_table_of_too_many_files_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", 1)
+    found = audited.look()
+    assert "run scripts/tarn audit bronze.orders" in found.reason
+    assert audited.store.keys == []
+
+
+def test_what_does_not_fit_into_memory_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+    monkeypatch.setattr(audit_memory, "BYTES_MAX", audit_memory.OVERHEAD_BYTES * 2)
+    first = audited.look()
+    assert audited.schedule._tables[TABLE].memory.files == 1
+    second = audited.look()
+    assert (second.read, second.findings) == (first.read - 1, ())
+
+
+def test_files_that_no_audit_asks_for_any_more_are_forgotten() -> None:
+    memory = audit_memory.AuditMemory()
+    origins = Origins(rows={("orders", 0): tally(range(10))}, deleted={})
+    for path in ("a", "b"):
+        assert memory.get(path) is None
+        memory.put(path, audit_memory._Rows(audit_memory._levels(origins.rows), 0))
+    memory.sweep()
+    size = memory._bytes
+    assert memory.get("b") is not None
+    memory.sweep()
+    assert (memory.files, memory._bytes) == (1, size // 2)
+    assert memory.get("a") is None
+
+
+def tally(offsets: Iterable[int]) -> Tally:
+    found = Tally()
+    found.add(BitMap64(offsets))
+    return found
+
+
+def test_it_runs_each_table_at_the_interval_until_the_process_stops() -> None:
+    audited = Audited()
+    looked: list[float] = []
+
+    def look(table: str) -> None:
+        looked.append(audited.lake.clock.now_s)
+        audited.lake.stop = len(looked) == 3
+
+    audited.schedule.look = look  # type: ignore[method-assign]
+    assert audited.schedule.tables() == [TABLE]
+    began_s = audited.lake.clock.now_s
+    audited.schedule.run()
+    assert [round((at - began_s) / EVERY_S) for at in looked] == [1, 2, 3]
+
+
+def test_the_log_is_asked_once_about_an_offset_without_a_record() -> None:
+    audited = Audited()
+    asked: list[int] = []
+    opened = audited.lake.sources.open
+
+    def watched(topic: str, *, stream: str) -> Any:
+        reader = opened(topic, stream=stream)
+        seek = reader.seek
+
+        def seen(positions: Any) -> None:
+            asked.append(positions[0])
+            seek(positions)
+
+        reader.seek = seen  # type: ignore[method-assign]
+        return reader
+
+    audited.lake.sources.open = watched  # type: ignore[method-assign]
+    assert audited.look().unknown == 0
+    assert asked == [6]
+    assert audited.look().unknown == 0
+    assert asked == [6]
+
+
+class Deleting:
+    """An `OriginReader` of one file, of which a delete file removes rows later."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def rows(self, file: FileEntry, deleted: BitMap64) -> Origins:
+        self.reads += 1
+        left = BitMap64(range(10)) - deleted
+        return Origins(rows={("orders", 0): tally(left)}, deleted={("orders", 0): deleted})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def test_a_file_with_deleted_rows_is_read_each_time() -> None:
+    reader = Deleting()
+    origins = audit_memory.RememberingOrigins(
+        reader, audit_memory.AuditMemory(), rest=lambda _s: None, now_s=lambda: 0.0
+    )
+    file = FileEntry("s3://tarn/a.parquet", 1, 10)
+    one, two, none = BitMap64([3]), BitMap64([3, 4]), BitMap64()
+    for deleted, reads in ((one, 1), (one, 2), (none, 3), (none, 3), (two, 4), (none, 4)):
+        found = origins.rows(file, deleted)
+        assert found is not None
+        assert found.rows["orders", 0].rows == 10 - len(deleted)
+        assert reader.reads == reads
