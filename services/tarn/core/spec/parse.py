@@ -12,6 +12,7 @@ from tarn.core.errors import InvalidSpecError
 from tarn.core.spec.base import shown
 from tarn.core.spec.fields import FieldSpec, SchemaSpec
 from tarn.core.spec.ingestor import Batching, DeadLetters, EventTime, IngestorBody, IngestorSpec, Metadata
+from tarn.core.spec.mapping import FieldMapping
 from tarn.core.spec.source import AvroMessages, KafkaSource, Source
 from tarn.core.spec.table import TableRef, TableSpec
 
@@ -27,6 +28,7 @@ _ALLOWED: dict[str, type[BaseModel]] = {
     "spec.table": TableSpec,
     "spec.schema": SchemaSpec,
     "spec.schema.fields": FieldSpec,
+    "spec.mapping": FieldMapping,
     "spec.batching": Batching,
     "spec.eventTime": EventTime,
     "spec.deadLetters": DeadLetters,
