@@ -169,12 +169,18 @@ def plain(frame: pd.DataFrame, key: str) -> list[tuple[Any, ...]]:
 
 
 def trino_asker(address: str) -> Callable[[str], pd.DataFrame]:
-    """Return a function that runs a query on Trino and returns a DataFrame."""
+    """Return a function that runs a query on Trino, as the principal `jupyter`, and returns a DataFrame."""
     import trino.dbapi
 
     where = urlsplit(address)
+    _, _, own_secret = secret("catalog_credential").partition(":")
     connection = trino.dbapi.connect(
-        host=where.hostname, port=where.port, user="tour", catalog="tarn", timezone="UTC"
+        host=where.hostname,
+        port=where.port,
+        user="jupyter",
+        extra_credential=[("secret", own_secret)],
+        catalog="tarn",
+        timezone="UTC",
     )
 
     def ask(sql: str) -> pd.DataFrame:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tarn.probe.lake import check_catalog, check_store
-from tarn.probe.look import answers, http, own_host
+from tarn.probe.look import answers, http, own_host, secret
 
 SERVICE = "trino"
 SHALLOW_BUDGET_S = 6.0
 DEEP_BUDGET_S = 30.0
 
 SERVER = f"{own_host('TARN_TRINO_LISTEN')}:8080"
-USER = "tarn-health"
+# Trino's own principal: in a lake with principals nobody else's statement would be accepted from here.
+USER = "trino"
 # A table that does not exist: the probe is independent of users' tables.
 ABSENT_TABLE = "tarn.tarn_health.absent"
 
@@ -62,7 +63,13 @@ def query(sql: str) -> list[list[object]]:
     Raises:
         RuntimeError: Trino rejects the query or it fails.
     """
-    headers = {"x-trino-user": USER, "x-trino-source": "health", "content-type": "text/plain"}
+    _, _, own_secret = secret("catalog_credential").partition(":")
+    headers = {
+        "x-trino-user": USER,
+        "x-trino-extra-credential": f"secret={quote(own_secret)}",
+        "x-trino-source": "health",
+        "content-type": "text/plain",
+    }
     status, _, body = http(
         "POST", SERVER, "/v1/statement", headers=headers, body=sql.encode(), timeout_s=10.0
     )

@@ -102,11 +102,11 @@ def leaders(answer: bytes) -> list[tuple[int, int]]:
 def _require_users() -> None:
     """Require that the broker has its users and ACLs since this start; raises RuntimeError until then."""
     try:
-        told = json.loads(TOLD.read_text(encoding="utf-8"))
+        report = json.loads(TOLD.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RuntimeError("users and rights are not in yet") from error
-    if not told["done"]:
-        raise RuntimeError(f"users and rights are not in yet: {told['fault']}")
+    if not report["done"]:
+        raise RuntimeError(f"users and rights are not in yet: {report['fault']}")
 
 
 def _client() -> None:

@@ -117,7 +117,7 @@ class Scenario:
         """The table has a new version."""
 
     def foreign(self) -> None:
-        """Another engine commits before a request of ours: the fault `foreign` of a request."""
+        """Another engine commits just before our request: the fault `foreign` of a request."""
         self.sim.foreign()
 
     # -- the end

@@ -48,6 +48,7 @@ connection = trino.dbapi.connect(
     host=where.hostname,
     port=where.port,
     user=os.environ["TARN_TRINO_USER"],
+    extra_credential=[tuple(os.environ["TARN_TRINO_EXTRA_CREDENTIALS"].split(":", 1))],
     catalog=os.environ["TARN_TRINO_CATALOG"],
 )
 cursor = connection.cursor()

@@ -5,9 +5,10 @@ import io.trino.server.Server;
 import jakarta.servlet.Filter;
 import java.util.List;
 import tarn.KnownHosts;
+import tarn.Principals;
 
 /**
- * Starts the Trino server from its jars, with a filter in front that refuses other pages' requests.
+ * Starts the Trino server from its jars, with filters in front: one refuses other pages' requests, one asks for principals.
  * Trino's own launcher class is not published as a jar.
  */
 public final class Launcher
@@ -27,6 +28,9 @@ public final class Launcher
     @Override
     protected Iterable<? extends Module> getAdditionalModules()
     {
-        return List.of(binder -> newSetBinder(binder, Filter.class).addBinding().to(KnownHosts.class));
+        return List.of(binder -> {
+            newSetBinder(binder, Filter.class).addBinding().to(KnownHosts.class);
+            newSetBinder(binder, Filter.class).addBinding().to(Principals.class);
+        });
     }
 }

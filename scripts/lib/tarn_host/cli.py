@@ -95,17 +95,30 @@ def is_status(words: Sequence[str]) -> bool:
 
 
 def containers(services: Iterable[lifecycle.Service]) -> str:
-    """The state of each service's container, as JSON in the form that `status` reads. Pure."""
+    """The state of each service's container, or containers, as JSON in the form that `status` reads. Pure."""
+    own: dict[str, list[lifecycle.Service]] = {}
+    for service in services:
+        own.setdefault(service.name, []).append(service)
     return json.dumps(
         {
-            service.name: {
-                "running": service.state == "running",
-                "good": service.good,
-                "words": service.words(),
+            name: {
+                "running": any(one.state == "running" for one in mine),
+                "good": all(one.good for one in mine),
+                "words": _words(mine),
             }
-            for service in services
+            for name, mine in own.items()
         }
     )
+
+
+def _words(mine: Sequence[lifecycle.Service]) -> str:
+    """The state of a service; if it has several containers, of those that are not well, with their number."""
+    bad = [one for one in mine if not one.good and one.words() != "starting"] or [
+        one for one in mine if not one.good
+    ]
+    if not bad or len(mine) == 1 or bad[0].words() == "starting":
+        return (bad or mine)[0].words()
+    return f"{len(bad)} of {len(mine)} {bad[0].words()}"
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class RestCatalog:
         """See `TableCatalog.load`."""
         status, answer = self._ask("GET", self._table_path(table), what=f"load {table}")
         if status == 404:
-            raise NoSuchTableError(f"table {table} does not exist: {_told(answer)}", table=str(table))
+            raise NoSuchTableError(f"table {table} does not exist: {_reason(answer)}", table=str(table))
         self._require(status, answer, f"load {table}")
         return _state(answer)
 
@@ -140,11 +140,11 @@ class RestCatalog:
             except UnavailableError as e:
                 return Unknown(reason=e.message)
         if status == 409:
-            return Conflict(reason=_told(answer))
+            return Conflict(reason=_reason(answer))
         if status == 404:
-            raise NoSuchTableError(f"table {table} does not exist: {_told(answer)}", table=str(table))
+            raise NoSuchTableError(f"table {table} does not exist: {_reason(answer)}", table=str(table))
         if status >= 500 or status in (408, 425, 429):
-            return Unknown(reason=f"{what}: status {status}: {_told(answer)}")
+            return Unknown(reason=f"{what}: status {status}: {_reason(answer)}")
         self._require(status, answer, what)
         return Unknown(reason=f"{what}: unexpected status {status}")
 
@@ -164,9 +164,9 @@ class RestCatalog:
         """
         status, answer = self._ask(method, path, body=body, what=what)
         if status == 409:
-            raise AlreadyExistsError(f"could not {what}: {_told(answer)}")
+            raise AlreadyExistsError(f"could not {what}: {_reason(answer)}")
         if status == 500 and b"CommitStateUnknownException" in answer:
-            raise OutcomeUnknownError(f"could not {what}: {_told(answer)}")
+            raise OutcomeUnknownError(f"could not {what}: {_reason(answer)}")
         self._require(status, answer, what)
         try:
             return orjson.loads(answer) if answer else None
@@ -292,13 +292,13 @@ class RestCatalog:
             raise self._away(what, e) from e
         if answer.status_code in (400, 401, 403):
             raise UnauthenticatedError(
-                f"the catalog at {self._uri} refuses client {client_id!r}: {_told(answer.content)}; "
+                f"the catalog at {self._uri} refuses client {client_id!r}: {_reason(answer.content)}; "
                 "check the secret file catalog_credential",
                 client=client_id,
             )
         if answer.status_code != 200:
             raise UnavailableError(
-                f"could not {what} from {self._uri}: status {answer.status_code}: {_told(answer.content)}"
+                f"could not {what} from {self._uri}: status {answer.status_code}: {_reason(answer.content)}"
             )
         try:
             value = orjson.loads(answer.content)
@@ -318,16 +318,16 @@ class RestCatalog:
         """Require a 2xx status; otherwise raise the error for a request that is safe to retry."""
         if 200 <= status < 300:
             return
-        told = _told(answer)
+        reason = _reason(answer)
         if status in (401, 419):
-            raise UnauthenticatedError(f"could not {what}: the catalog takes no token of ours: {told}")
+            raise UnauthenticatedError(f"could not {what}: the catalog takes no token of ours: {reason}")
         if status == 403:
-            raise ForbiddenError(f"may not {what}: {told}; grant the right to this principal")
+            raise ForbiddenError(f"may not {what}: {reason}; grant the right to this principal")
         if status == 404:
-            raise NotFoundError(f"could not {what}: {told}")
+            raise NotFoundError(f"could not {what}: {reason}")
         if status in (408, 425, 429) or status >= 500:
-            raise UnavailableError(f"could not {what}: status {status} from {self._uri}: {told}; wait")
-        raise InvalidError(f"could not {what}: status {status} from {self._uri}: {told}", status=status)
+            raise UnavailableError(f"could not {what}: status {status} from {self._uri}: {reason}; wait")
+        raise InvalidError(f"could not {what}: status {status} from {self._uri}: {reason}", status=status)
 
 
 def _levels(namespace: tuple[str, ...]) -> str:
@@ -342,7 +342,7 @@ def _state(answer: bytes) -> TableState:
         raise UnavailableError(f"the catalog's answer cannot be read: {_first_line(e)}") from e
 
 
-def _told(answer: bytes) -> str:
+def _reason(answer: bytes) -> str:
     """The message of an error response."""
     try:
         error = orjson.loads(answer)["error"]

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -21,6 +22,7 @@ from tarn.cli.ports import Answer
 
 CELL_CHARS_MAX = 200
 TABLE_COLUMNS_MAX = 100_000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def plain(value: object) -> Any:
@@ -73,7 +75,7 @@ def as_table(answer: Answer) -> Table:
     """Return the rows as a table; long values are truncated."""
     table = Table(show_edge=False, pad_edge=False)
     for column in answer.columns:
-        table.add_column(Text(column), overflow="fold")
+        table.add_column(Text(visible(column)), overflow="fold")
     for row in answer.rows:
         table.add_row(*(_shown(value) for value in row))
     return table
@@ -81,11 +83,12 @@ def as_table(answer: Answer) -> Table:
 
 def as_records(answer: Answer) -> Text:
     """Return the rows as records, one line per value; long values are truncated."""
-    width = max((cell_len(column) for column in answer.columns), default=0)
+    columns = [visible(column) for column in answer.columns]
+    width = max(map(cell_len, columns), default=0)
     lines = []
     for number, row in enumerate(answer.rows, start=1):
         lines.append(f"─[ row {number} ]{'─' * max(width - 6, 3)}")
-        for column, value in zip(answer.columns, row, strict=True):
+        for column, value in zip(columns, row, strict=True):
             # Keep a multi-line value beside its name.
             text = _shown(value).plain.replace("\n", "\n" + " " * width + " │ ")
             lines.append(f"{column}{' ' * (width - cell_len(column))} │ {text}")
@@ -112,8 +115,16 @@ def cell(value: object) -> str:
     return flat if isinstance(flat, str) else json.dumps(flat)
 
 
+def visible(text: str) -> str:
+    """The text with control characters escaped, but for tabs and line breaks.
+
+    Whoever may send a message could otherwise write to the terminal of whoever looks at it.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def _shown(value: object) -> Text:
-    text = "NULL" if value is None else cell(value)
+    text = "NULL" if value is None else visible(cell(value))
     return Text(text if len(text) <= CELL_CHARS_MAX else f"{text[: CELL_CHARS_MAX - 1]}…")
 
 

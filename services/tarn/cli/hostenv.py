@@ -13,7 +13,8 @@ from tarn.core.errors import InvalidError
 TOUR = "lab/tree/tarn/00_tour.ipynb"
 HOST = "127.0.0.1"
 TRINO_CATALOG = "tarn"
-TRINO_USER = "tarn"
+TRINO_USER = "cli"
+"""The principal whose credential the command line has."""
 
 
 def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, str]:
@@ -37,6 +38,8 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_TRINO_URI": f"http://{HOST}:{settings.port_trino}",
         "TARN_TRINO_USER": TRINO_USER,
         "TARN_TRINO_PASSWORD": "",
+        # Trino's clients send a password over TLS only, an extra credential always.
+        "TARN_TRINO_EXTRA_CREDENTIALS": f"secret:{secrets.credential.partition(':')[2]}",
         "TARN_TRINO_CATALOG": TRINO_CATALOG,
         "TARN_KAFKA_BOOTSTRAP": f"{HOST}:{settings.port_kafka}",
         "TARN_KAFKA_SECURITY_PROTOCOL": login.protocol,

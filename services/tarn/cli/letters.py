@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from tarn.cli import wiring
-from tarn.cli.formats import plain
+from tarn.cli.formats import plain, visible
 from tarn.cli.render import add_row, new_table, tell_progress, unwrapped
 from tarn.cli.settings import Settings
 from tarn.core.dead_letter import MARKER_KEY
@@ -243,11 +243,12 @@ def as_lines(row: Mapping[str, Any]) -> list[str]:
     """A dead letter for people: its message, the reason, and the value, cut if it is long."""
     value = "<null>" if row["value"] is None else row["value"].decode("utf-8", "backslashreplace")
     cut = f" … ({len(value):,} characters)" if len(value) > VALUE_CHARS_MAX else ""
-    return [
+    lines = [
         f"{row['source']}/{row['partition']}/{row['offset']}, decoded {row['decoded_at']:%Y-%m-%d %H:%M:%S}Z",
         f"  reason  {row['reason']}",
         f"  value   {value[:VALUE_CHARS_MAX]}{cut}",
     ]
+    return [visible(line) for line in lines]
 
 
 def result_lines(done: Replayed, *, dry_run: bool) -> list[str]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tarn.cli.canary import Report
-from tarn.cli.formats import TABLE_COLUMNS_MAX
+from tarn.cli.formats import TABLE_COLUMNS_MAX, visible
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Sizes
 from tarn.cli.status import Status, age_s
@@ -68,14 +68,14 @@ def print_status(seen: Status, out: Console, err: Console) -> None:
         out.print(_ingestors(seen))
     out.print()
     out.print(_tables(seen) if seen.tables else "no tables")
-    told: set[str] = set()
+    printed: set[str] = set()
     services = {s.service: f"{s.service}: {s.detail}" for s in seen.services if not s.ok}
     faults = {name: f"{name}: {fault}" for name, fault in seen.faults.items()}
     for name, line in (*services.items(), *faults.items()):
         reason = line.removeprefix(f"{name}: ")
-        if reason not in told:
-            err.print(Text(line, style="red"))
-        told |= {reason, f"{name} {reason}"}
+        if reason not in printed:
+            err.print(Text(visible(line), style="red"))
+        printed |= {reason, f"{name} {reason}"}
 
 
 def _services(seen: Status) -> Table:
@@ -188,8 +188,8 @@ def new_table(*columns: str) -> Table:
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """Add a row; markup in its cells is shown as it is."""
-    table.add_row(*(Text(cell) for cell in cells))
+    """Add a row; markup in its cells is shown as it is, control characters are escaped."""
+    table.add_row(*(Text(visible(cell)) for cell in cells))
 
 
 def unwrapped() -> Console:

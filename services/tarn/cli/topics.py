@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tarn.cli import wiring
-from tarn.cli.formats import TABLE_COLUMNS_MAX
+from tarn.cli.formats import TABLE_COLUMNS_MAX, visible
 from tarn.cli.ports import Bounds
 from tarn.cli.settings import Settings
 from tarn.core.errors import InvalidError
@@ -25,6 +25,8 @@ from tarn.core.spec import TOPIC_PATTERN
 
 if TYPE_CHECKING:
     from tarn.cli.clients.kafka_topics import Message, TopicDetails
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 app = typer.Typer()
 topic_app = typer.Typer(help="Kafka topics: list, create, describe and delete them.", no_args_is_help=True)
@@ -129,10 +131,11 @@ def consume(
     topics = wiring.topics(Settings.read())
     bounds = topics.details(topic_name(topic)).bounds
     found = topics.consume(topic, positions(bounds, start, last=last, partition=partition), follow=follow)
-    out = sys.stdout.buffer
+    out, shown = sys.stdout.buffer, sys.stdout.isatty()
     try:
         for message in islice(found, rows_max):
-            out.write((as_object(message) if as_json_ else as_text(message)).encode() + b"\n")
+            line = as_object(message) if as_json_ else as_text(message)
+            out.write((visible(line) if shown else line).encode() + b"\n")
             if follow:
                 out.flush()
         out.flush()
@@ -251,7 +254,10 @@ def as_text(message: Message) -> str:
 
 def as_object(message: Message) -> str:
     """A message as one JSON object; what is no UTF-8 is in `keyBase64` or `valueBase64`."""
-    at = None if message.time_ms < 0 else datetime.fromtimestamp(message.time_ms / 1_000, UTC).isoformat()
+    try:
+        at = None if message.time_ms < 0 else (_EPOCH + timedelta(milliseconds=message.time_ms)).isoformat()
+    except OverflowError:  # A producer may send any number; as in the tables, one that is no time is null.
+        at = None
     found: dict[str, Any] = {"partition": message.partition, "offset": message.offset, "time": at}
     for name, data in (("key", message.key), ("value", message.value)):
         try:

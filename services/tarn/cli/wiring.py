@@ -26,6 +26,7 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 if TYPE_CHECKING:
     from tarn.adapters.catalog_client import RestCatalog
     from tarn.cli.clients.access import AccessClient
+    from tarn.cli.clients.engines import Trino
     from tarn.cli.clients.kafka_topics import KafkaTopics
     from tarn.cli.replay import ReplayPorts
     from tarn.cli.rollback import RollbackPorts
@@ -35,6 +36,14 @@ LOOK_S = 4.0
 LOG_S = 20.0
 ENGINES = ("trino", "spark", "duckdb")
 NOT_IN_SMALL = frozenset({"trino", "spark"})
+
+
+def trino(settings: Settings) -> Trino:
+    """Return the client of Trino, with the command line's own principal where there is a secret of it."""
+    from tarn.cli.clients.engines import Trino
+
+    known = (settings.secrets_dir / CREDENTIAL_FILE).exists()
+    return Trino(settings.trino_uri, settings.secret(CREDENTIAL_FILE) if known else None)
 
 
 def engine(settings: Settings, name: str) -> Engine:
@@ -49,9 +58,7 @@ def engine(settings: Settings, name: str) -> Engine:
             f"the small profile has no {name}: use --engine duckdb, or scripts/up --full", engine=name
         )
     if name == "trino":
-        from tarn.cli.clients.engines import Trino
-
-        return Trino(settings.trino_uri)
+        return trino(settings)
     if name == "spark":
         from tarn.cli.clients.engines import Spark
 
@@ -75,14 +82,14 @@ def flight(
         tell: shows progress.
         ready_names: names services that are ready, one a line, all of them at its end; None if all are.
     """
-    from tarn.cli.clients.engines import Spark, Trino
+    from tarn.cli.clients.engines import Spark
     from tarn.cli.clients.kafka_log import KafkaLog
     from tarn.cli.clients.lake import RestLake
 
     tables = RestLake(settings, load_secrets(settings.secrets_dir))
     readers: tuple[Reader, ...] = (tables,)
     if settings.profile == "full":
-        readers += (Trino(settings.trino_uri), Spark(with_token(settings.spark_remote, settings.secrets_dir)))
+        readers += (trino(settings), Spark(with_token(settings.spark_remote, settings.secrets_dir)))
     else:
         tell("the small profile: no Trino, no Spark; pyiceberg alone reads back")
     return Flight(

@@ -25,6 +25,7 @@ END = b"\xff\xff\xff\xff\0\0\0\0"
 FILE_MAGIC = b"ARROW1"
 ELEMENTS_PER_BYTE_MAX = 8
 """Truth values take a bit each; nothing else takes less."""
+_VIEW_BYTES = 16
 _COMPRESSION_SLOT = 3
 """Place of `compression` among the fields of RecordBatch in Arrow's Message.fbs; `header` is the third of
 Message, `data` the second of DictionaryBatch."""
@@ -105,7 +106,12 @@ class ArrowParser:
 
     def _rows(self, schema: pa.Schema, held: Sequence[tuple[int, pa.RecordBatch]]) -> Parsed:
         table = pa.Table.from_batches([row for _, row in held], schema=schema)
-        columns = [_column(table, field.path) for field in self._fields]
+        try:
+            columns = [_column(table, field.path) for field in self._fields]
+        except pa.ArrowNotImplementedError:  # Arrow joins most dictionaries, but not those of lists.
+            if len(held) == 1:
+                raise
+            return joined(self._fields, [self._rows(schema, [one]) for one in held], {})
         found = rows_of(self._fields, columns, len(held))
         index = [i for i, _ in held]
         return Parsed(
@@ -205,12 +211,29 @@ def _elements(column: pa.Array) -> int:
     if len(column) <= 1:
         return len(column)
     if pa.types.is_dictionary(kind):
-        return len(column) + len(column) * int(column.dictionary.get_total_buffer_size())
+        return len(column) + _bytes_decoded(column)
     if pa.types.is_run_end_encoded(kind):
         return len(column) + len(column) * int(column.values.get_total_buffer_size())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return len(column) + len(column) * int(column.get_total_buffer_size())
+        return len(column) + _bytes_viewed(column)
     return len(column)
+
+
+def _bytes_decoded(column: pa.DictionaryArray) -> int:
+    """Bytes of the values that a dictionary array stands for, at most."""
+    held = column.dictionary
+    if pa.types.is_primitive(held.type):
+        return 0  # No more than the elements themselves.
+    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    if not any(is_kind(held.type) for is_kind in kinds):
+        return len(column) * int(held.get_total_buffer_size())
+    return int(pc.sum(pc.binary_length(held).take(column.indices), min_count=0).as_py())
+
+
+def _bytes_viewed(column: pa.Array) -> int:
+    """Bytes of the values of a view array: each view begins with its length."""
+    views = column.buffers()[1].slice(column.offset * _VIEW_BYTES, len(column) * _VIEW_BYTES)
+    return sum(max(length, 0) for (length,) in struct.iter_unpack("<i12x", views))
 
 
 def _column(table: pa.Table, path: Sequence[str]) -> pa.Array | WrongTypeError:

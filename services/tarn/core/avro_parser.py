@@ -148,7 +148,10 @@ def _contained(value: bytes) -> tuple[str, bytes]:
             count, data = read_long(cursor), read_bytes(cursor)
             if _end_of(cursor) != sync:
                 raise AvroValueError("a block without the sync marker at its end")
-            blocks.append((count, data))
+            if count < 0:
+                raise AvroValueError(f"an Avro container with a block of {count} records")
+            if count:
+                blocks.append((count, data))
     except IndexError:
         raise AvroValueError(f"an Avro container that ends after {len(value)} bytes") from None
     count = sum(count for count, _ in blocks)

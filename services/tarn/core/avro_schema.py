@@ -115,7 +115,7 @@ def _parse(value: Any, space: str, named: dict[str, AvroType]) -> AvroType:
     if isinstance(value, str):
         if value in PRIMITIVES:
             return AvroType(value)
-        found = named.get(_full(value, space))
+        found = named.get(_full(value, space)) or named.get(value)
         if found is None:
             raise ValueError(f"the Avro schema names {value!r}, which it does not define before")
         return found
@@ -148,7 +148,7 @@ def _parse_named(kind: str, value: dict[str, Any], space: str, named: dict[str, 
     name = value.get("name")
     if not isinstance(name, str) or not all(_NAME.fullmatch(part) for part in name.split(".")):
         raise ValueError(f"the Avro {kind} has the name {name!r:.80}; names have letters, digits and _")
-    space = str(value.get("namespace") or space) if "." not in name else name.rpartition(".")[0]
+    space = name.rpartition(".")[0] if "." in name else _namespace(value, space, name)
     found = AvroType(kind, name=_full(name, space))
     if found.name in named:
         raise ValueError(f"the Avro schema defines {found.name} twice")
@@ -213,6 +213,16 @@ def _with_logical(found: AvroType, value: dict[str, Any]) -> AvroType:
         return found
     found.logical = logical
     return found
+
+
+def _namespace(value: dict[str, Any], space: str, name: str) -> str:
+    """The namespace of a named type: its own, of which an empty one is none at all, or the enclosing one."""
+    own = value.get("namespace")
+    if own is None:
+        return space
+    if not isinstance(own, str) or not (own == "" or all(_NAME.fullmatch(part) for part in own.split("."))):
+        raise ValueError(f"the Avro type {name} has the namespace {own!r:.80}; it is names joined by dots")
+    return own
 
 
 def _full(name: str, space: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Primitive, Struct
+from tarn.core.decimals import decimals_of_text
 from tarn.core.spec import FieldSpec
 from tarn.core.years import outside
 
@@ -31,6 +33,7 @@ _TARGET: dict[str, pa.DataType] = {
     "uuid": pa.binary(16),
     "binary": pa.binary(),
 }
+_UUID = re.compile(r"(urn:uuid:)?\{?([0-9a-fA-F]-?){31}[0-9a-fA-F]\}?")
 _FINE = r"^(.{10}[T ]\d\d:\d\d:\d\d\.\d{6})\d{1,3}(\D.*)?$"
 PER_SECOND = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
 
@@ -138,7 +141,7 @@ def _shown(value: pa.Scalar) -> str:
     """The value for a reason; a date or time that Python does not have as the number that it is."""
     try:
         return f"{value.as_py()!r:.80}"
-    except (OverflowError, ValueError):
+    except (OverflowError, ValueError, LookupError):  # LookupError: a time zone that nobody knows.
         number = value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64())
         return f"{number.as_py()} as {value.type}"
 
@@ -176,8 +179,8 @@ def cast_halves(
         if not len(column):
             raise
         if len(column) == 1:
-            told = str(e).split("\n")[0].split(" If these timestamps")[0]
-            reasons[first] = f"{field.name}: {_shown(column[0])} is no {field.type}: {told}"
+            why = str(e).split("\n")[0].split(" If these timestamps")[0]
+            reasons[first] = f"{field.name}: {_shown(column[0])} is no {field.type}: {why}"
             parts.append(pa.nulls(1, target))
             return
     middle = len(column) // 2
@@ -198,8 +201,10 @@ def _cast(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
     if field.encoding != "iso8601":
         micros = pc.multiply_checked(column, PER_SECOND[field.encoding])
         return micros.cast(target)
+    if pa.types.is_decimal(target):
+        return decimals_of_text(column, target)
     if field.type == "uuid":
-        return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
+        return uuids_of_text(column, target)
     if field.type == "binary":
         try:
             return pa.array(
@@ -221,6 +226,22 @@ def _cast_times(column: pa.Array, target: pa.DataType) -> pa.Array:
         return column.cast(target)
     except pa.ArrowException:
         return pc.replace_substring_regex(column, _FINE, r"\1\2").cast(target)
+
+
+def uuids_of_text(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Bytes of UUIDs: 32 hexadecimal digits, with or without hyphens, braces or `urn:uuid:`.
+
+    Raises:
+        ValueError: a text is none.
+    """
+    return pa.array([None if v is None else _uuid(v) for v in column.to_pylist()], target)
+
+
+def _uuid(text: str) -> bytes:
+    # Python's UUID also takes what `int` takes: spaces, a sign, 0x, underscores, digits of any script.
+    if _UUID.fullmatch(text) is None:
+        raise ValueError("not 32 hexadecimal digits")
+    return uuid.UUID(text).bytes
 
 
 def narrow(column: pa.Array, target: pa.DataType) -> pa.Array:

@@ -153,7 +153,11 @@ class JsonParser:
                     rows.append(deep)
                     kept.append(i)
                     continue
-                message = _with_huge_numbers(value) if "infinity" in str(e) else None
+                try:
+                    message = _with_huge_numbers(value) if "infinity" in str(e) else None
+                except UnicodeEncodeError:
+                    reasons[i] = "not JSON: a text has half of a surrogate pair"
+                    continue
                 if message is None:
                     reasons[i] = f"not JSON: {e}"
                     continue
@@ -163,11 +167,11 @@ class JsonParser:
             row: list[object] = [None] * len(self._fields)
             try:
                 _read(self._tree, message, "", row, self._fields)
+                if any(map(has_number, row)):
+                    _fill_numbers(row, value, self._fields)
             except WrongTypeError as e:
                 reasons[i] = str(e)
                 continue
-            if any(map(has_number, row)):
-                _fill_numbers(row, value, self._fields)
             rows.append(row)
             kept.append(i)
         columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(self._source_types)]
@@ -316,6 +320,9 @@ def _with_huge_numbers(value: bytes) -> object:
     """A message with numbers that no double holds, which become infinite; None if it is not JSON either.
 
     They are JSON (RFC 8259, section 6), and harmless where no column reads them.
+
+    Raises:
+        UnicodeEncodeError: a text is no Unicode; the other parsers refuse that too.
     """
 
     def whole(text: str) -> float:
@@ -325,14 +332,28 @@ def _with_huge_numbers(value: bytes) -> object:
         raise ValueError(literal)
 
     try:
-        return json.loads(value, parse_int=whole, parse_constant=refuse)
+        found = json.loads(value, parse_int=whole, parse_constant=refuse)
+        if b"\\u" in value:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise
     except (ValueError, RecursionError):
         return None
+    return found
 
 
 def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:
-    """Replace the numbers that `_read` left for decimals by their text: a double would lose digits."""
-    message = json.loads(value, parse_float=str, parse_int=str)
+    """Replace the numbers that `_read` left for decimals by their text: a double would lose digits.
+
+    Raises:
+        WrongTypeError: the message is nested too deeply.
+    """
+    try:
+        message = json.loads(value, parse_float=str, parse_int=str)
+    except RecursionError:
+        raise WrongTypeError(
+            "nested too deeply for a message with a number for a decimal; send the decimal as text"
+        ) from None
     for column, field in enumerate(fields):
         if has_number(row[column]):
             found = message

@@ -173,13 +173,13 @@ def require_same_source(table: TopicIdentity, seen: TopicIdentity) -> None:
     if table == seen:
         return
     names = ("cluster", "topic", "topic_id")
-    told = [
+    changes = [
         f"{n} was {getattr(table, n)!r}, is {getattr(seen, n)!r}"
         for n in names
         if getattr(table, n) != getattr(seen, n)
     ]
     raise SourceChangedError(
-        f"the source of the stream changed: {'; '.join(told)}; the table's offsets mean nothing in it. "
+        f"the source of the stream changed: {'; '.join(changes)}; the table's offsets mean nothing in it. "
         "Give the ingestor a new metadata.name (a new stream) or a new table",
         table=str(table),
         seen=str(seen),

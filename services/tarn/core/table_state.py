@@ -342,27 +342,27 @@ class CommitRequest:
 
 
 def summarize(state: TableState, append: Append) -> dict[str, str]:
-    """Summary of the new snapshot: Iceberg's counts and totals, the commit id, and Tarn's own properties."""
-    before: Mapping[str, str] = (state.head or {}).get("summary") or {}
+    """Summary of the new snapshot: Iceberg's counts and totals, the commit id, and Tarn's own properties.
 
-    def total(key: str, added: int) -> str:
-        try:
-            return str(int(before.get(key, "0")) + added)
-        except ValueError:
-            return str(added)
-
+    Totals are optional. One that the current snapshot lacks stays unknown: a total from 0 on would say, for
+    instance, that the table has no delete files, and rows would come back when its files are merged.
+    """
+    totals = {
+        "data-files": append.files - append.removed_files,
+        "records": append.records - append.removed_records,
+        "files-size": append.bytes - append.removed_bytes,
+        "delete-files": 0,
+        "position-deletes": 0,
+        "equality-deletes": 0,
+    }
+    before = {what: 0 if state.head_id is None else state.total(what) for what in totals}
     summary = {
         "operation": _operation(append),
         "added-data-files": str(append.files),
         "added-records": str(append.records),
         "added-files-size": str(append.bytes),
         "changed-partition-count": str(append.partitions),
-        "total-data-files": total("total-data-files", append.files - append.removed_files),
-        "total-records": total("total-records", append.records - append.removed_records),
-        "total-files-size": total("total-files-size", append.bytes - append.removed_bytes),
-        "total-delete-files": total("total-delete-files", 0),
-        "total-position-deletes": total("total-position-deletes", 0),
-        "total-equality-deletes": total("total-equality-deletes", 0),
+        **{f"total-{what}": str(had + totals[what]) for what, had in before.items() if had is not None},
         COMMIT_ID_KEY: append.commit_id,
     }
     if append.removed_files:

@@ -5,7 +5,6 @@ Only what is exact: a value that would change is rejected, and so is a type that
 
 from __future__ import annotations
 
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct
-from tarn.core.convert import PER_SECOND, cast_halves, convert, narrow, part_field, target_type
+from tarn.core.convert import PER_SECOND, cast_halves, convert, narrow, part_field, target_type, uuids_of_text
+from tarn.core.decimals import rescaled, rescales
 from tarn.core.json_values import WrongTypeError
 from tarn.core.parsing import Parsed
 from tarn.core.spec import FieldSpec
@@ -214,7 +214,7 @@ def _cast_for(field: FieldSpec, source: pa.DataType, target: pa.DataType) -> Cal
         "long": (pa.types.is_integer, lambda column: column.cast(target)),
         "float": (_is_number, lambda column: narrow(_doubles(column), target)),
         "double": (_is_number, _doubles),
-        "decimal": (_is_exact, lambda column: _decimals(column).cast(target)),
+        "decimal": (lambda kind: _is_exact(kind, target), lambda column: rescaled(_decimals(column), target)),
         "string": (_is_text, lambda column: column.cast(target)),
         "date": (pa.types.is_date, lambda column: column.cast(target)),
         "timestamp": (lambda kind: _is_time(kind, zone=False), lambda column: _micros(column, target)),
@@ -227,7 +227,7 @@ def _cast_for(field: FieldSpec, source: pa.DataType, target: pa.DataType) -> Cal
     if fits(source):
         return cast
     if _is_text(source) and field.type == "uuid":
-        return lambda column: _uuids_of_text(column, target)
+        return lambda column: uuids_of_text(column, target)
     if _is_text(source) and _reads_text(field):
         return lambda column: text_cast(field, column.cast(pa.string()))
     raise _wrong(field, field.type, source)
@@ -280,8 +280,8 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _is_exact(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+def _is_exact(kind: pa.DataType, target: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and rescales(kind, target)))
 
 
 def _is_time(kind: pa.DataType, *, zone: bool) -> bool:
@@ -326,10 +326,6 @@ def _uuids(column: pa.Array, target: pa.DataType) -> pa.Array:
         if value is not None and len(value) != _UUID_BYTES:
             raise ValueError(f"it has {len(value)} bytes, not {_UUID_BYTES}")
     return pa.array(values, target)
-
-
-def _uuids_of_text(column: pa.Array, target: pa.DataType) -> pa.Array:
-    return pa.array([None if v is None else uuid.UUID(v).bytes for v in column.to_pylist()], target)
 
 
 def _wrong(field: FieldSpec, wanted: str, found: pa.DataType) -> WrongTypeError:

@@ -1,9 +1,10 @@
 """The bookkeeper of a table: changes that wait at the same time are committed as one snapshot.
 
-It has no thread and no state of its own. Whoever hands a change over while nobody commits takes all changes
-that wait and commits them; the others wait for their result. What arrives meanwhile makes the next snapshot.
-So a lone reader commits as it would without a bookkeeper, and many make few commits when commits are slow. A
-second bookkeeper, in another process, is a competitor like any other: slower, never wrong.
+It has no thread, and no state that must survive it. Whoever hands a change over while nobody commits takes
+all changes that wait and commits them; the others wait for their result. What arrives meanwhile makes the
+next snapshot. So a lone reader commits as it would without a bookkeeper, and many make few commits when
+commits are slow. A second bookkeeper, in another process, is a competitor like any other: slower, never
+wrong.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def draft_on(members: Sequence[Member], state: TableState, *, fresh: bool, membe
 def _judged(member: Member, state: TableState) -> Append | CommitResult | Exception:
     change = member.change
     if state.uuid != change.table_uuid:
-        reason = f"the table was made anew: {change.table_uuid} is {state.uuid} now"
+        reason = f"the table was recreated: its UUID was {change.table_uuid} and is {state.uuid}"
         return NeedsReplan(state=state, reason=reason)
     try:
         verdict = change.on(state)

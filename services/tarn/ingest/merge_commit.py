@@ -15,7 +15,7 @@ from tarn.ingest.batch_commit import (
     watermark_in,
 )
 
-_TOTALS = ("records", "data-files", "files-size")
+_TOTALS = ("records", "data-files", "files-size", "delete-files")
 
 
 def why_not(state: TableState) -> str | None:
@@ -26,10 +26,10 @@ def why_not(state: TableState) -> str | None:
     """
     if state.format_version >= 3:
         return "row ids of format version 3 are not carried over"
-    if state.total("delete-files") != 0:
-        return "the table has delete files"
     if any(state.total(what) is None for what in _TOTALS):
         return "the summary of its snapshot has no totals"
+    if state.total("delete-files") != 0:
+        return "the table has delete files"
     return None
 
 

@@ -117,8 +117,10 @@ def restore(
             end = read(source, on_begin=on_begin, on_object=run.take)
             run.settle()
         except BackupError as error:
-            told = f"{error.message}. No table shows in this lake; run the restore again with a whole backup"
-            raise BackupError(told, **error.fields) from error
+            raise BackupError(
+                f"{error.message}. No table shows in this lake; run the restore again with a whole backup",
+                **error.fields,
+            ) from error
         finally:
             run.abandon()
         tell("all files are in place and proven; the catalog now")

@@ -98,9 +98,9 @@ class Broker:
     def _authenticate(self, user: str, message: bytes) -> bytes:
         answer = self.ask(SASL_AUTHENTICATE, 0, struct.pack(f">i{len(message)}s", len(message), message))
         reader = Reader(answer)
-        code, told = reader.take(">h"), reader.text()
+        code, reason = reader.take(">h"), reader.text()
         if code != 0:
-            raise RefusedError(f"port {self._port} refuses user {user}: {told or f'error {code}'}")
+            raise RefusedError(f"port {self._port} refuses user {user}: {reason or f'error {code}'}")
         return reader.blob()
 
     def _receive(self, size: int) -> bytes:
@@ -142,14 +142,14 @@ class Scram:
         Raises:
             RefusedError: the server's message does not match this login, or requires too many iterations.
         """
-        told = server_first.decode()
-        parts = dict(part.split("=", 1) for part in told.split(",") if "=" in part)
+        challenge = server_first.decode()
+        parts = dict(part.split("=", 1) for part in challenge.split(",") if "=" in part)
         nonce, rounds = parts.get("r", ""), int(parts.get("i", "0"))
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not 0 < rounds <= ITERATIONS_MAX:
             raise RefusedError(f"the broker's challenge cannot be right: {rounds} iterations")
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, base64.b64decode(parts["s"]), rounds)
         bare = f"c=biws,r={nonce}"
-        signed = f"{self._bare},{told},{bare}".encode()
+        signed = f"{self._bare},{challenge},{bare}".encode()
         key = hmac.digest(salted, b"Client Key", self._hash)
         signature = hmac.digest(hashlib.new(self._hash, key).digest(), signed, self._hash)
         proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))

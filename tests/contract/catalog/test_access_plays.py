@@ -200,7 +200,8 @@ def judged(ask: Callable[[], object]) -> str:
     return "yes"
 
 
-def play(seed: int) -> None:
+def play(seed: int) -> World:
+    """Send random requests, each compared with the model; returns the lake after them."""
     world = World(seed)
     chance = world.chance
     for who in PEOPLE:
@@ -211,6 +212,7 @@ def play(seed: int) -> None:
         who = chance.choice((None, *PEOPLE))
         thing = chance.choice(SPACES)
         apply(world, what, who, thing, broken=chance.choice(BROKEN))
+    return world
 
 
 REQUESTS = (
@@ -385,7 +387,8 @@ def apply(world: World, what: str, who: str | None, space: str | None, *, broken
 @pytest.mark.plays
 @pytest.mark.parametrize("seed", seeds(40))
 def test_random_requests_are_allowed_as_the_model_says(seed: int) -> None:
-    play(seed)
+    world = play(seed)
+    assert world.seen() == world.model.seen()
 
 
 def test_the_plays_reach_what_they_are_for() -> None:

@@ -588,6 +588,8 @@ def test_groups_and_the_newest_are_shown(world: World) -> None:
     assert as_object(row)["value"] == "junk"
     binary = as_object({**row, "value": b"\xff", "key": None})
     assert (binary["valueBase64"], binary["key"], "value" in binary) == ("/w==", None, False)
+    hostile = as_lines({**row, "reason": "\x9b2J", "value": b"\x1b]0;owned\x07\x1b[2J\tb\n"})
+    assert hostile[1:] == ["  reason  \\x9b2J", "  value   \\x1b]0;owned\\x07\\x1b[2J\tb\n"]
     assert as_lines({**row, "value": b"x" * 5_000})[2].endswith("… (5,000 characters)")
     with pytest.raises(InvalidError, match="'nobody' has no dead letters; those that have some: orders"):
         newest(world.lake_ports(), "nobody", 1)

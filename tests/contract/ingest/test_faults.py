@@ -371,7 +371,7 @@ def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: La
     lake.local.create(TABLE, lake.ingestor().files.create_request())
     result = pieces.committer.commit(batch, pieces.writer)
     assert isinstance(result, NeedsReplan)
-    assert "made anew" in result.reason
+    assert "recreated" in result.reason
     assert lake.rows() == []
 
 

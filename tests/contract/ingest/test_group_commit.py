@@ -147,7 +147,7 @@ def test_one_of_a_table_that_was_made_anew_plans_again(lake: Lake) -> None:
     old = replace(hands.batch(1, 0, 4), table_uuid="another")
     first, second = hands.commit(old, hands.batch(0, 0, 4))
     assert isinstance(first, NeedsReplan)
-    assert "made anew" in first.reason
+    assert "recreated" in first.reason
     assert isinstance(second, Done)
 
 

@@ -38,6 +38,7 @@ class Lake:
         store: the store's container.
         s3: address of the store for the test.
         catalog: address of the catalog for the test.
+        catalog_container: the catalog's container.
     """
 
     network: Network
@@ -46,6 +47,7 @@ class Lake:
     store: DockerContainer
     s3: str
     catalog: str
+    catalog_container: DockerContainer
 
     def holds(self, location: str) -> bool:
         """Whether the store holds an object, according to its own disk."""
@@ -137,7 +139,15 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         ):
             await_healthy(catalog, "catalog")
             where = address(catalog, 8182)
-            yield Lake(network=network, folder=folder, secrets=held, store=store, s3=s3, catalog=where)
+            yield Lake(
+                network=network,
+                folder=folder,
+                secrets=held,
+                store=store,
+                s3=s3,
+                catalog=where,
+                catalog_container=catalog,
+            )
 
 
 def health_is_over(container: DockerContainer) -> bool:

@@ -159,6 +159,31 @@ def _end(codes: list[int]):
     return end
 
 
+@pytest.mark.parametrize("credential", ["cli-1:s-_x", None])
+def test_trino_gets_the_secret_of_the_command_line_where_there_is_one(credential: str | None) -> None:
+    sent: list[tuple[str | None, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append((self.headers.get("X-Trino-User"), self.headers.get("X-Trino-Extra-Credential")))
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(UnavailableError, match="401"):
+            Trino(f"http://127.0.0.1:{server.server_address[1]}", credential).query("SELECT 1")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert sent == [("cli", "secret=s-_x" if credential else None)]
+
+
 def test_ctrl_c_calls_off_the_query_in_trino():
     """Otherwise Trino keeps working for minutes, on all cores, for a client that is gone."""
     called_off: list[str] = []

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tarn.cli.formats import as_csv, as_json, as_table, page, plain
+from tarn.cli.formats import as_csv, as_json, as_records, as_table, page, plain
 from tarn.cli.ports import Answer
 
 
@@ -113,3 +113,13 @@ def test_a_file_or_pipe_gets_whole_lines_however_wide():
     lines = printed(WIDE, width=100_000, terminal=False).splitlines()
     assert all(f"a_long_name_{n}" in lines[0] for n in range(20))
     assert lines[-1] == "(2 rows)"
+
+
+def test_values_do_not_control_the_terminal():
+    answer = Answer(columns=("a\x1b[2J",), rows=(("\x1b]0;owned\x07",), ("tab\tline\nnext\x9b",)))
+    for shown in (as_table(answer), as_records(answer)):
+        stream = io.StringIO()
+        Console(file=stream, force_terminal=True, width=200, color_system=None).print(shown)
+        assert not set(stream.getvalue()) & {"\x1b", "\x07", "\x9b"}
+        assert "\\x1b]0;owned\\x07" in stream.getvalue()
+    assert "\x1b]0;owned\x07" in as_csv(answer), "what a program reads is what it is"

@@ -349,6 +349,17 @@ def test_a_schema_that_was_dropped_meanwhile_hides_no_other():
     assert CatalogFacts(Catalog()).tables() == ["bronze.t", "silver.t"]
 
 
+def test_all_tables_are_named_however_many_namespaces_there_are():
+    class Catalog:
+        def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+            return [] if parent else [(f"n{number}",) for number in range(1_500)]
+
+        def tables(self, namespace: tuple[str, ...]) -> list[TableName]:
+            return [TableName(namespace, "t")]
+
+    assert len(CatalogFacts(Catalog()).tables()) == 1_500
+
+
 def test_the_facts_of_a_table_with_branches_and_tags_carry_its_name():
     """A stream's map that is beyond a gap of the history is the tag's."""
     offsets_json = offsets("t", p0=5).to_json()

@@ -244,3 +244,35 @@ def test_a_read_that_does_not_get_on_ends_with_an_error() -> None:
     found = KafkaTopics("127.0.0.1:1", ANONYMOUS, timeout_s=0.2)
     with pytest.raises(UnavailableError, match=r"nothing came for 0\.2 s"):
         list(found._read(Silent(), "orders", {0: 3}, follow=False))
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "time"),
+    [
+        (1_700_000_000_123, "2023-11-14T22:13:20.123000+00:00"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999000+00:00"),
+        (253_402_300_800_000, None),
+        (2**63 - 1, None),
+        (-(2**63), None),
+    ],
+)
+def test_a_producer_may_send_any_number_as_the_time(time_ms: int, time: str | None) -> None:
+    message = Message(partition=0, offset=0, time_ms=time_ms, key=None, value=b"x")
+    assert json.loads(topics.as_object(message))["time"] == time
+
+
+class Screen(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [Screen, io.TextIOWrapper])
+def test_a_message_does_not_control_the_terminal_and_a_pipe_gets_its_bytes(
+    kind: type[io.TextIOWrapper], held: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held.log = [Message(partition=0, offset=5, time_ms=0, key=None, value=b"\x1b]0;owned\x07\tb")]
+    out = kind(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run("consume", "orders") == 0
+    printed = out.buffer.getvalue()  # type: ignore[attr-defined]
+    assert printed == (b"\\x1b]0;owned\\x07\tb\n" if kind is Screen else b"\x1b]0;owned\x07\tb\n")

@@ -23,6 +23,7 @@ from tarn_host.doctor.facts import (
 from tarn_host.doctor.judge import exit_code, judge
 from tarn_host.doctor.log_lines import reason, seconds
 from tarn_host.doctor.look import container, inside, secret_mounts, stuck_ingestors, unix, wanted_services
+from tarn_host.doctor.services import services
 from tarn_host.stack.engine import Engine, Machine
 from tarn_host.stack.project import Project
 
@@ -624,3 +625,12 @@ def test_both_forms_of_the_result_say_the_same() -> None:
     assert said["findings"][0]["fix"] in text
     assert "one thing is wrong" in text
     assert json.loads(command.as_json(WELL, [], [], 0.0))["ok"] is True
+
+
+def test_of_several_replicas_the_one_that_is_not_well_is_looked_at() -> None:
+    ended = replace(well("catalog"), name="tarn-1-catalog-2", state="exited", health="", exit_code=137)
+    facts = replace(WELL, containers=(*WELL.containers, ended))
+    (found,) = services(facts)
+    assert (found.code, found.service) == ("service-ended", "catalog")
+    assert facts.container("minio") == well("minio")
+    assert facts.container("absent") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,38 @@ def test_the_reference_server_takes_the_place_of_the_catalog_and_nothing_else() 
     assert own["catalog"]["mem_limit"] == own["catalog"]["memswap_limit"]
     assert "ports: !override" in text, "Compose would publish both ports of the two files"
     assert own["reaper"] == {"profiles": ["own-catalog"]}, "it deletes what Tarn's own register does not name"
+
+
+def test_several_replicas_are_another_compose_file_on_top(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("TARN_CATALOG_REPLICAS=2\n")
+    monkeypatch.setattr(project, "ENV_FILE", file)
+    assert project.load({}).env()["COMPOSE_FILE"] == "docker-compose.yml:catalog/replicas/compose.yml"
+    for one in ("1", ""):
+        assert "COMPOSE_FILE" not in project.load({"TARN_CATALOG_REPLICAS": one}).env()
+    for wrong in ("0", "9", "-1", "two", "2.0", "٢"):
+        with pytest.raises(StopError, match="is no number of replicas") as error:
+            project.load({"TARN_CATALOG_REPLICAS": wrong})
+        assert error.value.fix == "choose a number from 1 to 8"
+    with pytest.raises(StopError, match="CATALOG=reference has no replicas"):
+        project.load({"CATALOG": "reference"})
+
+
+def test_the_front_takes_the_port_of_the_catalog_and_is_hardened_like_all_services() -> None:
+    text = (project.ROOT / project.REPLICAS_FILE).read_text()
+    stack = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"]
+    own = yaml.safe_load(text.replace("!override ", ""))["services"]
+    assert set(own) == {"catalog", "catalog-front"}
+    assert own["catalog"] == {"scale": "${TARN_CATALOG_REPLICAS:-2}", "ports": []}
+    assert "ports: !override []" in text, "Compose would publish the port of the other file too"
+    front = own["catalog-front"]
+    assert front["ports"] == stack["catalog"]["ports"]
+    for name in ("init", "read_only", "cap_drop", "security_opt", "restart", "stop_grace_period", "logging"):
+        assert front[name] == stack["catalog"][name], name
+    assert front["mem_limit"] == front["memswap_limit"]
+    assert list(front["networks"]) == ["lake-catalog"], "it needs no store, and no network of an engine"
+    config = (project.ROOT / "catalog/replicas/haproxy.cfg").read_text()
+    (most,) = re.findall(r"server-template \S+ (\d+) catalog:8182 ", config)
+    assert int(most) == project.REPLICAS_MAX

@@ -14,6 +14,7 @@ from tarn_host.stack.lifecycle import (
     Service,
     addresses,
     full_only,
+    labelled,
     of_profile,
     parse_ps,
     secrets_written,
@@ -41,6 +42,12 @@ def test_parse_ps_reads_what_the_engine_says_of_each_state() -> None:
         Service(name=name, container=f"id-{name}", state=state, health=health, exit_code=code)
         for name, (state, _, health, code) in sorted(rows.items())
     ]
+
+
+def test_several_containers_of_a_service_are_told_apart_by_a_number() -> None:
+    text = "catalog\tb\trunning\tUp\nminio\tc\trunning\tUp\ncatalog\ta\texited\tExited (1) 5 seconds ago\n"
+    found = [(one.container, label) for one, label in labelled(parse_ps(text))]
+    assert found == [("b", "catalog 2 of 2"), ("a", "catalog 1 of 2"), ("c", "minio")]
 
 
 def test_parse_ps_of_nothing() -> None:

@@ -44,6 +44,27 @@ def test_what_the_engine_says_arrives_in_the_container_as_it_was_meant():
     }
 
 
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (["healthy", "healthy"], Container(running=True, good=True, words="healthy")),
+        (["ended", "healthy"], Container(running=True, good=False, words="1 of 2 ended with exit code 137")),
+        (["healthy", "ended"], Container(running=True, good=False, words="1 of 2 ended with exit code 137")),
+        (["ended", "ended"], Container(running=False, good=False, words="2 of 2 ended with exit code 137")),
+        (["starting", "healthy"], Container(running=True, good=False, words="starting")),
+        (["starting", "unhealthy"], Container(running=True, good=False, words="1 of 2 unhealthy")),
+    ],
+)
+def test_of_several_containers_those_that_are_not_well_are_counted(states: list[str], expected: Container):
+    found = [
+        service("catalog", "exited", exit_code=137)
+        if state == "ended"
+        else service("catalog", "running", state)
+        for state in states
+    ]
+    assert containers(cli.containers(found)) == {"catalog": expected}
+
+
 def test_where_nothing_was_told_nothing_is_known():
     assert containers("") is None
     assert containers(json.dumps({})) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ FIELDS = (
     FieldSpec(name="raw", type="binary"),
     FieldSpec(name="deep", type="long", source="outer.inner.x"),
 )
+
+
+TYPES = {"b": "boolean", "i": "int", "l": "long", "f": "float", "d": "double", "s": "string", "day": "date"}
+TYPES |= {"at": "timestamptz", "local": "timestamp", "price": "decimal(9, 2)", "u": "uuid", "raw": "binary"}
+
+
+def every_type(*, map_of: str) -> list[FieldSpec]:
+    """A column of each type, for formats whose values have types."""
+    kinds = TYPES | {"legs": "list<struct<n: long>>", "m": f"map<string, {map_of}>"}
+    return [FieldSpec(name=name, type=kind) for name, kind in kinds.items()]
 
 
 def decoder(fields: tuple[FieldSpec, ...] = FIELDS, *, trace: bool = True, size: int = 10_000) -> Decoder:
@@ -429,3 +440,40 @@ def test_the_quick_parser_takes_nothing_that_the_slow_one_refuses_or_reads_other
     for a, b in zip(quick, slow, strict=True):
         assert a.type == b.type
         assert same(dict(enumerate(a.to_pylist())), dict(enumerate(b.to_pylist())))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " 2345678123456781234567812345678",
+        "0x345678123456781234567812345678",
+        "1234567812345678_234567812345678",
+        "+2345678123456781234567812345678",
+        "\u06612345678123456781234567812345678"[:32],
+    ],
+)
+def test_a_uuid_is_32_hexadecimal_digits_and_is_not_guessed(text: str):
+    forms = ["12345678-1234-5678-1234-567812345678", "12345678123456781234567812345678"]
+    forms += [f"{{{forms[0]}}}", f"urn:uuid:{forms[0]}", forms[0].upper()]
+    values: list[bytes | None] = [json.dumps({"s": "a", "u": u}).encode() for u in [*forms, text]]
+    found = decoder().decode(batch(values))
+    assert {v.hex() for v in found.rows.column("u").to_pylist()} == {forms[1]}
+    assert list(found.bad) == [len(forms)]
+    assert "is no uuid: not 32 hexadecimal digits" in found.bad[len(forms)]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"x":1e400,"s":"\\ud800"}', "half of a surrogate pair"),
+        (b'{"x":1e400,"s":"a","y":["\\udc00"]}', "half of a surrogate pair"),
+        (b'{"s":"a","price":1.5,"z":%s%s}' % (b"[" * 1_015, b"]" * 1_015), "send the decimal as text"),
+    ],
+)
+def test_what_only_the_slowest_parser_reads_is_no_fault_of_the_parser(value: bytes, reason: str):
+    """An exception would make the batch be halved again and again, and in the end reject good messages."""
+    parsed = JsonParser(FIELDS).parse([b'{"s":"b"}', value, b'{"x":1e400,"s":"\\ud83d\\ude00"}'])
+    assert parsed.columns[0].to_pylist()[::2] in (["b"], ["b", "\U0001f600"])
+    assert parsed.columns[0].to_pylist()[-1] == "\U0001f600"
+    if sys.version_info < (3, 12) or "surrogate" in reason:
+        assert reason in parsed.bad[1]

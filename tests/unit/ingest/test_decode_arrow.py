@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tarn.core.arrow_parser import ArrowParser
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.spec import FieldSpec, MessageFormat
 from tests.support.messages import arrow
-from tests.unit.ingest.test_decode import batch
+from tests.unit.ingest.test_decode import batch, every_type
 
 FORMAT = MessageFormat(format="arrow")
 
@@ -62,24 +64,11 @@ def test_every_type_is_read() -> None:
             ("m", pa.map_(pa.string(), pa.int32())),
         ]
     )
-    kinds = {
-        **{
-            "b": "boolean",
-            "i": "int",
-            "l": "long",
-            "f": "float",
-            "d": "double",
-            "s": "string",
-            "day": "date",
-        },
-        **{"at": "timestamptz", "local": "timestamp", "price": "decimal(9, 2)", "u": "uuid", "raw": "binary"},
-        **{"legs": "list<struct<n: long>>", "m": "map<string, long>"},
-    }
-    fields = [FieldSpec(name=name, type=kind) for name, kind in kinds.items()]
+    fields = every_type(map_of="long")
     found = decode([arrow(row, schema)], *fields)
     assert found.bad == {}
     wanted = row | {"legs": [{"n": 1}, None]}
-    assert {name: found.rows[name][0].as_py() for name in kinds} == wanted
+    assert {name: found.rows[name][0].as_py() for name in row} == wanted
     assert found.rows["_tarn"].to_pylist()[0]["offset"] == 100
 
 
@@ -137,7 +126,7 @@ def test_values_at_the_limits_are_exact_or_bad(
     found, bad = one(kind, array)
     assert found == rows
     assert len(bad) == len(array) - len(rows)
-    assert all(reason in told for told in bad.values()), bad
+    assert all(reason in why for why in bad.values()), bad
 
 
 def test_nanoseconds_are_cut_downwards() -> None:
@@ -278,3 +267,40 @@ def test_whatever_the_bytes_are_the_neighbours_are_rows(data: st.DataObject) -> 
     for i, (value, is_good) in enumerate(drawn):
         if is_good and b"list" not in (value or b""):
             assert i in found.index or "expected string, found list" in found.bad[i]
+
+
+def test_a_time_zone_that_nobody_knows_is_a_bad_record_where_the_time_does_not_fit() -> None:
+    column = pa.array([0, 2**62], pa.timestamp("s", "Nowhere/Land"))
+    messages = [arrow(pa.record_batch([column.slice(i, 1)], names=["v"])) for i in range(2)]
+    parsed = ArrowParser([FieldSpec(name="v", type="timestamptz")]).parse(messages)
+    assert parsed.columns[0].to_pylist() == [datetime(1970, 1, 1, tzinfo=UTC)]
+    assert "4611686018427387904 as timestamp[s, tz=Nowhere/Land]" in parsed.bad[1]
+
+
+TAGS = [f"tag {n % 20}" for n in range(400)]
+
+
+@pytest.mark.parametrize("tags", [pa.array(TAGS, pa.string_view()), pa.array(TAGS).dictionary_encode()])
+def test_a_list_of_views_or_of_a_dictionary_is_its_texts(tags: pa.Array) -> None:
+    held = pa.ListArray.from_arrays(pa.array([0, len(tags)], pa.int32()), tags)
+    assert one("list<string>", held) == ([TAGS], {})
+    inside = pa.ListArray.from_arrays(pa.array([0, 100], pa.int32()), tags.slice(100, 100))
+    assert one("list<string>", inside) == ([TAGS[100:200]], {})
+
+
+def test_views_that_repeat_a_text_again_and_again_are_refused() -> None:
+    text = "a" * 20_000
+    view = struct.pack("<i4sii", len(text), b"aaaa", 0, 0)
+    buffers = [None, pa.py_buffer(view * 50), pa.py_buffer(text.encode())]
+    views = pa.Array.from_buffers(pa.string_view(), 50, buffers)
+    found, bad = one("list<string>", pa.ListArray.from_arrays(pa.array([0, 50], pa.int32()), views))
+    assert (found, list(bad)) == ([], [0])
+    assert "elements" in bad[0]
+
+
+def test_dictionaries_of_lists_are_read_from_many_messages() -> None:
+    arrays = [pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([[n, 2]])) for n in range(3)]
+    messages = [arrow(pa.record_batch([array], names=["v"])) for array in arrays]
+    parsed = ArrowParser([FieldSpec(name="v", type="list<long>")]).parse([*messages, b"x", messages[0]])
+    assert parsed.columns[0].to_pylist() == [[0, 2], [1, 2], [2, 2], [0, 2]]
+    assert (parsed.index, list(parsed.bad)) == ([0, 1, 2, 4], [3])

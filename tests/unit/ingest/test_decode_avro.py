@@ -13,12 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tarn.core.avro_parser import OWN_SCHEMA_BYTES_MAX
 from tarn.core.avro_schema import canonical, fingerprint, parse_schema
-from tarn.core.avro_values import Cursor, Readers
+from tarn.core.avro_values import (
+    PARTS_MAX,
+    STEPS_MIN,
+    STEPS_PER_BYTE,
+    AvroValueError,
+    Cursor,
+    Readers,
+    column_type,
+)
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.spec import FieldSpec, MessageFormat
 from tests.support.messages import avro, container, zigzag
-from tests.unit.ingest.test_decode import batch
+from tests.unit.ingest.test_decode import batch, every_type
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
@@ -72,6 +81,13 @@ def test_the_examples_of_the_specification() -> None:
             None,
         ),
         (
+            '{"type":"record","name":"R","namespace":"a","fields":[{"name":"f","type":{"type":"enum","name":"E",'
+            '"namespace":"","symbols":["X"]}},{"name":"g","type":["null","E"]}]}',
+            '{"name":"a.R","type":"record","fields":[{"name":"f","type":{"name":"E","type":"enum",'
+            '"symbols":["X"]}},{"name":"g","type":["null","E"]}]}',
+            None,
+        ),
+        (
             '{"type":"fixed","name":"F","namespace":"n","size":  4}',
             '{"name":"n.F","type":"fixed","size":4}',
             None,
@@ -111,20 +127,7 @@ def test_every_type_is_read() -> None:
         **{"at": millis, "local": millis * 1_000_000 + 1, "price": Decimal("-12.50"), "u": b"0" * 16},
         **{"raw": b"\0", "legs": [(1, {"n": 1}), None], "m": {"k": 1.5}, "ms": millis, "unread": 5},
     }
-    kinds = {
-        **{
-            "b": "boolean",
-            "i": "int",
-            "l": "long",
-            "f": "float",
-            "d": "double",
-            "s": "string",
-            "day": "date",
-        },
-        **{"at": "timestamptz", "local": "timestamp", "price": "decimal(9, 2)", "u": "uuid", "raw": "binary"},
-        **{"legs": "list<struct<n: long>>", "m": "map<string, double>"},
-    }
-    fields = [FieldSpec(name=name, type=kind) for name, kind in kinds.items()]
+    fields = every_type(map_of="double")
     ms = FieldSpec(name="ms", type="timestamptz", encoding="epoch-millis")
     found = decode(schema, [avro(schema, value)], *fields, ms)
     assert found.bad == {}
@@ -179,7 +182,7 @@ LONG, INT = zigzag(2**63 - 1), zigzag(2**31)
             {"type": "bytes", "logicalType": "decimal", "precision": 2},
             "decimal(2, 0)",
             avro("bytes", b"\x01" * 60_000),
-            "60000 bytes",
+            "more than 2 digits",
         ),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 3},
@@ -260,10 +263,13 @@ def test_containers_have_their_own_schema() -> None:
         container(text, [(1, GOOD)])[:30],
         container(json.dumps(record(("id", ["int", "string"]))), [(1, zigzag(0) + zigzag(1))]),
         GOOD,
+        container(text, [(0, b""), (1, GOOD), (0, b"")]),
+        container(text, [(2, GOOD + GOOD), (-1, b"")]),
+        container(text, [(1, GOOD), (1, GOOD)]),
     ]
     found = decode(None, values, ID, T, encoding="container")
     rows = found.rows.drop_columns("_tarn").to_pylist()
-    assert rows == [{"id": 1, "t": "a"}, {"id": 9, "t": None}]
+    assert rows == [{"id": 1, "t": "a"}, {"id": 9, "t": None}, {"id": 1, "t": "a"}]
     wanted = {
         **{2: "2 records", 3: "0 records", 4: "codec", 5: "its own schema cannot be used", 6: "not a record"},
         **{
@@ -272,6 +278,8 @@ def test_containers_have_their_own_schema() -> None:
             9: "",
             10: "a union of int and string",
             11: "not an Avro container",
+            13: "a block of -1 records",
+            14: "2 records",
         },
     }
     assert list(found.bad) == list(wanted)
@@ -299,6 +307,7 @@ def test_a_record_within_itself_is_passed_over_and_ends() -> None:
         (record(("a", {"type": "array"})), "no items"),
         (record(("a", {"type": "fixed", "name": "F", "size": -1})), "not a number of bytes"),
         (record(("a", record(("b", "long")))), "defines R twice"),
+        ({**record(("a", "long")), "namespace": "a b"}, "has the namespace 'a b'"),
         (json.dumps("x") + " ", "does not define"),
         ("[" * 50_000 + "]" * 50_000, "nested too deeply"),
     ],
@@ -409,3 +418,86 @@ def test_a_long_schema_of_its_own_makes_a_bad_record() -> None:
     schema = {**record(("id", "long")), "doc": "x" * 70_000}
     found = decode(None, [container(json.dumps(schema), [(1, bytes([2]))])], ID, encoding="container")
     assert "its own schema has" in found.bad[0]
+
+
+def test_the_elements_of_all_arrays_together_are_no_more_than_the_bytes() -> None:
+    """Each inner array of nulls takes two bytes, whatever its length: the sum counts, not each alone."""
+    nested = {"type": "array", "items": {"type": "array", "items": "null"}}
+    inner, outer = 40, 40
+    value = zigzag(outer) + (zigzag(inner) + zigzag(0)) * outer + zigzag(0)
+    assert inner < len(value) < inner * outer
+    few = zigzag(2) + (zigzag(inner) + zigzag(0)) * 2 + zigzag(0) + b"\x02" + zigzag(100) + b"x" * 100
+    schema = record(("v", nested), ("t", ["null", "string"]))
+    field = FieldSpec(name="v", type="list<list<long>>")
+    found = decode(schema, [value + b"\0", few], field)
+    assert found.rows["v"].to_pylist() == [[[None] * inner] * 2]
+    assert list(found.bad) == [0]
+    assert "40 elements, more than so few bytes can hold" in found.bad[0]
+
+
+@pytest.mark.parametrize(("spare", "good"), [(0, True), (-1, False)])
+def test_as_many_elements_as_bytes_are_read_and_not_one_more(spare: int, good: bool) -> None:
+    schema = record(("v", {"type": "array", "items": "null"}), ("t", "bytes"))
+    value = zigzag(64) + zigzag(0) + zigzag(60 + spare) + b"x" * (60 + spare)
+    assert len(value) == 64 + spare
+    assert (decode(schema, [value], FieldSpec(name="v", type="list<long>")).bad == {}) == good
+
+
+@pytest.mark.parametrize(("size", "good"), [(3_750, True), (3_749, False)])
+def test_records_have_no_more_fields_than_the_length_allows(size: int, good: bool) -> None:
+    fields = [{"name": f"f{n}", "type": "null"} for n in range(1_599)]
+    items = {"type": "array", "items": {"type": "record", "name": "I", "fields": fields}}
+    assert 100 * (1 + len(fields)) == STEPS_PER_BYTE * 3_750 + STEPS_MIN
+    read = Readers().of(parse_schema(json.dumps(items)))
+    cursor = Cursor((zigzag(100) + zigzag(0)).ljust(size, b"x"))
+    if good:
+        assert len(read(cursor)) == 100
+    else:
+        with pytest.raises(AvroValueError, match="more fields than a message of its length may have"):
+            read(cursor)
+
+
+@pytest.mark.parametrize(("levels", "good"), [(PARTS_MAX - 1, True), (PARTS_MAX, False)])
+def test_the_type_of_a_column_has_a_limited_number_of_parts(levels: int, good: bool) -> None:
+    fields = ",".join(f'{{"name": "f{n}", "type": "long"}}' for n in range(levels))
+    schema = f'{{"type": "record", "name": "R", "fields": [{fields}]}}'
+    held = f'{{"type": "record", "name": "M", "fields": [{{"name": "v", "type": ["null", {schema}]}}]}}'
+    if good:
+        assert column_type(parse_schema(held), ["v"]).num_fields == levels
+    else:
+        with pytest.raises(ValueError, match=f"more than {PARTS_MAX} parts"):
+            column_type(parse_schema(held), ["v"])
+
+
+def test_a_schema_of_its_own_has_as_many_bytes_as_are_read_and_not_one_more() -> None:
+    def padded(size: int) -> bytes:
+        schema = json.dumps(record(("id", "long")))
+        return container(schema + " " * (size - len(schema)), [(1, bytes([2]))])
+
+    values: list[bytes | None] = [padded(OWN_SCHEMA_BYTES_MAX), padded(OWN_SCHEMA_BYTES_MAX + 1)]
+    found = decode(None, values, ID, encoding="container")
+    assert found.rows["id"].to_pylist() == [1]
+    assert "its own schema has 65537 bytes, at most 65536 are read" in found.bad[1]
+
+
+def test_the_head_of_a_container_has_no_more_entries_than_bytes() -> None:
+    good = container(json.dumps(PAIR), [(1, GOOD)])
+    heads: list[bytes | None] = [b"Obj\x01" + zigzag(count) for count in (2**40, -(2**40))]
+    found = decode(None, [good, *heads], ID, encoding="container")
+    assert found.index == [0]
+    assert f"whose header has {2**40} entries" in found.bad[1]
+    assert "ends after" in found.bad[2]
+
+
+def test_a_decimal_may_have_more_bytes_than_its_digits_need() -> None:
+    """Some writers always take 16 bytes, and fill them with the sign."""
+    kind = {"type": "fixed", "name": "F", "size": 16, "logicalType": "decimal", "precision": 4, "scale": 2}
+    schema = record(("id", kind), ("t", {"type": "bytes", "logicalType": "decimal", "precision": 4}))
+    values: list[bytes | None] = [
+        avro(schema, {"id": Decimal(number), "t": Decimal(7)}) for number in ("12.34", "-12.34", "99.99")
+    ]
+    fields = FieldSpec(name="id", type="decimal(4, 2)"), FieldSpec(name="t", type="decimal(4, 0)")
+    found = decode(schema, values, *fields)
+    assert found.bad == {}
+    assert found.rows["id"].to_pylist() == [Decimal("12.34"), Decimal("-12.34"), Decimal("99.99")]
+    assert found.rows["t"].to_pylist() == [Decimal(7)] * 3

@@ -8,7 +8,8 @@ import pytest
 
 from tarn.core.errors import CorruptStateError
 from tarn.core.history import Retention
-from tarn.core.table_state import Append, TableState, build_commit, marker_property
+from tarn.core.table_state import Append, TableState, build_commit, marker_property, summarize
+from tarn.ingest.merge_commit import why_not
 
 KEY, TAG = "tarn.offsets.s", "tarn-offsets-s"
 
@@ -132,6 +133,22 @@ def test_a_commit_holds_on_its_base_only_and_moves_branch_and_tag_together():
     assert (main["ref-name"], main["type"], main["snapshot-id"]) == ("main", "branch", 77)
     assert (moved["ref-name"], moved["type"], moved["snapshot-id"]) == (TAG, "tag", 77)
     assert since == {"action": "set-properties", "updates": {"since": "5000"}}
+
+
+@pytest.mark.parametrize("found", [{}, {"total-delete-files": "many"}, {"total-delete-files": "-1"}])
+def test_a_total_that_is_unknown_stays_unknown_and_small_files_are_left_alone(found: dict[str, str]):
+    """A foreign commit may add delete files and state no totals."""
+    known = {"total-records": "10", "total-data-files": "2", "total-files-size": "100"}
+    state = table(snapshot(1, None, **known, **found), head=1)
+    assert why_not(state) == "the summary of its snapshot has no totals"
+    summary = summarize(state, append(files=1, records=3, bytes=7))
+    assert "total-delete-files" not in summary
+    assert summary["total-records"] == "13"
+    after = table(snapshot(1, None), snapshot(2, 1, **summary), head=2)
+    assert why_not(after) == "the summary of its snapshot has no totals"
+    assert summarize(table(head=None), append(files=1))["total-delete-files"] == "0", (
+        "the first snapshot knows"
+    )
 
 
 def test_a_commit_removes_what_the_table_says_and_keeps_what_the_tag_names():

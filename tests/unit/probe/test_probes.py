@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -226,6 +226,21 @@ def test_trinos_deep_look_asks_for_no_name_of_a_user(monkeypatch: pytest.MonkeyP
     refusal = "query failed: ICEBERG_CATALOG_ERROR: no answer"
     with pytest.raises(RuntimeError, match="ICEBERG_CATALOG_ERROR"):
         probe.deep()
+
+
+def test_trinos_deep_look_logs_in_as_trino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a lake with principals, nothing else is accepted."""
+    probe = load("trino")
+    sent: list[Mapping[str, str]] = []
+
+    def http(*_: object, headers: Mapping[str, str], **__: object) -> tuple[int, dict[str, str], bytes]:
+        sent.append(headers)
+        return 200, {}, b'{"data": [[1]]}'
+
+    monkeypatch.setattr(probe, "http", http)
+    monkeypatch.setattr(probe, "secret", lambda name: {"catalog_credential": "trino-1:a b"}[name])
+    assert probe.query("SELECT 1") == [[1]]
+    assert (sent[0]["x-trino-user"], sent[0]["x-trino-extra-credential"]) == ("trino", "secret=a%20b")
 
 
 @pytest.mark.parametrize("service", LONG_RUNNING)

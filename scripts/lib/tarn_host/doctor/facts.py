@@ -222,5 +222,7 @@ class Facts:
     ingestors: tuple[Ingestor, ...] = ()
 
     def container(self, service: str) -> Container | None:
-        """The container of a service, or None."""
-        return next((c for c in self.containers if c.service == service), None)
+        """The container of a service, or None; of several the first that is not well."""
+        own = [c for c in self.containers if c.service == service]
+        ill = (c for c in own if c.state != "running" or c.health not in ("healthy", ""))
+        return next(ill, own[0] if own else None)

@@ -369,8 +369,8 @@ def stuck_ingestors(listed: Mapping[str, Any]) -> Iterator[Ingestor]:
     for name, entry in sorted(listed.items()):
         if entry.get("state") not in STUCK:
             continue
-        told = [c for c in entry.get("conditions") or () if c.get("message")]
-        first = told[0] if told else {}
+        conditions = [c for c in entry.get("conditions") or () if c.get("message")]
+        first = conditions[0] if conditions else {}
         yield Ingestor(
             name=name,
             state=entry["state"],

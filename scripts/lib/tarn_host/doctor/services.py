@@ -83,7 +83,7 @@ def _service(facts: Facts, service: Wanted) -> Finding | None:
     if one is None:
         return Finding("service-missing", f"{name} has no container", "run scripts/up", service=name)
     why = reason(one.log)
-    limit = f"TARN_MEM_{name.upper()}"
+    limit = f"TARN_MEM_{name.upper().replace('-', '_')}"
     kills = one.inside.oom_kills if one.inside is not None else 0
     if kills or (one.oom_killed and (one.state != "running" or one.restarts or one.health != "healthy")):
         limit_mib = one.memory_limit_bytes // MIB

@@ -98,9 +98,9 @@ def inventory(image: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise StopError(f"looking into {image} took longer than {TIMEOUT_S} s", "run it again") from None
     if done.returncode != 0:
-        told = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        last_line = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise StopError(
-            f"could not look into {image}: {' '.join(told)}", "scripts/up builds the images first"
+            f"could not look into {image}: {' '.join(last_line)}", "scripts/up builds the images first"
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -52,17 +52,17 @@ def walked(top: str) -> Iterator[tuple[str, list[str]]]:
 def debian() -> list[dict[str, str]]:
     """The installed dpkg packages, each with the source package that it was built from."""
     form = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n"
-    told = subprocess.run(
+    listed = subprocess.run(
         ["/usr/bin/dpkg-query", "-W", "-f", form], capture_output=True, text=True, check=True, timeout=60
     )
     keys = ("name", "version", "architecture", "source", "source_version")
-    return [dict(zip(keys, row.split("\t"))) for row in told.stdout.splitlines()]
+    return [dict(zip(keys, row.split("\t"))) for row in listed.stdout.splitlines()]
 
 
 def distribution(folder: Path) -> dict[str, str]:
     """A Python package from its metadata."""
-    told = importlib.metadata.PathDistribution(folder).metadata
-    return {"name": told["Name"], "version": told["Version"], "path": str(folder)}
+    metadata = importlib.metadata.PathDistribution(folder).metadata
+    return {"name": metadata["Name"], "version": metadata["Version"], "path": str(folder)}
 
 
 def jar(path: Path) -> dict[str, object]:

@@ -167,10 +167,10 @@ FAULTS: Sequence[tuple[str, str]] = (
 def why_not_up(log: Sequence[str]) -> tuple[str, str]:
     """The line in which dockerd says why it gave up, and the fix; empty strings if there is none."""
     last = [text for text in log if text.strip()]
-    told = [
+    found = [
         text for text in last if re.search(r"failed to start daemon|level=fatal|^Error ", text, re.IGNORECASE)
     ]
-    said = (told or [text for text in last if "level=error" in text] or last[-1:])[-1:]
+    said = (found or [text for text in last if "level=error" in text] or last[-1:])[-1:]
     if not said:
         return "", ""
     for pattern, fix in FAULTS:

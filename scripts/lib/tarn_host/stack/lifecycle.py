@@ -87,6 +87,19 @@ def parse_ps(text: str) -> list[Service]:
     return sorted(found, key=lambda s: s.name)
 
 
+def labelled(found: Sequence[Service]) -> list[tuple[Service, str]]:
+    """Each container with what to call it: its service, and a number if that has several. Pure."""
+    own: dict[str, list[str]] = {}
+    for one in sorted(found, key=lambda one: one.container):
+        own.setdefault(one.name, []).append(one.container)
+    labels = []
+    for one in found:
+        mine = own[one.name]
+        number = f" {mine.index(one.container) + 1} of {len(mine)}" if len(mine) > 1 else ""
+        labels.append((one, one.name + number))
+    return labels
+
+
 def services(here: Project) -> list[Service]:
     """The services of this project that have a container, running or not.
 
@@ -304,13 +317,13 @@ def _watch(
         found = services(here)
         if on_look is not None:
             on_look(found)
-        for service in found:
+        for service, label in labelled(found):
             if service.name in hidden:
                 continue
             words = service.words()
-            if last.get(service.name) != words and (service.name in last or words != "created"):
-                line(f"    {service.name}: {words} ({time.monotonic() - begin:.0f} s)")
-            last[service.name] = words
+            if last.get(label) != words and (label in last or words != "created"):
+                line(f"    {label}: {words} ({time.monotonic() - begin:.0f} s)")
+            last[label] = words
         if code is not None:
             return code
         if time.monotonic() - begin > timeout_s:

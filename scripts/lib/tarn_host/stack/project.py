@@ -27,6 +27,9 @@ PROFILES = ("full", "small")
 CATALOG = "CATALOG"
 CATALOG_FILES = {"tarn": "", "reference": "catalog/reference/compose.yml"}
 """Value of CATALOG -> compose file on top of the stack's own, relative to the clone."""
+REPLICAS = "TARN_CATALOG_REPLICAS"
+REPLICAS_FILE = "catalog/replicas/compose.yml"
+REPLICAS_MAX = 8
 PORT_ORDER = ("S3", "CATALOG", "KAFKA", "TRINO", "SPARK", "SPARK_UI", "INGEST", "JUPYTER", "GATEWAY")
 """Order in which a block of ports is assigned; a port that is not listed comes after these."""
 _REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
@@ -62,6 +65,8 @@ class Project:
         """The variables of every docker and docker compose call; the rest comes from .env itself."""
         own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
         more = CATALOG_FILES[self.settings.get(CATALOG) or "tarn"]
+        if int(self.settings.get(REPLICAS) or 1) > 1:
+            more = REPLICAS_FILE
         if more:
             own["COMPOSE_FILE"] = f"{self.settings.get('COMPOSE_FILE') or COMPOSE_FILE.name}:{more}"
         return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
@@ -149,7 +154,8 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
     """This clone's project: the environment wins, then the user's lines of .env, `choices`, stored settings.
 
     Raises:
-        StopError: TARN_PROFILE is not a profile, or CATALOG not a catalog.
+        StopError: TARN_PROFILE is not a profile, CATALOG not a catalog, or TARN_CATALOG_REPLICAS not a number
+            of replicas of it.
     """
     environ = os.environ if environ is None else environ
     text = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
@@ -163,6 +169,13 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
     catalog = settings.get(CATALOG) or "tarn"
     if catalog not in CATALOG_FILES:
         raise StopError(f"CATALOG={catalog} is no catalog", f"choose one of: {' '.join(CATALOG_FILES)}", 2)
+    replicas = settings.get(REPLICAS) or "1"
+    if replicas not in map(str, range(1, REPLICAS_MAX + 1)):
+        fix = f"choose a number from 1 to {REPLICAS_MAX}"
+        raise StopError(f"{REPLICAS}={replicas} is no number of replicas", fix, 2)
+    if catalog != "tarn" and replicas != "1":
+        fix = f"set {REPLICAS}=1: its state is a file of its own"
+        raise StopError(f"CATALOG={catalog} has no replicas ({REPLICAS}={replicas})", fix, 2)
     own_base = not settings.get("TARN_BASE")
     base = settings.get("TARN_BASE") or f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}"
     name = settings.get("COMPOSE_PROJECT_NAME") or default_name(ROOT)

@@ -155,7 +155,7 @@ def show(
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Show rows per layer, how fresh they are, and one answer from gold."""
-    from tarn.cli.clients.engines import Trino
+    from tarn.cli import wiring
     from tarn_demo.cli import demo_summary
     from tarn_demo.flight_tables import FlightTables
 
@@ -163,7 +163,7 @@ def show(
     tables = FlightTables(settings, load_secrets(settings.secrets_dir))
     if wait:
         demo_summary.await_gold(tables, Clock(), wait_s=wait, tell=_err().print)
-    seen = demo_summary.summarize(tables, Trino(settings.trino_uri), now=datetime.now(UTC))
+    seen = demo_summary.summarize(tables, wiring.trino(settings), now=datetime.now(UTC))
     if as_json_:
         typer.echo(json.dumps(demo_summary.as_data(seen)))
     else:

@@ -16,8 +16,6 @@ from tarn.core.position import Position
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 
-NAMESPACES_MAX = 1_000
-
 T = TypeVar("T")
 
 
@@ -33,7 +31,7 @@ class CatalogFacts:
 
     def tables(self) -> list[str]:
         """Return the full names of all tables; see `Tables`."""
-        return _told(self._tables)
+        return _reported(self._tables)
 
     def facts(self, table: str) -> TableFacts:
         """Return what the metadata of a table says; see `Tables`."""
@@ -42,14 +40,12 @@ class CatalogFacts:
     def state(self, table: str) -> TableState:
         """Return the metadata of a table; see `StateOfTables`."""
         *namespace, name = table.split(".")
-        return _told(lambda: self._catalog.load(TableName(tuple(namespace), name)))
+        return _reported(lambda: self._catalog.load(TableName(tuple(namespace), name)))
 
     def _tables(self) -> list[str]:
         found: list[str] = []
         waiting = self._catalog.namespaces()
-        for _ in range(NAMESPACES_MAX):
-            if not waiting:
-                break
+        while waiting:
             namespace = waiting.pop()
             # One that was dropped a moment ago has no tables, and the others have.
             with contextlib.suppress(NotFoundError):
@@ -69,7 +65,7 @@ def facts_of(name: str, state: TableState) -> TableFacts:
 
     def number(key: str) -> int | None:
         text = summary.get(key, "")
-        return 0 if head is None else int(text) if text.isdigit() else None
+        return 0 if head is None else int(text) if text.isdecimal() else None
 
     streams: dict[str, OffsetMap] = {}
     position: str | None = None
@@ -101,7 +97,7 @@ def facts_of(name: str, state: TableState) -> TableFacts:
     )
 
 
-def _told(work: Callable[[], T]) -> T:
+def _reported(work: Callable[[], T]) -> T:
     try:
         return work()
     except UnavailableError as error:

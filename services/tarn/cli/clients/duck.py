@@ -89,9 +89,9 @@ class Duck:
                 ) from error
             except duckdb.Error as error:
                 # A table's error stops DuckDB with an error of DuckDB's own.
-                told = next((s.fault for s in streams if s.fault is not None), None)
-                if told is not None:
-                    raise told from error
+                fault = next((s.fault for s in streams if s.fault is not None), None)
+                if fault is not None:
+                    raise fault from error
                 raise InvalidError(f"DuckDB does not accept the statement: {_first_line(error)}") from error
 
 

@@ -44,15 +44,17 @@ class Trino:
 
     Args:
         uri: `http://host:port`.
+        credential: `client_id:client_secret` of the principal `cli`; None for a Trino that asks for none.
     """
 
     name = "trino"
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, credential: str | None = None) -> None:
         parts = urlsplit(uri)
         if not parts.hostname:
             raise InvalidSettingError(f"TARN_TRINO_URI is {uri!r}; set it to http://host:port", uri=uri)
         self._uri = uri
+        self._secret = None if credential is None else credential.partition(":")[2]
         self._host, self._port, self._scheme = parts.hostname, parts.port or 8080, parts.scheme
 
     def find(self, table: str, row_id: str, *, timeout_s: float) -> Sequence[tuple[object, ...]]:
@@ -70,6 +72,7 @@ class Trino:
             host=self._host,
             port=self._port,
             user=TRINO_USER,
+            extra_credential=[("secret", self._secret)] if self._secret else None,
             catalog=TRINO_CATALOG,
             http_scheme=self._scheme,
             source="tarn",

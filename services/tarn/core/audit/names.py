@@ -118,15 +118,15 @@ def _intent(pointer: PointerValue, keys: Collection[str]) -> Iterator[Finding]:
         return
     record = pointer.intent.get("record")
     if record is None:
-        told = "a change of it alone"
+        purpose = "a change of it alone"
     elif record in keys:
-        told = f"the transaction {record}"
+        purpose = f"the transaction {record}"
     else:
-        told = f"the transaction {record}, which is gone and so counts as aborted"
+        purpose = f"the transaction {record}, which is gone and so counts as aborted"
     yield Finding(
         kind=Kind.PENDING,
         where=pointer.text,
-        what=f"its pointer carries an intent: {told}",
+        what=f"its pointer carries an intent: {purpose}",
         fix="nothing: the next writer of the name settles it",
     )
 

@@ -79,12 +79,12 @@ def judge_offsets(table: Table) -> Iterator[Finding]:
             continue
         files = added.get(snapshot["snapshot-id"], [])
         streams = ", ".join(moves)
-        for told in _outside(list(moves.values()), files):
-            yield _finding(Kind.OFFSETS_DOUBLED, table, streams, snapshot, told)
+        for problem in _outside(list(moves.values()), files):
+            yield _finding(Kind.OFFSETS_DOUBLED, table, streams, snapshot, problem)
         left = _left(list(moves.values()), files)
         if left is not None and left < 0:
-            told = f"it adds {-left} rows more than the offsets that it covers"
-            yield _finding(Kind.OFFSETS_DOUBLED, table, streams, snapshot, told)
+            problem = f"it adds {-left} rows more than the offsets that it covers"
+            yield _finding(Kind.OFFSETS_DOUBLED, table, streams, snapshot, problem)
         elif left:
             holes[streams] = holes.get(streams, 0) + left
     for stream, count in holes.items():
@@ -109,8 +109,8 @@ def judge_streams(table: Table) -> Iterator[Finding]:
     for same in by_source.values():
         if len(same) < 2:
             continue
-        told = ", ".join(f"{stand.stream} at {dict(stand.map.next)}" for stand in same)
-        what = f"streams of topic {same[0].map.source.topic}: {told}"
+        stands = ", ".join(f"{stand.stream} at {dict(stand.map.next)}" for stand in same)
+        what = f"streams of topic {same[0].map.source.topic}: {stands}"
         doubled = _doubled(table, same) if len(by_source) == 1 else 0
         if doubled:
             yield Finding(
@@ -189,7 +189,7 @@ def judge_letters(tables: Sequence[LetterFacts]) -> Iterator[Finding]:
             yield Finding(
                 kind=Kind.LETTERS_UNREGISTERED,
                 where=facts.table,
-                what=f"stream {stream}: {len(paths)} dead-letter files are told to be registered and are in "
+                what=f"stream {stream}: {len(paths)} dead-letter files count as registered and are in "
                 f"no dead-letter table, first {paths[0]}",
                 fix="roll the dead-letter table back, or add the files to it; the files name the bad records",
             )
@@ -307,9 +307,9 @@ class _Move:
 def _outside(moves: Sequence[_Move], files: Sequence[FileEntry]) -> Iterator[str]:
     """Yield files whose rows lie before the preceding offset map or beyond their own, for every stream."""
     for file in files:
-        told = [list(_strange(move.before, move.after, file)) for move in moves]
-        if all(told):
-            yield from told[0]
+        problems = [list(_strange(move.before, move.after, file)) for move in moves]
+        if all(problems):
+            yield from problems[0]
 
 
 def _strange(before: OffsetMap | None, after: OffsetMap, file: FileEntry) -> Iterator[str]:
@@ -344,5 +344,5 @@ def _left(moves: Sequence[_Move], files: Sequence[FileEntry]) -> int | None:
 
 
 def _finding(kind: Kind, table: Table, stream: str, snapshot: Json, what: str) -> Finding:
-    told = f"stream {stream}, snapshot {snapshot['snapshot-id']}: {what}"
-    return Finding(kind=kind, where=table.name, what=told, fix=KEEP)
+    found = f"stream {stream}, snapshot {snapshot['snapshot-id']}: {what}"
+    return Finding(kind=kind, where=table.name, what=found, fix=KEEP)

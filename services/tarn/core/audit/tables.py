@@ -215,11 +215,11 @@ def judge_doubles(table: Table) -> Iterator[Finding]:
         if clash[held]:
             twice.setdefault(path, f"in {len(held)} manifests of one snapshot")
     if twice:
-        told = [f"{path} ({how})" for path, how in twice.items()]
+        shown = [f"{path} ({how})" for path, how in twice.items()]
         yield Finding(
             kind=Kind.DOUBLE,
             where=table.name,
-            what=f"{len(told)} files are live twice, and their rows are read twice: {_some(told)}",
+            what=f"{len(shown)} files are live twice, and their rows are read twice: {_some(shown)}",
             fix="roll back to the snapshot before, and report it",
         )
 

@@ -1,0 +1,171 @@
+"""Schemathesis over the OpenAPI description, against the real server: no server error, no answer that the
+description does not have, no way past authentication.
+
+Every run has the same few requests per operation; `scripts/test nightly` has 20 times as many.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks
+from schemathesis.core.failures import Failure, FailureGroup
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.errors import TarnError
+from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.vending import Vending
+from tarn_catalog.rest.openapi import description
+from tarn_catalog.testing.server import Running, serving
+from tests.contract.catalog.test_commits import NEW, ROOTS, SLOT
+from tests.contract.catalog.test_contention import Client
+from tests.contract.catalog.test_transactions import VIEW
+from tests.support.plays import TIMES
+from tests.support.sts import fake_sts
+
+EXAMPLES = 5 * TIMES
+ANSWER_S_MAX = 120.0
+VIEW_SLOT = TableIdentifier.of(("ns",), "v", "view")
+NAMES = {"namespace": "ns", "table": "t", "view": "v", "principal": "bob", "role": "readers"}
+# What a name, an id or an update may be, JSON Schema cannot say: a 400 is an answer to what fits the schema.
+MAY_REFUSE = {400, 413, 422}
+# An unknown query parameter is ignored, as the specification wants it; the token is added to every request.
+IGNORED = re.compile(
+    r"query: violates `additionalProperties`|query - violates `additionalProperties`|"
+    r"violates `required` \(was Authorization\)"
+)
+REFERRING = ("GET /v1/namespaces/{namespace}/tables/{table}", "GET /v1/namespaces/{namespace}/views/{view}")
+SCHEMA = schemathesis.openapi.from_dict(description())
+OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
+
+
+class World:
+    """A lake with a namespace, a table and a view, made again when a request removed them."""
+
+    def __init__(self, catalog: Catalog, running: Running) -> None:
+        self.catalog = catalog
+        self.uri = running.published
+        client = Client(running)
+        self.token = client.token
+        client.close()
+
+    def restore(self) -> None:
+        for make in (
+            lambda: self.catalog.namespaces.create(("ns",), {}),
+            lambda: self.catalog.tables.create(SLOT, NEW),
+            lambda: self.catalog.views.create(VIEW_SLOT, VIEW),
+        ):
+            try:
+                make()
+            except TarnError:
+                continue
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    load_all_checks()
+    with fake_sts() as sts:
+        catalog = Catalog(MemoryStore(), ROOTS, vending=Vending(sts.service(), ROOTS))
+        with serving(catalog, tmp_path_factory.mktemp("schemathesis")) as running:
+            yield World(catalog, running)
+
+
+def fresh_key() -> str:
+    """A UUID version 7 of now: one of another time is refused as unknown, with a 500, and that is right."""
+    at_ms = time.time_ns() // 1_000_000
+    return str(uuid.UUID(int=(at_ms << 80) | (7 << 76) | (2 << 62) | (uuid.uuid4().int & (1 << 62) - 1)))
+
+
+def is_key(text: Any) -> bool:
+    try:
+        return uuid.UUID(str(text)).version == 7
+    except ValueError:
+        return False
+
+
+def only_ignored(failure: str) -> bool:
+    """Whether all that was wrong with a request is what the catalog ignores."""
+    wrong = [line for line in failure.splitlines() if "violates" in line]
+    return bool(wrong) and all(IGNORED.search(line) for line in wrong)
+
+
+@pytest.mark.plays
+@pytest.mark.parametrize("known", [True, False], ids=["known names", "any names"])
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "wrong"])
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_every_answer_is_one_that_is_described(
+    world: World, label: str, mode: GenerationMode, known: bool, record_property
+) -> None:
+    problems: list[str] = []
+    statuses: Counter[int] = Counter()
+
+    @seed(1)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
+    def run(case: Any) -> None:
+        world.restore()
+        if known and case.path_parameters:
+            case.path_parameters = {name: NAMES[name] for name in case.path_parameters}
+        if case.headers and is_key(case.headers.get("Idempotency-Key")):
+            case.headers["Idempotency-Key"] = fresh_key()
+        answer = case.call(base_url=world.uri, headers=world.token, timeout=ANSWER_S_MAX)
+        statuses[answer.status_code] += 1
+        try:
+            case.validate_response(answer, headers=world.token)
+        except (Failure, FailureGroup) as group:
+            for one in getattr(group, "exceptions", [group]):
+                if type(one).__name__ == "RejectedPositiveData" and answer.status_code in MAY_REFUSE:
+                    continue
+                if type(one).__name__ == "AcceptedNegativeData" and only_ignored(str(one)):
+                    continue
+                problems.append(f"{type(one).__name__}: {one} {case.as_curl_command()} {answer.text[:500]}")
+
+    try:
+        run()
+    except Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE, "nothing fits the description"
+        assert not OPERATIONS[label].body, "a body can always be wrong"
+    record_property("statuses", dict(statuses))
+    assert not problems, "\n".join(problems[:3])
+
+
+@pytest.mark.parametrize("label", REFERRING)
+def test_an_answer_that_refers_to_an_earlier_one_is_described(world: World, label: str) -> None:
+    world.restore()
+    first = OPERATIONS[label].Case(path_parameters=NAMES).call(base_url=world.uri, headers=world.token)
+    assert first.status_code == 200
+    head = {"If-None-Match": first.headers["etag"][0]}
+    case = OPERATIONS[label].Case(path_parameters=NAMES, headers=head)
+    again = case.call(base_url=world.uri, headers=world.token)
+    assert again.status_code == 304
+    case.validate_response(again, headers=world.token)
+
+
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_without_a_valid_token_nothing_but_the_public_routes_answers(world: World, label: str) -> None:
+    operation = OPERATIONS[label]
+    path = operation.path.format_map(NAMES)
+    public = label in ("GET /health", "POST /v1/oauth/tokens")
+    for head in ({}, {"authorization": "Bearer x"}, {"authorization": "Basic dDp0"}):
+        answer = requests.request(
+            operation.method, f"{world.uri}{path}", json={}, headers=head, timeout=ANSWER_S_MAX
+        )
+        assert public or answer.status_code == 401, (label, head, answer.status_code)
