@@ -411,3 +411,19 @@ def test_a_column_that_the_table_lacks_stops_the_ingestor_before_it_reads(column
     )
     with pytest.raises(InvalidSpecError, match=message):
         lake.ingestor(made).cycle(lambda: True)
+
+
+def test_a_batch_that_is_due_at_the_same_moment_goes_before_a_drop() -> None:
+    world = World()
+    world.topic.send(0, order(0, 60))
+    keep = world.ingestor._upkeep
+    keep._retired_s = world.lake.clock.now_s + 1_000
+    world.lake.work(world.ingestor, turns=20)
+    world.topic.send(0, *(order(n, 1) for n in range(10)))
+
+    def both_due() -> None:
+        keep._retired_s = -1e9
+
+    world.lake.sources.on_poll = both_due
+    world.lake.work(world.ingestor, turns=20)
+    assert operations(world.lake)[:3] == ["append", "append", "delete"]
