@@ -207,5 +207,5 @@ def _said(here: Project, command: list[str]) -> str:
 
 
 def _end(text: str) -> str:
-    """The end of the text, from a whole line on: of a secret that is cut, the rest would not be recognised."""
+    """The end of the text, from a whole line on: the rest of a secret that is cut would not be recognised."""
     return text if len(text) <= TEXT_BYTES_MAX else f"(cut)\n{text[-TEXT_BYTES_MAX:].partition(chr(10))[2]}"
