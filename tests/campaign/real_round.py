@@ -96,8 +96,10 @@ class Round:
             self.problems.append(f"{type(e).__name__}: {e}")
         finally:
             logs = [self.rig.docker("logs", "--tail", "5", one, check=False) for one in self.engines]
-            for engine in self.engines:
-                self.rig.docker("rm", "-f", engine, check=False)
+            more = [self.lane.catalog, self.lane.store_proxy] if self.fault.store else []
+            logs += [self.rig.docker("logs", "--tail", "5", one, check=False) for one in more]
+            for name in (*self.engines, *more):
+                self.rig.docker("rm", "-f", name, check=False)
         if self.problems:
             counts.failed.append(self.seed)
             counts.problems += [f"seed {self.seed}: {text}"[:800] for text in (*self.problems, *logs)]
@@ -122,8 +124,9 @@ class Round:
         text = text.replace("PARTITIONS", str(PARTITIONS)).replace("REPLICAS", str(self.replicas))
         (specs / "spec.yaml").write_text(text)
         self.lane.plan()
+        uri = self.lane.start_catalog() if self.fault.store else f"http://{self.lane.proxy}:8181"
         for number, engine in enumerate(self.engines):
-            through = ("-e", f"TARN_CATALOG_URI=http://{self.lane.proxy}:8181") if number == 0 else ()
+            through = ("-e", f"TARN_CATALOG_URI={uri}") if number == 0 else ()
             self.rig.start(
                 engine,
                 *("-e", "TARN_INGEST_LISTEN=0.0.0.0", "-e", "TARN_SPECS_DIR=/specs", "-e", "TARN_TRAIL=off"),
