@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP}
             if self.what == "commits":
-                # Signatures for the store cover the name that the client asked for; the catalog knows its own.
+                # Signatures for the store cover the name that was asked for; the catalog knows its own.
                 headers = {k: v for k, v in headers.items() if k.lower() != "host"}
                 headers["Host"] = f"{host}:{port}"
             connection.request(self.command, self.path, body or None, headers)
