@@ -68,6 +68,7 @@ class Round:
         self.happened = 0
         self.problems: list[str] = []
         self.fed = threading.Event()
+        self._client: Any = None
         self.engines = lane.engines(self.fault.engines)
 
     def run(self) -> tuple[Counts, float]:
@@ -113,6 +114,12 @@ class Round:
 
     # -- parts
 
+    def _lake(self) -> Any:
+        """A client of the lake: one for the round, as each begins with a token of its own."""
+        if self._client is None:
+            self._client = self.rig.lake()
+        return self._client
+
     def _start(self) -> None:
         specs = self.rig.folder / "specs" / self.name
         specs.mkdir(parents=True)
@@ -133,9 +140,12 @@ class Round:
                 *through,
                 *("-v", f"{specs}:/specs:ro", "ingest"),
             )
-        lake = self.rig.lake()
+        lake = self._lake()
         eventually(
-            lambda: lake.table_exists(self.table), timeout_s=RUNS_WITHIN_S, what=f"{self.table} is made"
+            lambda: lake.table_exists(self.table),
+            timeout_s=RUNS_WITHIN_S,
+            what=f"{self.table} is made",
+            pause_s=1.0,
         )
 
     def _plan(self) -> list[str]:
@@ -180,7 +190,7 @@ class Round:
             self.happened += len(self.lane.noted("done"))
 
     def _offsets(self) -> dict[int, int]:
-        table = self.rig.lake().load_table(self.table)
+        table = self._lake().load_table(self.table)
         state = TableState(json.loads(table.metadata.model_dump_json(by_alias=True)))
         found = offsets_in(state, self.stream)
         return dict(found.next) if found is not None else {}
@@ -192,6 +202,7 @@ class Round:
         try:
             found = self._offsets()
         except Exception:  # noqa: BLE001 - what was stopped may not be there yet
+            self._client = None
             return False
         return all(found.get(p, 0) >= end for p, end in ends.items())
 
@@ -211,7 +222,7 @@ class Round:
             )
 
     def _judge(self, counts: Counts) -> None:
-        lake = self.rig.lake()
+        lake = self._lake()
         rows = lake.load_table(self.table).scan(selected_fields=("_tarn",)).to_arrow().to_pylist()
         found = Counter((r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in rows)
         good = Counter(place for place, ok in self.sent.items() if ok)
