@@ -26,6 +26,13 @@ FILE_MAGIC = b"ARROW1"
 ELEMENTS_PER_BYTE_MAX = 8
 """Truth values take a bit each; nothing else takes less."""
 _VIEW_BYTES = 16
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 _COMPRESSION_SLOT = 3
 """Place of `compression` among the fields of RecordBatch in Arrow's Message.fbs; `header` is the third of
 Message, `data` the second of DictionaryBatch."""
@@ -206,27 +213,36 @@ def _elements(column: pa.Array) -> int:
         return len(column) + sum(_elements(column.field(i)) for i in range(kind.num_fields))
     if pa.types.is_map(kind):
         return len(column) + _elements(column.keys) + _elements(column.items)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if any(is_kind(kind) for is_kind in _LISTS):
         return len(column) + _elements(column.values)
+    if pa.types.is_dictionary(kind):
+        # The values may be lists of nulls, which take no bytes: even one stands for any number of elements.
+        own = _elements(column.dictionary)
+        return len(column) + own + (_bytes_decoded(column, own) if len(column) > 1 else 0)
+    if pa.types.is_run_end_encoded(kind):
+        own = _elements(column.values)
+        size = int(column.values.get_total_buffer_size())
+        return len(column) + (len(column) * (own + size) if len(column) > 1 else own)
     if len(column) <= 1:
         return len(column)
-    if pa.types.is_dictionary(kind):
-        return len(column) + _bytes_decoded(column)
-    if pa.types.is_run_end_encoded(kind):
-        return len(column) + len(column) * int(column.values.get_total_buffer_size())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return len(column) + _bytes_viewed(column)
     return len(column)
 
 
-def _bytes_decoded(column: pa.DictionaryArray) -> int:
-    """Bytes of the values that a dictionary array stands for, at most."""
+def _bytes_decoded(column: pa.DictionaryArray, elements: int) -> int:
+    """Bytes, and elements of nested ones, of the values that a dictionary array stands for, at most.
+
+    Args:
+        column: the array.
+        elements: number of elements of its dictionary.
+    """
     held = column.dictionary
     if pa.types.is_primitive(held.type):
         return 0  # No more than the elements themselves.
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
     if not any(is_kind(held.type) for is_kind in kinds):
-        return len(column) * int(held.get_total_buffer_size())
+        return len(column) * (elements + int(held.get_total_buffer_size()))
     return int(pc.sum(pc.binary_length(held).take(column.indices), min_count=0).as_py())
 
 

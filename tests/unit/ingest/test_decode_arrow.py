@@ -304,3 +304,29 @@ def test_dictionaries_of_lists_are_read_from_many_messages() -> None:
     parsed = ArrowParser([FieldSpec(name="v", type="list<long>")]).parse([*messages, b"x", messages[0]])
     assert parsed.columns[0].to_pylist() == [[0, 2], [1, 2], [2, 2], [0, 2]]
     assert (parsed.index, list(parsed.bad)) == ([0, 1, 2, 4], [3])
+
+
+NULLS = pa.ListArray.from_arrays(pa.array([0, 10_000_000], pa.int32()), pa.nulls(10_000_000))
+"""A list that takes no bytes for its elements."""
+ONE_OF_NULLS = pa.DictionaryArray.from_arrays(pa.array([0]), NULLS)
+TWICE_NULLS = pa.DictionaryArray.from_arrays(pa.array([0, 0]), NULLS)
+RUN_OF_NULLS = pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), NULLS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "array"),
+    [
+        ("list<long>", NULLS),
+        ("list<long>", ONE_OF_NULLS),
+        ("list<long>", RUN_OF_NULLS),
+        ("struct<a: list<long>>", pa.StructArray.from_arrays([ONE_OF_NULLS], names=["a"])),
+        ("list<list<long>>", pa.ListArray.from_arrays([0, 1], RUN_OF_NULLS)),
+        ("list<list<long>>", pa.ListArray.from_arrays([0, 2], TWICE_NULLS)),
+    ],
+)
+def test_a_short_message_does_not_stand_for_millions_of_elements(kind: str, array: pa.Array) -> None:
+    message = arrow(pa.record_batch([array], names=["v"]))
+    assert len(message) < 1_000
+    found, bad = one(kind, array)
+    assert (found, list(bad)) == ([], [0])
+    assert "elements in" in bad[0]
