@@ -28,7 +28,8 @@ _PRIMITIVE = re.compile(
     r"binary|variant|unknown|fixed\[\d+\]|decimal\(\s*\d+\s*,\s*\d+\s*\)|geometry(\(.*\))?|geography(\(.*\))?"
 )
 _SINCE_V3 = re.compile(r"timestamp_ns|timestamptz_ns|variant|unknown|geometry.*|geography.*")
-_TRANSFORM = re.compile(r"identity|year|month|day|hour|void|bucket\[[1-9]\d*\]|truncate\[[1-9]\d*\]")
+_TRANSFORM = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[(?P<width>[1-9]\d*)\]")
+WIDTH_MAX = 2_147_483_647
 
 
 def walk(schema: Json) -> Iterator[tuple[int, str, Any, Json]]:
@@ -231,8 +232,7 @@ def spec_fields(
         if name in names:
             raise InvalidError(f"Cannot use partition name more than once: {name}")
         names.add(name)
-        if not isinstance(transform, str) or not _TRANSFORM.fullmatch(transform.lower()):
-            raise InvalidError(f"Invalid partition spec: unknown transform {transform!r} of {name}")
+        _check_transform(transform, f"partition spec: unknown transform {transform!r} of {name}")
         sources = _field_sources(field)
         if new_ids is not None:
             sources = [new_ids.get(source, -1) for source in sources]
@@ -271,8 +271,7 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
     out: list[Json] = []
     for field in fields:
         transform, direction, nulls = field.get("transform"), field.get("direction"), field.get("null-order")
-        if not isinstance(transform, str) or not _TRANSFORM.fullmatch(transform.lower()):
-            raise InvalidError(f"Invalid sort order: unknown transform {transform!r}")
+        _check_transform(transform, f"sort order: unknown transform {transform!r}")
         if direction not in ("asc", "desc") or nulls not in ("nulls-first", "nulls-last"):
             raise InvalidError(f"Invalid sort order: direction {direction!r} or null order {nulls!r} unknown")
         sources = _field_sources(field)
@@ -284,6 +283,19 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
         source: Json = {"source-id": sources[0]} if len(sources) == 1 else {"source-ids": sources}
         out.append({"transform": transform, **source, "direction": direction, "null-order": nulls})
     return out
+
+
+def _check_transform(transform: Any, what: str) -> None:
+    """Require that a transform is one of the specification, with a width that an engine can hold.
+
+    Raises:
+        InvalidError: it is not.
+    """
+    found = _TRANSFORM.fullmatch(transform.lower()) if isinstance(transform, str) else None
+    if found is None:
+        raise InvalidError(f"Invalid {what}")
+    if found["width"] is not None and int(found["width"][:11]) > WIDTH_MAX:
+        raise InvalidError(f"Invalid {what}: its width is at most {WIDTH_MAX}, a 32-bit integer")
 
 
 def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[str, Any]], what: str) -> None:
@@ -300,7 +312,7 @@ def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[s
             named = kind if isinstance(kind, str) else kind.get("type")
             raise InvalidError(
                 f"Invalid source type {named} for transform: {transform} of {path} in {what}; {transform} "
-                f"takes {transforms.types_for(transform)}"
+                f"takes {transforms.types_for(transform)}; for {named} {transforms.fitting(kind)}"
             )
 
 

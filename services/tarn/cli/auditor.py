@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tarn.cli import wiring
+from tarn.cli.formats import visible
 from tarn.cli.render import add_row, new_table, tell_progress, unwrapped
 from tarn.cli.settings import Settings
 from tarn.cli.tables import table_name
@@ -131,7 +132,7 @@ def verdict(report: Report) -> str:
 def print_trace(found: Trace, out: Console) -> None:
     """Print where a message is, with one paragraph per stream."""
     for each in found.found:
-        out.print(Text(f"{found.message} in {each.table} (stream {each.stream}): {each.what}"))
+        out.print(Text(visible(f"{found.message} in {each.table} (stream {each.stream}): {each.what}")))
         for file in each.files:
             commit = file.commit
             at = "its history is expired" if commit.at is None else f"{commit.at:%Y-%m-%d %H:%M:%S}Z"
@@ -140,7 +141,8 @@ def print_trace(found: Trace, out: Console) -> None:
             by = "another writer's" if commit.at is not None else "no longer known"
             out.print(Text(f"  commit    {commit.commit_id or by}"))
         for letter in each.letters:
-            out.print(Text(f"  reason    {letter.reason} (decoded {letter.at:%Y-%m-%d %H:%M:%S}Z)"))
+            reason = f"  reason    {letter.reason} (decoded {letter.at:%Y-%m-%d %H:%M:%S}Z)"
+            out.print(Text(visible(reason)))
 
 
 def _no_table(error: NotFoundError) -> InvalidError:

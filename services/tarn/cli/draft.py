@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tarn.cli import wiring
-from tarn.cli.formats import as_records
+from tarn.cli.formats import as_records, visible
 from tarn.cli.ports import Answer, Bounds
 from tarn.cli.settings import Settings
 from tarn.cli.topics import held, positions, topic_name
@@ -161,7 +161,7 @@ def show(found: Draft, count: int, out: Console) -> None:
         f"{found.spec.spec.table} then fills from the topic's first message on."
     )
     for line in lines:
-        out.print(Text(line), soft_wrap=True)
+        out.print(Text(visible(line)), soft_wrap=True)
 
 
 def _decoded(

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from tarn.cli.formats import visible
 from tarn.cli.settings import Settings
 from tarn.core.credentials import ACCESS_KEY_FILE, ROOT_FILES, SECRET_KEY_FILE
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
@@ -150,7 +152,8 @@ def _print(report: Report, out: Console) -> None:
             table.add_column(column, overflow="fold")
         for found in (*report.damage, *report.notes):
             what = f"{found.kind.value}: {found.what}"
-            table.add_row("DAMAGE" if found.damage else "note", found.where, what, found.fix)
+            cells = "DAMAGE" if found.damage else "note", found.where, what, found.fix
+            table.add_row(*(Text(visible(cell)) for cell in cells))
         out.print(table)
         out.print()
     out.print(
@@ -160,7 +163,7 @@ def _print(report: Report, out: Console) -> None:
         f"(what waits for the reaper, commits that lost a race, dropped tables)."
     )
     for line in stream_lines(report.data()["streams"]):
-        out.print(line)
+        out.print(line, markup=False)
     verdict = "The lake is whole" if not report.damage else f"{len(report.damage)} kinds of damage were found"
     out.print(f"{verdict} ({report.seconds:.1f} s).")
 

@@ -119,7 +119,7 @@ def replay(
                 print(json.dumps(done.data()), flush=True)  # noqa: T201
                 continue
             for line in result_lines(done, dry_run=dry_run):
-                unwrapped().print(Text(line))
+                unwrapped().print(Text(visible(line)))
     raise typer.Exit(FAILED if bad else OK)
 
 

@@ -152,13 +152,16 @@ def check_spec(
 ) -> None:
     """Check an ingestor spec without running it."""
     shown = shown_as or str(file)
+    from tarn.core.creation import columns_of_writer
+
     spec = letters.read_spec(file, shown)
     body = spec.spec
     if as_json_:
         print(spec.model_dump_json(by_alias=True))  # noqa: T201
     else:
-        fields = body.columns.fields if body.columns is not None else ()
-        columns = ", ".join(f"{field.name} {field.type}" for field in fields) or "the table's columns"
+        fields = body.fields or columns_of_writer(body, file=shown)
+        own = "columns of the first messages" if body.infers else "the table's columns"
+        columns = ", ".join(f"{field.name} {field.type}" for field in fields) or own
         print(f"{shown}: ok. {spec.name}: {body.source.kafka} -> {body.table} ({columns})")  # noqa: T201
 
 

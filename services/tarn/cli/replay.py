@@ -24,7 +24,7 @@ from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, Out
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableCatalog, TableName
-from tarn.core.table_columns import columns_of
+from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFormat
 from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.ingest.batch_commit import decode, encode
@@ -326,10 +326,10 @@ class _Replay:
     def add(self, batch: RawBatch, found: _Found, *, dry_run: bool) -> bool:
         """Commit the rows of a batch; False if the table has moved on and must be looked at again."""
         body = self._spec.spec
-        if body.columns is None:
-            fields = columns_of(found.state, table=self.result.table).fields
-        else:
-            fields = body.columns.fields
+        fields = body.fields
+        if fields is None:
+            table = self.result.table
+            fields = mapped(columns_of(found.state, table=table).fields, body, table=table)
         writer = self._ports.tables.table(self.result.table, fields, trace=True).writer(found.state)
         decoder = Decoder(
             fields,

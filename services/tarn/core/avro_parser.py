@@ -131,6 +131,17 @@ def _record(schema: str, value: bytes, at: int) -> Mapping[str, Any]:
     return found
 
 
+def own_schema(value: bytes) -> str:
+    """The schema of the one record in a container file.
+
+    Raises:
+        AvroValueError: it is no such file, or its schema cannot be used.
+    """
+    schema, _ = _contained(value)
+    _reader(schema)
+    return schema
+
+
 def _contained(value: bytes) -> tuple[str, bytes]:
     """The schema and the datum of a container file.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from tarn.core.column_types import (
     Struct,
 )
 from tarn.core.convert import convert
-from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.spec import REST, TRACE_COLUMN, FieldSpec
 
 MAP_KEYS_MIN = 20
 """Objects are maps if they have this many keys in all, each few of them, and values of one form."""
@@ -44,6 +44,7 @@ _TEXTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("timestamptz", _ZONED),
     ("uuid", _UUID),
 )
+_ZONED_TEXTS = (("timestamptz", _ZONED),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +62,11 @@ class Inferred:
 
 def infer(messages: Iterable[bytes | None]) -> Inferred:
     """Infer columns from messages; those that are not JSON objects are passed over."""
-    seen = _Seen()
-    for message in messages:
-        try:
-            value = orjson.loads(message or b"")
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(value, dict):
-            seen.add(value)
     notes: list[str] = []
     fields: list[FieldSpec] = []
     taken: dict[str, str] = {}
-    for key, part in seen.fields.items():
-        kind = _kind(part, key, 1, notes.append)
-        if kind is None:
-            continue
-        if "." in key or not key:
+    for key, kind in _types_of(messages, notes, guess=True):
+        if "." in key or key in ("", REST):
             notes.append(f"{key!r}: left out, as the path of a column cannot name this key")
             continue
         name = _column_name(key)
@@ -90,6 +80,41 @@ def infer(messages: Iterable[bytes | None]) -> Inferred:
     return Inferred(fields=tuple(fields), notes=tuple(notes))
 
 
+def key_types(
+    messages: Iterable[bytes | None], *, guess: bool = True
+) -> tuple[dict[str, ColumnType], list[str]]:
+    """Types of the keys of messages; those that are not JSON objects are passed over.
+
+    Args:
+        messages: messages of a sample.
+        guess: whether somebody looks at the result before it is used: then objects may be taken for maps, and
+            texts for dates, times without a zone and UUIDs. Otherwise texts are times with a zone or texts.
+
+    Returns:
+        Key to type, in the order of the messages, and what the types cannot hold, for people.
+    """
+    notes: list[str] = []
+    return dict(_types_of(messages, notes, guess=guess)), notes
+
+
+def _types_of(
+    messages: Iterable[bytes | None], notes: list[str], *, guess: bool
+) -> Iterator[tuple[str, ColumnType]]:
+    """Keys and their types, one after the other; `notes` receives what they cannot hold."""
+    seen = _Seen(guess=guess)
+    for message in messages:
+        try:
+            value = orjson.loads(message or b"")
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            seen.add(value)
+    for key, part in seen.fields.items():
+        kind = _kind(part, key, 1, notes.append)
+        if kind is not None:
+            yield key, kind
+
+
 @dataclass(slots=True)
 class _Seen:
     """What was seen at one place of the messages.
@@ -99,12 +124,14 @@ class _Seen:
         texts: the texts.
         fields: key to what was seen below it, in objects.
         element: what was seen in lists.
+        guess: as for `key_types`.
     """
 
     forms: Counter[str] = field(default_factory=Counter)
     texts: list[str] = field(default_factory=list)
     fields: dict[str, _Seen] = field(default_factory=dict)
     element: _Seen | None = None
+    guess: bool = True
 
     def add(self, value: Any, depth: int = 0) -> None:
         """Count one value; what is nested too deeply is only counted as a whole."""
@@ -121,13 +148,13 @@ class _Seen:
             self.texts.append(value)
         elif isinstance(value, list):
             self.forms["list"] += 1
-            self.element = self.element or _Seen()
+            self.element = self.element or _Seen(guess=self.guess)
             for inner in value if depth <= DEPTH_MAX else ():
                 self.element.add(inner, depth + 1)
         else:
             self.forms["object"] += 1
             for key, inner in value.items() if depth <= DEPTH_MAX else ():
-                self.fields.setdefault(key, _Seen()).add(inner, depth + 1)
+                self.fields.setdefault(key, _Seen(guess=self.guess)).add(inner, depth + 1)
 
 
 def _kind(seen: _Seen, path: str, depth: int, note: Callable[[str], None]) -> ColumnType | None:
@@ -158,7 +185,8 @@ def _form(seen: _Seen, path: str, note: Callable[[str], None]) -> str | None:
         others = " and ".join(f"{name} in {more:,}" for name, more in found[1:])
         note(f"{path!r}: {form} in {count:,} values, {others}: the latter would be bad records")
     if form == "text":
-        return next((name for name, pattern in _TEXTS if _all_are(name, pattern, seen.texts)), "string")
+        texts = _TEXTS if seen.guess else _ZONED_TEXTS
+        return next((name for name, pattern in texts if _all_are(name, pattern, seen.texts)), "string")
     if form != "number":
         return form
     if numbers["double"]:
@@ -175,7 +203,7 @@ def _all_are(kind: str, pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
 
 
 def _object_kind(seen: _Seen, path: str, depth: int, note: Callable[[str], None]) -> ColumnType | None:
-    values = _value_of_all(seen.fields)
+    values = _value_of_all(seen.fields) if seen.guess else None
     if values is not None and _is_map(seen):
         value = _kind(values, f"{path}.*", depth + 1, note)
         return None if value is None else MapOf(value)

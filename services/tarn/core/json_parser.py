@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from tarn.core.casts import cast_json
 from tarn.core.column_types import Primitive
 from tarn.core.convert import convert
-from tarn.core.json_texts import JsonTexts
+from tarn.core.json_texts import PARTS, JsonTexts, text_at
 from tarn.core.json_values import (
     WrongTypeError,
     as_object,
@@ -65,8 +66,9 @@ class JsonParser:
         self._texts = JsonTexts(fields) if len(self._fields) < len(fields) else None
         self._tree = _tree(self._fields)
         self._source_types = [source_type(field) for field in self._fields]
-        self._flat = all(isinstance(field.kind, Primitive) for field in self._fields)
+        self._flat = all(isinstance(field.kind, Primitive) and not field.cast for field in self._fields)
         self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
+        self._casts = [column for column, field in enumerate(self._fields) if field.cast]
         self._typed = _typed_decoder(self._tree, self._fields)
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
@@ -79,7 +81,8 @@ class JsonParser:
             held.update(texts)
         good: list[pa.Array] = []
         for field in self._columns:
-            converted, reasons = convert(field, held[field.name])
+            turn = cast_json if field.cast else convert
+            converted, reasons = turn(field, held[field.name])
             good.append(converted)
             for i, reason in reasons.items():
                 wrong.setdefault(i, reason)
@@ -121,7 +124,7 @@ class JsonParser:
         kept = [i for i in usable if i not in refused] if refused else usable
         found: dict[int, list[Any]] = {}
         _gather(self._tree, rows, found)
-        columns = [pa.array(found[c], kind) for c, kind in enumerate(self._source_types)]
+        columns = [_source_column(found[c], kind) for c, kind in enumerate(self._source_types)]
         if len(kept) == len(values):
             return columns, kept, {}
         left = sorted(set(range(len(values))).difference(kept))
@@ -167,15 +170,31 @@ class JsonParser:
             row: list[object] = [None] * len(self._fields)
             try:
                 _read(self._tree, message, "", row, self._fields)
+                self._fill_texts(row, value)
                 if any(map(has_number, row)):
                     _fill_numbers(row, value, self._fields)
             except WrongTypeError as e:
                 reasons[i] = str(e)
                 continue
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+                reasons[i] = f"its JSON cannot be cast: {e}"
+                continue
             rows.append(row)
             kept.append(i)
         columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(self._source_types)]
         return columns, kept, reasons
+
+    def _fill_texts(self, row: list[object], value: bytes) -> None:
+        """Fill in the texts of the values that are cast.
+
+        Raises:
+            WrongTypeError, MsgspecError, UnicodeDecodeError, RecursionError: the message has none there.
+        """
+        if not self._casts:
+            return
+        top = PARTS.decode(value)
+        for column in self._casts:
+            row[column] = text_at(self._fields[column].path, top)
 
     def _parse_deep(self, value: bytes) -> list[object] | None:
         """Source values of a message nested more deeply than the other parsers go; None if it is not JSON.
@@ -241,16 +260,27 @@ def _typed_decoder(node: _Node, fields: Sequence[FieldSpec]) -> msgspec.json.Dec
 def _struct(node: _Node, fields: Sequence[FieldSpec]) -> type[msgspec.Struct]:
     """The type of an object with the keys of this node; its attributes are `c0`, `c1` in their order."""
     members = [
-        (f"c{n}", _member(child, fields) | None, None) for n, child in enumerate(node.children.values())
+        (f"c{n}", _optional(_member(child, fields)), None) for n, child in enumerate(node.children.values())
     ]
     keys = {f"c{n}": key for n, key in enumerate(node.children)}
     return msgspec.defstruct("Message", members, rename=keys, gc=False)
+
+
+def _optional(kind: Any) -> Any:
+    # A text as it was sent may be that of null; the parser takes no union with it.
+    return kind if kind is msgspec.Raw else kind | None
 
 
 def _member(node: _Node, fields: Sequence[FieldSpec]) -> Any:
     if node.column is None:
         return _struct(node, fields)
     return python_type(source_type(fields[node.column]))
+
+
+def _source_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        values = [None if value is None else bytes(value) for value in values]
+    return pa.array(values, kind)
 
 
 def _gather(node: _Node, rows: Sequence[Any], found: dict[int, list[Any]]) -> None:
@@ -313,6 +343,8 @@ def _read(
             _read(child, as_object(value, where), f"{where}.", row, fields)
         else:
             field = fields[child.column]
+            if field.cast:
+                continue
             row[child.column] = checked(field.kind, source_type(field), value, where)
 
 

@@ -11,6 +11,8 @@ import pyarrow as pa
 from tarn.core.json_values import WrongTypeError
 from tarn.core.spec import REST, FieldSpec
 
+PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Parser of a message into its keys, each with the text of its value."""
 _NULL = b"null"
 
 
@@ -23,8 +25,8 @@ class JsonTexts:
 
     def __init__(self, fields: Sequence[FieldSpec]) -> None:
         self._fields = tuple(field for field in fields if field.encoding == "json")
-        self._read = frozenset(field.path[0] for field in fields if field.source != REST)
-        self._parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        passed = {key for field in fields for key in field.passes}
+        self._read = frozenset(field.path[0] for field in fields if field.source != REST) | passed
 
     def of(self, values: Sequence[bytes]) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """Texts of messages that are JSON objects.
@@ -47,29 +49,35 @@ class JsonTexts:
         return {name: pa.array(column, pa.string()) for name, column in found.items()}, wrong
 
     def _texts(self, value: bytes) -> dict[str, str | None]:
-        top = self._parts.decode(value)
+        top = PARTS.decode(value)
         found: dict[str, str | None] = {}
         for field in self._fields:
             if field.source == REST:
                 rest = {key: bytes(raw) for key, raw in top.items() if key not in self._read}
                 found[field.name] = _object_text(rest) if rest else None
             else:
-                raw = self._at(field.path, top)
+                raw = text_at(field.path, top)
                 found[field.name] = None if raw in (None, _NULL) else str(raw, "utf-8")
         return found
 
-    def _at(self, path: Sequence[str], top: Mapping[str, msgspec.Raw]) -> bytes | None:
-        """The text at a path; None if there is none, or an object on the way is null."""
-        here = top
-        for depth, key in enumerate(path):
-            raw = bytes(here[key]).strip() if key in here else None
-            if raw in (None, _NULL) or depth == len(path) - 1:
-                return raw
-            try:
-                here = self._parts.decode(raw or b"")
-            except msgspec.ValidationError:
-                raise WrongTypeError(f"{'.'.join(path[: depth + 1])}: expected an object") from None
-        return None
+
+def text_at(path: Sequence[str], top: Mapping[str, msgspec.Raw]) -> bytes | None:
+    """The text at a path of a message; None if there is none, or an object on the way is null.
+
+    Raises:
+        WrongTypeError: something on the way is no object.
+        MsgspecError, RecursionError: the message cannot be read so.
+    """
+    here = top
+    for depth, key in enumerate(path):
+        raw = bytes(here[key]).strip() if key in here else None
+        if raw in (None, _NULL) or depth == len(path) - 1:
+            return raw
+        try:
+            here = PARTS.decode(raw or b"")
+        except msgspec.ValidationError:
+            raise WrongTypeError(f"{'.'.join(path[: depth + 1])}: expected an object") from None
+    return None
 
 
 def _object_text(parts: Mapping[str, bytes]) -> str:

@@ -28,7 +28,9 @@ class WrongTypeError(Exception):
 
 
 def source_type(field: FieldSpec) -> pa.DataType:
-    """Arrow type of a value as parsed from JSON, before conversion to the column's type."""
+    """Arrow type of a value as parsed from JSON, before conversion or a cast to the column's type."""
+    if field.cast:
+        return pa.binary()
     return pa.int64() if field.encoding != "iso8601" else _source_of(field.kind)
 
 
@@ -57,6 +59,8 @@ def python_type(source: pa.DataType) -> Any:
         return list[python_type(source.value_type) | None]  # type: ignore[misc]
     if pa.types.is_map(source):
         return dict[str, python_type(source.item_type) | None]  # type: ignore[misc]
+    if pa.types.is_binary(source):
+        return msgspec.Raw
     if pa.types.is_boolean(source):
         return bool
     if pa.types.is_int64(source):

@@ -15,6 +15,10 @@ class NoSuchTopicError(NotFoundError):
     """The topic does not exist."""
 
 
+class NoMessagesError(NotFoundError):
+    """The topic has no message yet that columns could be inferred from."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetBounds:
     """Offsets in a partition's log: [start, end); `end` is the last stable offset."""

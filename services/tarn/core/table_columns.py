@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tarn.core.column_types import FIELD_NAME, type_of, type_text
 from tarn.core.errors import InvalidSpecError
-from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.spec import TRACE_COLUMN, FieldSpec, IngestorBody
 from tarn.core.table_state import TableState, current_schema
 
 
@@ -60,3 +61,26 @@ def columns_of(state: TableState, *, table: str) -> TableColumns:
             problems=problems,
         )
     return TableColumns(fields=tuple(fields), left_out=tuple(left_out))
+
+
+def mapped(fields: Sequence[FieldSpec], body: IngestorBody, *, table: str) -> tuple[FieldSpec, ...]:
+    """Columns of a table as the spec's mapping fills them.
+
+    Args:
+        fields: columns of the table that messages can fill.
+        body: the spec, which names no columns.
+        table: name of the table, for error messages.
+
+    Raises:
+        InvalidSpecError: the mapping does not go with them.
+    """
+    try:
+        found = body.mapping.of_table(fields)
+    except ValueError as e:
+        raise InvalidSpecError(f"table {table} and the spec's mapping: {e}", table=table) from e
+    if fields and not found:
+        raise InvalidSpecError(
+            f"table {table} and the spec's mapping: no column is left that a message could fill; drop less",
+            table=table,
+        )
+    return found

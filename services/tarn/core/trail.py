@@ -25,10 +25,12 @@ class TrailLog:
     Attributes:
         name: its name, in keys and as a topic.
         table: name of its table, in the namespace `ops`.
+        kept: how long its table keeps rows, as in a spec.
     """
 
     name: str
     table: str
+    kept: str
 
     @property
     def topic(self) -> str:
@@ -56,8 +58,8 @@ class TrailLog:
 
 
 NAMESPACE = "ops"
-AUDIT = TrailLog(name="audit", table="audit")
-METRICS = TrailLog(name="metrics", table="metrics")
+AUDIT = TrailLog(name="audit", table="audit", kept="90d")
+METRICS = TrailLog(name="metrics", table="metrics", kept="30d")
 LOGS = (AUDIT, METRICS)
 TABLES = frozenset((NAMESPACE, log.table) for log in LOGS)
 """Names of the tables: commits to them are not in the trail, or each would cause the next."""
@@ -95,8 +97,9 @@ metadata:
 spec:
   source:
     kafka: {{topic: {log.topic}}}
-  table: {{namespace: {NAMESPACE}, name: {log.table}}}
+  table: {{namespace: {NAMESPACE}, name: {log.table}, partitioning: ["day(at)"]}}
   schema:
     fields:{_COLUMNS[log]}
   batching: {{maxLatencySeconds: 1}}
+  retention: {{age: {log.kept}, column: at}}
 """

@@ -49,5 +49,13 @@ def transforms_for(kind: object) -> list[str]:
     return [name for name in ("identity", *_FOR) if fits(name, kind)]
 
 
+def fitting(kind: object) -> str:
+    """What to do with a column of this type instead, for messages."""
+    found = transforms_for(kind)
+    if not found:
+        return "such a column is neither a partition nor an order: leave it out"
+    return f"use {' or '.join([', '.join(found[:-1]), found[-1]] if len(found) > 1 else found)} instead"
+
+
 def _base(text: str) -> str:
     return re.split(r"[\[(]", text.lower(), maxsplit=1)[0].strip()

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tarn.core.casts import cast_typed
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct
 from tarn.core.convert import PER_SECOND, cast_halves, convert, narrow, part_field, target_type, uuids_of_text
 from tarn.core.decimals import rescaled, rescales
@@ -74,6 +75,11 @@ def convert_typed(field: FieldSpec, column: pa.Array) -> tuple[pa.Array, dict[in
         The converted column, and {row index: reason} of the rejected values.
     """
     reasons: dict[int, str] = {}
+    if field.cast:
+        column = _plain(column)
+        found = cast_typed(field, column)
+        if found is not None:
+            return found
     typed = _typed(field, field.kind, column, lambda i: i, reasons)
     converted, more = convert(field, typed)
     return converted, more | reasons

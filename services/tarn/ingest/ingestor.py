@@ -22,7 +22,7 @@ from tarn.core.completion import Announced
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import TopicIdentity, require_same_source
 from tarn.core.small_files import SmallFiles
-from tarn.core.source import NoSuchTopicError, TopicReader, start_positions
+from tarn.core.source import NoMessagesError, NoSuchTopicError, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableFiles, TableWriter
@@ -46,6 +46,7 @@ from tarn.ingest.merge_commit import MergeCommit, why_not
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
 from tarn.ingest.progress import Progress
 from tarn.ingest.replicas import Replica
+from tarn.ingest.sampling import Sampler
 from tarn.ingest.status import State, StatusReporter
 from tarn.ingest.stream_table import StreamTable
 from tarn.ingest.upkeep import Upkeep
@@ -136,7 +137,7 @@ class Ingestor:
                 waits = 0
             except StoppedError:
                 break
-            except (UnavailableError, NoSuchTopicError) as e:
+            except (UnavailableError, NoSuchTopicError, NoMessagesError) as e:
                 waits += 1
                 self._reporter.tell(State.WAITING, e)
                 limits = self._context.limits
@@ -260,7 +261,8 @@ class Ingestor:
             self._context.sources.create(self._topic, partitions=kafka.partitions)
             identity = source.identity()
         self._dead_letters.ensure()
-        state = self._table.ensure(self._commits)
+        sampler = Sampler(self.spec, source, self._context, name=self.name)
+        state = self._table.ensure(self._commits, sampler)
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
         self._progress.planned(state, table, identity, bounds)
@@ -268,7 +270,7 @@ class Ingestor:
         if table is None:
             require_only_stream(state, self._stream, identity, bounds, table=str(self.table))
         positions = start_positions(table, identity, bounds, stream=self._stream)
-        state = self._table.evolve(state, self._commits)
+        state = self._table.evolve(state, self._commits, sampler, positions)
         self._table.open(state)
         self._upkeep.require_columns(state)
         self._progress.watermark(state)
@@ -411,7 +413,7 @@ class Ingestor:
         context = self._context
         started_s = context.clock()
         made = encode(batch.decoded, writer)
-        files = writer.put(made.files)
+        files = writer.begin(made.files)
         at_ms = context.ports.now_ms()
         at = datetime.fromtimestamp(at_ms / 1_000, tz=UTC)
         letters = self._dead_letters.write(batch.records, made.bad, at=at)

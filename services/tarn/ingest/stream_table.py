@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
+from tarn.core.creation import columns_for, needs_messages, sampled
 from tarn.core.decode import Decoder
 from tarn.core.errors import InvalidSpecError, NoSuchTableError
 from tarn.core.spec import FieldSpec, IngestorSpec
 from tarn.core.table_catalog import TableName
-from tarn.core.table_columns import columns_of
+from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
 from tarn.ingest.changes import TableCommits
 from tarn.ingest.context import IngestContext
+from tarn.ingest.sampling import Sampler
 
 log = structlog.get_logger()
 
@@ -43,13 +45,13 @@ class StreamTable:
         self._fields: Sequence[FieldSpec] = ()
         self._writer: TableWriter | None = None
         self.name = TableName(self._body.table.levels, self._body.table.name)
-        if self._body.columns is not None:
-            self._take(self._body.columns.fields)
+        if not self.own_columns:
+            self._take(self._body.fields or ())
 
     @property
     def own_columns(self) -> bool:
-        """Whether the columns are the table's own, as the spec has no schema."""
-        return self._body.columns is None
+        """Whether the columns are the table's own, as the spec names none."""
+        return self._body.columns is None or self._body.infers
 
     @property
     def writer(self) -> TableWriter:
@@ -58,15 +60,25 @@ class StreamTable:
             raise AssertionError("no writer before the first plan")
         return self._writer
 
-    def ensure(self, committer: TableCommits) -> TableState:
+    def ensure(self, committer: TableCommits, sampler: Sampler) -> TableState:
         """Load the table; create it, with its namespace, if it does not exist and the spec has a schema.
 
+        Args:
+            committer: commits to the table.
+            sampler: takes samples of the topic, if the columns are inferred.
+
         Raises:
-            InvalidSpecError: it does not exist, and the spec has no schema.
-            UnavailableError: the catalog does not respond.
+            InvalidSpecError: it does not exist, and the spec has no schema, or one that messages do not fit.
+            NoMessagesError: it does not exist, and there is no message to infer its columns from.
+            UnavailableError: the catalog or the topic does not respond.
         """
         if not self.own_columns:
             committer.ensure(self.files.create_request())
+        elif self._body.infers:
+            try:
+                return committer.load()
+            except NoSuchTableError:
+                self._create(committer, sampler)
         try:
             return committer.load()
         except NoSuchTableError as e:
@@ -78,24 +90,33 @@ class StreamTable:
                 table=str(self.name),
             ) from e
 
-    def evolve(self, state: TableState, committer: TableCommits) -> TableState:
-        """Alter the table to have the spec's columns, if the spec says so.
+    def evolve(
+        self, state: TableState, committer: TableCommits, sampler: Sampler, positions: Mapping[int, int]
+    ) -> TableState:
+        """Alter the table to have the spec's columns, or those of the next messages, if the spec says so.
+
+        Args:
+            state: version of the table.
+            committer: commits to the table.
+            sampler: takes samples of the topic, if the columns are inferred.
+            positions: next offset of each partition.
 
         Raises:
             InvalidSpecError: no such change suffices.
-            UnavailableError: the catalog does not respond, or another commit came first.
+            UnavailableError: the catalog or topic does not respond, or another commit came first.
         """
         if self._body.columns is None or self._body.columns.evolution == "strict":
             return state
-        request = self.files.evolution(state)
-        if request is None:
+        files = self._with_more(state, sampler, positions) if self._body.infers else self.files
+        request = files.evolution(state) if files is not None else None
+        if request is None or files is None:
             return state
         altered = committer.alter(request)
         log.info(
             "table altered",
             ingestor=self._ingestor,
             table=str(self.name),
-            changes=list(self.files.changes(state, altered)),
+            changes=list(files.changes(state, altered)),
         )
         return altered
 
@@ -107,12 +128,13 @@ class StreamTable:
         """
         if self.own_columns:
             found = columns_of(state, table=str(self.name))
-            if found.fields != self._fields:
-                self._take(found.fields)
+            fields = mapped(found.fields, self._body, table=str(self.name))
+            if fields != self._fields:
+                self._take(fields)
                 log.info(
                     "columns taken from the table",
                     ingestor=self._ingestor,
-                    columns=[f"{field.name} {field.type}" for field in found.fields],
+                    columns=[f"{field.name} {field.type}" for field in fields],
                     left_out=list(found.left_out),
                 )
         self._writer = self.files.writer(state)
@@ -129,17 +151,64 @@ class StreamTable:
         if not self.own_columns:
             self._writer = self.files.writer(state)
 
+    def _create(self, committer: TableCommits, sampler: Sampler) -> None:
+        """Create the table with the columns of the first messages, if nobody else was faster."""
+        body = self._body
+        sample = sampler.first() if needs_messages(body) else sampled(body, ())
+        try:
+            found = columns_for(body, sample)
+        except ValueError as e:
+            raise InvalidSpecError(
+                f"table {self.name} cannot be created with the columns of the first messages of topic "
+                f"{self._topic}: {e}",
+                table=str(self.name),
+            ) from e
+        if not found.fields:
+            raise InvalidSpecError(
+                f"table {self.name} cannot be created: the first messages of topic {self._topic} have no "
+                f"value that a column could hold{': ' if found.notes else ''}{'; '.join(found.notes)}; name "
+                "the columns in the spec",
+                table=str(self.name),
+            )
+        committer.ensure(self._files(found.fields).create_request())
+        log.info(
+            "columns inferred",
+            ingestor=self._ingestor,
+            table=str(self.name),
+            columns=[f"{field.name} {field.type}" for field in found.fields],
+            left_out=list(found.notes),
+        )
+
+    def _with_more(
+        self, state: TableState, sampler: Sampler, positions: Mapping[int, int]
+    ) -> TableFiles | None:
+        """Files of the table with the columns of the next messages too; None if there are none."""
+        body, own = self._body, columns_of(state, table=str(self.name)).fields
+        sample = sampler.next(positions) if needs_messages(body) else sampled(body, ())
+        if sample is None:
+            return None
+        try:
+            return self._files(columns_for(body, sample, known=own).fields)
+        except ValueError as e:
+            raise InvalidSpecError(
+                f"table {self.name} and the next messages of topic {self._topic}: {e}", table=str(self.name)
+            ) from e
+
+    def _files(self, fields: Sequence[FieldSpec]) -> TableFiles:
+        table = self._body.table
+        return self._context.tables.table(
+            str(self.name),
+            fields,
+            trace=self._body.trace,
+            partitioning=table.partitioning,
+            properties=table.properties,
+            format_version=table.format_version,
+        )
+
     def _take(self, fields: Sequence[FieldSpec]) -> None:
         body = self._body
         self._fields = tuple(fields)
-        self.files = self._context.tables.table(
-            str(self.name),
-            self._fields,
-            trace=body.trace,
-            partitioning=body.table.partitioning,
-            properties=body.table.properties,
-            format_version=body.table.format_version,
-        )
+        self.files = self._files(self._fields)
         self.decoder = Decoder(
             self._fields,
             source=self._topic,

@@ -17,6 +17,7 @@ from tarn.core.errors import CorruptStateError
 from tarn.core.object_store import ObjectStore
 from tarn.core.source import NoSuchTopicError
 from tarn.core.spec import clashes, parse_spec
+from tarn.core.spec.table import PartitionRule
 from tarn.core.trail import AUDIT, LINES_MAX, LOGS, METRICS, spec_text
 from tarn.testing.memory_topic import MemoryTopicClient, Topic
 from tarn_catalog.operations.trail import (
@@ -328,6 +329,13 @@ def test_ingest_makes_it_a_table_with_each_event_once() -> None:
     trail = clocks.trail(lake.store)
     specs = {log: parse_spec(spec_text(log), file=log.name) for log in LOGS}
     assert list(clashes({log.name: one for log, one in specs.items()})) == []
+    for log, days in ((AUDIT, 90), (METRICS, 30)):
+        body = specs[log].spec
+        assert body.retention is not None
+        assert (body.retention.seconds, body.retention_column) == (days * 86_400, "at")
+        assert body.table.partitioning == (PartitionRule.parse("day(at)"),), (
+            "a file has rows of one day, merged ones too"
+        )
     for round_ in range(3):
         for number in range(4):
             trail.audit({**event(10 * round_ + number), "mode": "write"})

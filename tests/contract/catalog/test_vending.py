@@ -21,11 +21,11 @@ from tarn.bootstrap.policies import policies
 from tarn.core.credentials import VENDING_USER
 from tarn.core.errors import InvalidError, InvalidLocationError, TarnError, UnavailableError
 from tarn.core.naming import WarehouseLayout
-from tarn.core.temporary_keys import POLICY_CHARS_MAX
+from tarn.core.temporary_keys import POLICY_CHARS_MAX, TemporaryKeys
 from tarn_catalog.operations.delegation import DelegatingSession
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.token_gate import ASKING_MAX, FAILURE_KEPT_S, WAIT_S_MAX
-from tarn_catalog.operations.vending import KEPT_MAX, LEFT_S_MIN, Mode, Vending, policy
+from tarn_catalog.operations.vending import DURATION_S, KEPT_MAX, LEFT_S_MIN, Mode, Vending, policy
 from tarn_catalog.rest.app import THREADS_MAX
 from tests.contract.catalog.access_world import BEGAN_S, ROOTS, SCHEMA, World, error, world
 from tests.contract.catalog.test_http import uuid7
@@ -352,6 +352,94 @@ def test_keys_that_either_clock_calls_old_are_not_vended(lake: Lake) -> None:
     assert not fresh()
     lake.world.clock_s += 301
     assert fresh(), "the monotonic clock says so"
+
+
+def test_the_time_that_the_token_service_takes_counts_as_used(lake: Lake) -> None:
+    """By the monotonic clock, whatever the service's own clock says about the end of its keys."""
+    seconds = {"now": 0.0}
+
+    class Slow:
+        def assume(self, policy: str, *, duration_s: int) -> TemporaryKeys:
+            seconds["now"] += 100
+            return TemporaryKeys(
+                access_key_id="a", secret_access_key="s", session_token="t", expires_ms=10**15
+            )
+
+    vending = Vending(Slow(), ROOTS, clock=lambda: seconds["now"], now_ms=lambda: 0)
+    location = f"s3://tarn/warehouse/ns/t-{OWN}"
+
+    def fresh() -> bool:
+        return vending.vend("a", location=location, table_uuid=OWN, mode=Mode.READ).fresh
+
+    assert fresh()
+    seconds["now"] = DURATION_S - LEFT_S_MIN - 1
+    assert not fresh()
+    seconds["now"] += 1
+    assert fresh()
+
+
+def test_a_renamed_table_keeps_its_keys_and_the_old_name_gives_none(lake: Lake) -> None:
+    """The files stay where they are, and so does what opens them; a new table of the name has others."""
+    location = lake.world.table("t")["metadata"]["location"]
+    lake.world.principal("bob")
+    lake.world.grant("bob", "table:ns.t", "READ")
+    before = lake.keys("bob", "t")
+    names = [{"namespace": ["ns"], "name": name} for name in ("t", "moved")]
+    lake.world.must("admin", "POST", "/v1/tables/rename", {"source": names[0], "destination": names[1]})
+    assert lake.keys("bob", "moved") == before
+    renewed_at = lake.load("bob", "moved").json()["config"]["client.refresh-credentials-endpoint"]
+    assert renewed_at == "v1/namespaces/ns/tables/moved/credentials"
+    for path in (f"{TABLES}/t", f"{TABLES}/t/credentials"):
+        assert lake.world.ask("bob", "GET", path, headers=VENDED).status_code in (403, 404)
+        assert lake.world.ask("admin", "GET", path, headers=VENDED).status_code == 404
+    other = lake.world.table("t")["metadata"]["location"]
+    assert lake.load("bob", "t").status_code == 403
+    assert lake.may(before, location) == READS
+    assert lake.may(lake.keys("admin", "t"), location) == set()
+    assert lake.may(before, other) == set()
+
+
+@pytest.mark.parametrize("purge", ["false", "true"])
+def test_a_dropped_table_gives_no_keys_and_another_of_its_name_has_its_own(lake: Lake, purge: str) -> None:
+    location = lake.world.table("t")["metadata"]["location"]
+    before = lake.keys("admin", "t")
+    lake.world.must("admin", "DELETE", f"{TABLES}/t", params={"purgeRequested": purge})
+    for path in (f"{TABLES}/t", f"{TABLES}/t/credentials"):
+        error(lake.world.ask("admin", "GET", path, headers=VENDED), 404, "NoSuchTableException")
+    assert lake.sts.requests == 1
+    other = lake.world.table("t")["metadata"]["location"]
+    after = lake.keys("admin", "t")
+    assert (lake.may(before, other), lake.may(after, location)) == (set(), set())
+    assert lake.may(after, other) == WRITES
+
+
+def test_who_may_not_create_gets_no_keys_by_trying(lake: Lake) -> None:
+    lake.world.principal("eve")
+    lake.world.grant("eve", "namespace:ns", "READ")
+    for more in ({}, {"stage-create": True}):
+        body = {"name": "new", "schema": SCHEMA, **more}
+        error(lake.world.ask("eve", "POST", TABLES, body, headers=VENDED), 403, "ForbiddenException")
+    register = {"name": "new", "metadata-location": "s3://tarn/warehouse/x/metadata/y.metadata.json"}
+    path = "/v1/namespaces/ns/register"
+    error(lake.world.ask("eve", "POST", path, register, headers=VENDED), 403, "ForbiddenException")
+    assert lake.sts.requests == 0
+
+
+def test_answers_with_keys_are_not_to_be_stored(lake: Lake) -> None:
+    made = lake.world.table("t")
+    body = {"name": "new", "schema": SCHEMA}
+    answers = [
+        lake.load("admin", "t"),
+        lake.world.ask("admin", "GET", f"{TABLES}/t/credentials"),
+        lake.world.ask("admin", "POST", TABLES, body, headers=VENDED),
+        lake.world.ask("admin", "POST", TABLES, {**body, "name": "s", "stage-create": True}, headers=VENDED),
+    ]
+    lake.world.must("admin", "DELETE", f"{TABLES}/t")
+    again = {"name": "t", "metadata-location": made["metadata-location"]}
+    answers.append(lake.world.ask("admin", "POST", "/v1/namespaces/ns/register", again, headers=VENDED))
+    for answer in answers:
+        assert answer.json()["storage-credentials"]
+        assert answer.headers["cache-control"] == "no-store"
 
 
 def test_not_modified_only_with_keys_that_would_be_vended_again(lake: Lake) -> None:

@@ -26,7 +26,7 @@ from pyiceberg.types import (
 )
 
 from tarn.core.errors import InvalidError
-from tarn.core.transforms import fits, transforms_for, types_for
+from tarn.core.transforms import fits, fitting, transforms_for, types_for
 from tarn_catalog.metadata import table_metadata
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
@@ -113,7 +113,8 @@ def test_each_transform_takes_the_types_of_the_specification(
         with pytest.raises(InvalidError, match="Invalid source type") as caught:
             attempt()
         assert f"{transform} of v" in caught.value.message
-        assert f"takes {types_for(transform)}" in caught.value.message
+        assert f"takes {types_for(transform)}; for " in caught.value.message
+        assert caught.value.message.endswith(fitting(kind))
 
 
 def test_a_column_cannot_become_of_a_type_that_its_partition_does_not_take() -> None:
@@ -129,3 +130,6 @@ def test_what_fits_is_named() -> None:
     assert transforms_for("string") == ["identity", "truncate", "bucket"]
     assert transforms_for("date") == ["identity", "year", "month", "day", "bucket"]
     assert transforms_for("boolean") == ["identity"]
+    assert fitting("string") == "use identity, truncate or bucket instead"
+    assert fitting("boolean") == "use identity instead"
+    assert fitting("variant").endswith("leave it out")

@@ -9,11 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
+from tarn.cli import keeper
 from tarn.cli.canary import CanaryRow, Report, Stage
 from tarn.cli.layers import LayerState, Progress
 from tarn.cli.ports import TableFacts
 from tarn.cli.render import _age, print_report, print_status
 from tarn.cli.status import IngestorFacts, ServiceState, Status
+from tarn.core.audit.model import Finding, Kind
+from tarn.keeper.fsck import Report as FsckReport
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -144,3 +147,10 @@ def test_the_report_shows_a_row_per_part_and_what_went_wrong_apart():
 )
 def test_ages_are_told_in_the_unit_that_says_most(seconds, shown):
     assert _age(seconds) == shown
+
+
+@pytest.mark.parametrize("name", ["orders[/x]", "orders[bold]", "orders\x1b[2J"])
+def test_findings_are_printed_as_they_are(name: str):
+    out, _ = consoles()
+    keeper._print(FsckReport(findings=[Finding(kind=Kind.DOUBLE, where=name, what="w", fix="f")]), out)
+    assert name.replace("\x1b", "\\x1b") in text(out)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import typing
 from collections.abc import Iterator
+from decimal import Decimal
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tarn.core import errors
+from tarn.core.batch import RawBatch
 from tarn.core.column_types import SCALARS, parse_type
-from tarn.core.spec import IngestorSpec, TableRef
+from tarn.core.decode import Decoder
+from tarn.core.spec import IngestorSpec, TableRef, parse_spec
 from tarn.ingest.metrics import to_metrics
+from tarn.ingest.sampling import SAMPLE_BYTES_MAX, SAMPLE_RECORDS_MAX
 from tarn.ingest.status import StatusRegistry
-from tests.support.pages import section, tables, text_of
+from tests.support.documents import blocks
+from tests.support.pages import ROOT, section, tables, text_of
 
 PAGE = text_of("docs/ingestion.md")
 ALWAYS_THE_SAME = {"apiVersion", "kind"}
@@ -28,6 +34,7 @@ IF_NOT_SAID = {
     "spec.source.avro.schema": "none",
     "spec.schema": "the table's columns",
     "spec.eventTime": "no watermark",
+    "spec.mapping.rest": "none",
     "spec.retention": "all rows are kept",
     "spec.retention.column": "that of `eventTime`",
     "spec.eventTime.completeTopic": "no events",
@@ -106,3 +113,30 @@ def test_the_metrics_are_those_that_are_published() -> None:
     rows = [row for found in tables(section(PAGE, "Monitoring")) for row in found]
     documented = {row["metric"].strip("`"): row["type"] for row in rows}
     assert documented == dict(re.findall(r"^# TYPE (\w+) (\w+)$", to_metrics(StatusRegistry()), re.MULTILINE))
+
+
+def test_the_block_of_a_mapping_does_what_the_page_says() -> None:
+    (block,) = [one.text for one in blocks(section(PAGE, "Mapping")) if one.language == "yaml"]
+    canary = (ROOT / "services/specs/canary.yaml").read_text().partition("  schema:")[0]
+    columns = "{name: id, type: long}, {name: price, type: 'decimal(9, 2)'}, {name: rest, type: string}"
+    text = f"{canary}  schema: {{fields: [{columns}]}}\n{textwrap.indent(block, '  ')}"
+    fields = parse_spec(text, file="x").spec.fields
+    assert fields is not None
+    decoder = Decoder(fields, source="x", trace=False, record_bytes_max=1_000)
+    values: list[bytes | None] = [
+        b'{"order": {"no": "7"}, "price": 1.50, "debug": 1, "more": [2]}',
+        b'{"order": {"no": "12.5"}}',
+        b'{"order": {"no": "012"}}',
+    ]
+    found = decoder.decode(
+        RawBatch(
+            partitions=[0] * 3, offsets=[0, 1, 2], times_ms=[0] * 3, keys=[None] * 3, values=values, ranges=()
+        )
+    )
+    assert found.rows.to_pylist() == [{"id": 7, "price": Decimal("1.50"), "rest": '{"more":[2]}'}]
+    assert list(found.bad) == [1, 2], "what would change is a bad record"
+
+
+def test_the_sample_has_the_size_that_the_page_states() -> None:
+    text = section(PAGE, "Columns of the first messages")
+    assert f"{SAMPLE_RECORDS_MAX:,} messages or {SAMPLE_BYTES_MAX >> 20} MiB" in text

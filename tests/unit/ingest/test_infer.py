@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tarn.core.decode import Decoder
@@ -145,6 +145,7 @@ trees = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(messages=st.lists(st.dictionaries(keys, trees, max_size=4), min_size=1, max_size=5))
+@example(messages=[{"*": False}])
 def test_the_columns_decode_the_messages_that_they_were_inferred_from(messages: list[dict[str, Any]]) -> None:
     held: list[bytes | None] = [json.dumps(message).encode() for message in messages]
     found = infer(held)

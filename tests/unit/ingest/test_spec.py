@@ -123,6 +123,9 @@ def test_a_bad_spec_names_file_path_value_and_what_is_allowed(old, new, told):
         ("just text", "holds a text"),
         ("a: " + "x" * 300_000, "262144 bytes"),
         ("!!python/object/apply:os.system ['true']", "unreadable YAML"),
+        ("a: 2026-13-01", "unreadable YAML: month must be in 1..12; put text"),
+        (f"a: {'1' * 5_000}", "unreadable YAML: Exceeds the limit"),
+        ("[" * 2_000, "unreadable YAML: maximum recursion depth"),
     ],
 )
 def test_unreadable_files_say_where(text, told):
@@ -266,3 +269,18 @@ def test_a_bad_file_does_not_stop_the_others(tmp_path):
 def test_a_missing_folder_names_the_setting(tmp_path):
     with pytest.raises(InvalidSettingError, match="TARN_SPECS_DIR"):
         load_specs(tmp_path / "none")
+
+
+def test_a_date_in_an_avro_schema_is_named():
+    avro = "format: avro, avro: {schema: {type: record, name: R, fields: [], doc: 2026-01-01}}"
+    text = GOOD.replace("source:\n", f"source:\n    {avro.replace(', avro:', chr(10) + '    avro:')}\n")
+    with pytest.raises(InvalidSpecError, match=r"spec\.source\.avro\.schema: .*date is not JSON.*in quotes"):
+        parse_spec(text, file="f.yaml")
+
+
+def test_a_file_with_a_date_that_is_none_stops_only_its_own_ingestor(tmp_path):
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("name: canary", "name: 2026-13-01", 1))
+    loaded = load_specs(tmp_path)
+    assert list(loaded.specs) == ["good.yaml"]
+    assert "month must be in 1..12" in loaded.errors["bad.yaml"].message

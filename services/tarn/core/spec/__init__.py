@@ -7,7 +7,8 @@ column is an `InvalidSpecError` that names the file, the path in it, the value a
 from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.spec.clashes import Clash, clashes, settle
 from tarn.core.spec.fields import REST, FieldSpec, SchemaSpec
-from tarn.core.spec.ingestor import DeadLetters, IngestorSpec
+from tarn.core.spec.ingestor import DeadLetters, IngestorBody, IngestorSpec
+from tarn.core.spec.mapping import FieldMapping
 from tarn.core.spec.parse import parse_spec
 from tarn.core.spec.source import TOPIC_PATTERN, AvroMessages, MessageFormat
 from tarn.core.spec.table import PartitionRule, TableRef
@@ -19,7 +20,9 @@ __all__ = [
     "AvroMessages",
     "Clash",
     "DeadLetters",
+    "FieldMapping",
     "FieldSpec",
+    "IngestorBody",
     "IngestorSpec",
     "MessageFormat",
     "PartitionRule",

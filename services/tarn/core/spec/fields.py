@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from tarn.core.column_types import FIELD_NAME, ColumnType, parse_type
 from tarn.core.offsets import TRACE_COLUMN
@@ -41,6 +42,8 @@ class FieldSpec(SpecModel):
     values: Annotated[
         tuple[str | int, ...] | None, Field(min_length=1, max_length=VALUES_MAX, strict=False)
     ] = None
+    _cast: bool = PrivateAttr(default=False)
+    _passes: tuple[str, ...] = PrivateAttr(default=())
 
     @field_validator("type")
     @classmethod
@@ -75,6 +78,28 @@ class FieldSpec(SpecModel):
         """Keys that lead to the value."""
         return tuple((self.source if self.source is not None else self.name).split("."))
 
+    @property
+    def cast(self) -> bool:
+        """Whether the value may have another form than the type asks for; see `tarn.core.casts`."""
+        return self._cast
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Keys that a column for what no column reads passes over."""
+        return self._passes
+
+    def as_cast(self) -> FieldSpec:
+        """The same column, filled by a cast."""
+        found = self.model_copy()
+        found._cast = True
+        return found
+
+    def passing(self, keys: tuple[str, ...]) -> FieldSpec:
+        """The same column, for what no column reads but these keys."""
+        found = self.model_copy()
+        found._passes = keys
+        return found
+
 
 def _check_values(kind: str, values: tuple[str | int, ...]) -> None:
     """Require that the values suit the column's type and are distinct.
@@ -96,27 +121,49 @@ def _check_values(kind: str, values: tuple[str | int, ...]) -> None:
 
 
 class SchemaSpec(SpecModel):
-    """The columns, in order, and whether an existing table is altered to have them."""
+    """The columns, in order, or that they are inferred; and whether an existing table is altered.
 
-    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=FIELDS_MAX, strict=False)]
+    Attributes:
+        fields: columns; none if they are inferred.
+        infer: whether a table that does not exist is created with the columns of the first messages.
+        evolution: whether an existing table gets the columns that it lacks.
+    """
+
+    fields: Annotated[tuple[FieldSpec, ...], Field(max_length=FIELDS_MAX, strict=False)] = ()
+    infer: bool = False
     evolution: Literal["strict", "evolve"] = "strict"
 
     @model_validator(mode="after")
     def _distinct(self) -> SchemaSpec:
+        if self.infer and self.fields:
+            raise ValueError(
+                "give fields or infer: true, not both; a mapping gives inferred columns other names and types"
+            )
+        if not self.infer and not self.fields:
+            raise ValueError("name at least one column in fields, or write infer: true")
         names = [f.name.lower() for f in self.fields]
         doubles = sorted({n for n in names if names.count(n) > 1})
         if doubles:
             raise ValueError(f"columns named twice (upper and lower case count as one): {', '.join(doubles)}")
         if TRACE_COLUMN in names:
             raise ValueError(f"{TRACE_COLUMN} is Tarn's own column; choose another name")
-        paths = [f.path for f in self.fields if f.encoding != "json"]
-        for path in sorted(paths):
-            if paths.count(path) > 1:
-                raise ValueError(f"from {'.'.join(path)!r} is read by two columns; a value fills one column")
-            for cut in range(1, len(path)):
-                if path[:cut] in paths:
-                    raise ValueError(
-                        f"from {'.'.join(path)!r} goes through {'.'.join(path[:cut])!r}, "
-                        "which is a column's own value"
-                    )
+        check_paths(self.fields)
         return self
+
+
+def check_paths(fields: Sequence[FieldSpec]) -> None:
+    """Require that a value fills one column, and that no column reads within another's value.
+
+    Raises:
+        ValueError: a path is read twice.
+    """
+    paths = [f.path for f in fields if f.encoding != "json"]
+    for path in sorted(paths):
+        if paths.count(path) > 1:
+            raise ValueError(f"from {'.'.join(path)!r} is read by two columns; a value fills one column")
+        for cut in range(1, len(path)):
+            if path[:cut] in paths:
+                raise ValueError(
+                    f"from {'.'.join(path)!r} goes through {'.'.join(path[:cut])!r}, "
+                    "which is a column's own value"
+                )

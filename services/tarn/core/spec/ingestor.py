@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tarn.core.avro_schema import parse_schema
 from tarn.core.avro_values import column_type
+from tarn.core.cast_rules import takes
 from tarn.core.column_types import suggest
 from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
 from tarn.core.spec.base import SpecModel
 from tarn.core.spec.fields import COLUMN_PATTERN, FieldSpec, SchemaSpec
+from tarn.core.spec.mapping import FieldMapping
 from tarn.core.spec.source import MessageFormat, Source
 from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 
@@ -87,8 +89,14 @@ class IngestorBody(SpecModel):
     commit: Literal["bookkeeper", "direct"] = "bookkeeper"
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
     event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
+    mapping: FieldMapping = FieldMapping()
     retention: RowRetention | None = None
     trace: bool = True
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _short(cls, value: object) -> object:
+        return {"infer": True} if value == "infer" else value
 
     @field_validator("retention", mode="before")
     @classmethod
@@ -111,20 +119,14 @@ class IngestorBody(SpecModel):
             raise ValueError("retention needs a column of event time: retention.column, or eventTime")
         if not self.trace:
             raise ValueError("retention needs trace: true: rows that are dropped are accounted for")
-        if self.columns is not None:
-            types = {f.name: f.type for f in self.columns.fields}
-            _check_event_time(column, types, what="retention")
         return self
 
     @model_validator(mode="after")
     def _references(self) -> IngestorBody:
-        if self.columns is not None:
-            _check_format(self.source, self.columns.fields)
-        if self.columns is not None and self.event_time is not None:
-            _check_event_time(self.event_time.column, {f.name: f.type for f in self.columns.fields})
-        if self.columns is not None:
-            check_partitioning(self.table.partitioning, {f.name: f.type for f in self.columns.fields})
-        elif self.table.partitioning or self.table.properties:
+        fields = self.fields
+        if fields is not None:
+            self.check_columns(fields)
+        elif not self.infers and (self.table.partitioning or self.table.properties):
             raise ValueError(
                 "partitioning and properties are for a table that ingest creates, which needs a schema; "
                 "without one, the columns are those of a table that is there already"
@@ -132,6 +134,36 @@ class IngestorBody(SpecModel):
         if str(self.table) == str(self.dead_letters.table):
             raise ValueError(f"deadLetters.table is the table itself ({self.table}); choose another")
         return self
+
+    @property
+    def infers(self) -> bool:
+        """Whether a table that does not exist is created with the columns of the first messages."""
+        return self.columns is not None and self.columns.infer
+
+    @property
+    def fields(self) -> tuple[FieldSpec, ...] | None:
+        """The columns as the mapping fills them; None if they are the table's own.
+
+        Raises:
+            ValueError: the mapping does not go with them.
+        """
+        if self.columns is None or self.columns.infer:
+            return None
+        return self.mapping.of_spec(self.columns.fields)
+
+    def check_columns(self, fields: Sequence[FieldSpec]) -> None:
+        """Require that messages can have these columns, and that the table can be made with them.
+
+        Raises:
+            ValueError: they cannot, or it cannot.
+        """
+        _check_format(self.source, fields)
+        types = {field.name: field.type for field in fields}
+        if self.event_time is not None:
+            _check_event_time(self.event_time.column, types)
+        if (column := self.retention_column) is not None:
+            _check_event_time(column, types, what="retention")
+        check_partitioning(self.table.partitioning, types)
 
 
 def _check_format(messages: MessageFormat, fields: Iterable[FieldSpec]) -> None:
@@ -157,6 +189,12 @@ def _check_format(messages: MessageFormat, fields: Iterable[FieldSpec]) -> None:
             raise ValueError(
                 f"schema.fields: {field.name} is from {'.'.join(field.path)!r}, which the Avro schema lacks"
                 f"{suggest(field.path[0], names)}; its fields are {', '.join(names)}"
+            )
+        if field.cast and not takes(field.type, field.encoding, kind):
+            raise ValueError(
+                f"mapping.cast makes {field.name} a {field.type}, and its values in the Avro schema, at "
+                f"{'.'.join(field.path)}, are {kind}: no such value can be cast; choose another type, or "
+                "leave the cast out"
             )
 
 

@@ -12,6 +12,7 @@ from tarn.core.errors import InvalidSpecError
 from tarn.core.spec.base import shown
 from tarn.core.spec.fields import FieldSpec, SchemaSpec
 from tarn.core.spec.ingestor import Batching, DeadLetters, EventTime, IngestorBody, IngestorSpec, Metadata
+from tarn.core.spec.mapping import FieldMapping
 from tarn.core.spec.source import AvroMessages, KafkaSource, Source
 from tarn.core.spec.table import TableRef, TableSpec
 
@@ -27,6 +28,7 @@ _ALLOWED: dict[str, type[BaseModel]] = {
     "spec.table": TableSpec,
     "spec.schema": SchemaSpec,
     "spec.schema.fields": FieldSpec,
+    "spec.mapping": FieldMapping,
     "spec.batching": Batching,
     "spec.eventTime": EventTime,
     "spec.deadLetters": DeadLetters,
@@ -50,6 +52,12 @@ def parse_spec(text: str, *, file: str) -> IngestorSpec:
         problem = getattr(e, "problem", None) or str(e)
         raise InvalidSpecError(
             f"{file}{where}: unreadable YAML: {problem}; fix the text there", file=file
+        ) from e
+    except (ValueError, RecursionError) as e:
+        # Of a value that looks like a date or a number, and is none; of text that is nested too deeply.
+        raise InvalidSpecError(
+            f"{file}: unreadable YAML: {e}; put text that only looks like a date or number in quotes",
+            file=file,
         ) from e
     if not isinstance(value, dict):
         raise InvalidSpecError(

@@ -86,7 +86,10 @@ class AvroMessages(SpecModel):
     @field_validator("avro_schema", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> object:
-        return json.dumps(value) if isinstance(value, dict | list) else value
+        try:
+            return json.dumps(value) if isinstance(value, dict | list) else value
+        except (TypeError, RecursionError) as e:
+            raise ValueError(f"the Avro schema cannot be JSON: {e}; put dates in it in quotes") from e
 
     @field_validator("avro_schema")
     @classmethod

@@ -1,0 +1,313 @@
+"""A table that does not exist is created with the columns of the first messages, which are then its rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tarn.core.errors import InvalidSpecError, NoSuchTableError
+from tarn.core.source import NoMessagesError
+from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.core.table_catalog import TableName
+from tarn.core.table_state import Json, TableState
+from tarn.ingest.health import faults
+from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.sampling import SAMPLE_RECORDS_MAX
+from tarn.ingest.status import State
+from tarn.testing.memory_topic import HOLE, Topic
+from tests.contract.ingest.test_bad_input import Story
+from tests.contract.ingest.test_evolution import columns, send
+from tests.support.lake import Lake
+
+TABLE = TableName(("bronze",), "orders")
+TEXT = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: orders}
+spec:
+  source: {kafka: {topic: orders}FORMAT}
+  table: {namespace: bronze, name: ordersTABLE}
+  schema: SCHEMA
+  mapping: MAPPING
+  batching: {maxRecords: 500, maxLatencySeconds: 0.05}
+"""
+AVRO = {
+    "type": "record",
+    "name": "O",
+    "fields": [{"name": "id", "type": "long"}, {"name": "n", "type": "int"}],
+}
+
+
+def spec(schema: str = "infer", mapping: str = "{}", table: str = "", form: str = "") -> IngestorSpec:
+    text = TEXT.replace("FORMAT", form).replace("TABLE", table).replace("SCHEMA", schema)
+    return parse_spec(text.replace("MAPPING", mapping), file="orders.yaml")
+
+
+def kinds(lake: Lake) -> dict[str, Any]:
+    return {name: kind for name, (kind, _) in columns(lake).items() if name != "_tarn"}
+
+
+def arrow(row: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_table(row)
+    return bytes(sink.getvalue())
+
+
+def test_columns_are_those_of_the_first_messages_and_the_messages_are_rows() -> None:
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    send(
+        topic,
+        {
+            "id": 1,
+            "price": 1,
+            "at": "2026-11-22T08:00:00Z",
+            "who": {"name": "a"},
+            "tags": ["x"],
+            "none": None,
+        },
+        {"id": 2, "price": 2.5, "at": None, "day": "2026-11-22", "who": {"name": "b", "n": 1}},
+    )
+    topic.send(1, b"junk", HOLE, b'{"id": 3, "ok": true}')
+    lake.work(lake.ingestor(spec(table=", partitioning: [day(at), 'bucket(4, id)']")), turns=30)
+    assert kinds(lake) == {
+        **{"id": "long", "price": "double", "at": "timestamptz"},
+        **{"who": "struct", "tags": "struct", "day": "string", "ok": "boolean"},
+    }, "what is null in all of them has no column"
+    assert all(not required for _, required in columns(lake).values())
+    found = {row["id"]: row for row in lake.rows()}
+    assert sorted(found) == [1, 2, 3]
+    assert (found[1]["who"], found[2]["who"]) == ({"name": "a", "n": None}, {"name": "b", "n": 1})
+    assert (found[1]["price"], found[1]["tags"], found[2]["day"]) == (1.0, ["x"], "2026-11-22")
+    assert [letter["offset"] for letter in lake.rows("ops.dead_letters")] == [0]
+    fields = [field["transform"] for field in lake.table().metadata["partition-specs"][0]["fields"]]
+    assert fields == ["day", "bucket[4]"]
+
+
+def test_objects_are_structs_however_many_keys_they_have() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, *({"id": n, "many": {f"k{n}": n}} for n in range(40)))
+    lake.work(lake.ingestor(spec()), turns=40)
+    (many,) = [c for c in lake.table().metadata["schemas"][-1]["fields"] if c["name"] == "many"]
+    assert many["type"]["type"] == "struct"
+    assert len(many["type"]["fields"]) == 40
+
+
+def test_the_sample_is_bounded_and_what_it_cannot_use_is_passed_over() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    topic.send(0, *([b"junk"] * SAMPLE_RECORDS_MAX))
+    send(topic, *({"id": n} for n in range(SAMPLE_RECORDS_MAX)), {"id": 0, "late": 1})
+    lake.work(lake.ingestor(spec()), turns=60)
+    assert kinds(lake) == {"id": "long"}, "what comes after the sample has no column"
+    assert len(lake.rows()) == SAMPLE_RECORDS_MAX + 1
+    assert len(lake.rows("ops.dead_letters")) == SAMPLE_RECORDS_MAX
+
+
+def test_without_a_message_it_waits_and_begins_with_the_first() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    topic.send(0, b"junk", HOLE)
+    ingestor = lake.ingestor(spec())
+    with pytest.raises(NoMessagesError, match=r"no message yet that the columns of bronze\.orders"):
+        ingestor.cycle(lambda: False)
+    assert not lake_has(lake), "nothing is created from nothing"
+    send(topic, {"id": 7})
+    lake.work(ingestor, turns=30)
+    assert [row["id"] for row in lake.rows()] == [7]
+    assert lake.offsets() == [(0, 2)]
+
+
+def test_while_it_waits_the_service_is_healthy_and_says_what_for() -> None:
+    lake = Lake(Topic("orders", 1))
+    lake.registry.record_check("kafka", ok=True, message="", looked_s=lake.clock())
+    story = Story(lake, spec(), turns=6)
+    story.run()
+    assert set(story.seen) == {(State.WAITING, "NoMessages")}
+    lake.registry.record_check("kafka", ok=True, message="", looked_s=lake.clock())
+    assert faults(lake.registry, now_s=lake.clock()) == []
+
+
+def test_several_topics_and_replicas_fill_one_table_of_inferred_columns() -> None:
+    one, two = Topic("orders", 4), Topic("more", 1, topic_id="id-2")
+    lake = Lake(one, two)
+    for partition in range(4):
+        one.send(partition, json.dumps({"id": partition, "a": 1}).encode())
+    two.send(0, b'{"id": 4, "b": 2}', b'{"id": "x"}')
+    text = TEXT.replace("topic: orders", "topics: [orders, more]").replace("FORMAT", "").replace("TABLE", "")
+    text = text.replace("SCHEMA", "{infer: true, evolution: evolve}").replace("MAPPING", "{}")
+    whole = parse_spec(text + "  replicas: 2\n", file="orders.yaml")
+    for part in whole.per_topic(("orders", "more")):
+        for replica in range(2):
+            lake.work(Ingestor(part, lake.context(), replica=replica), turns=30)
+    assert kinds(lake) == {"id": "long", "a": "long", "b": "long"}
+    assert sorted(row["id"] for row in lake.rows()) == [0, 1, 2, 3, 4]
+    assert len(lake.rows("ops.dead_letters")) == 1
+
+
+def lake_has(lake: Lake) -> bool:
+    try:
+        lake.table()
+    except NoSuchTableError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_of_two_engines_that_create_it_one_wins_and_the_other_takes_its_table(when: str) -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, {"id": 1, "note": "a"})
+    create = lake.local.create
+    theirs: list[TableState] = []
+
+    def raced(table: TableName, request: Json) -> TableState:
+        if table == TABLE and not theirs:
+            other = json.loads(json.dumps(request))
+            other["schema"]["fields"] = [f for f in other["schema"]["fields"] if f["name"] != "note"]
+            theirs.append(create(table, other))
+        return create(table, request)
+
+    lake.local.create = raced  # type: ignore[method-assign]
+    if when == "before":
+        send(topic, {"id": 2})
+    lake.work(lake.ingestor(spec()), turns=30)
+    assert lake.table().uuid == theirs[0].uuid
+    assert kinds(lake) == {"id": "long"}
+    assert len(lake.rows()) == len(topic.logs[0])
+
+
+def test_a_crash_between_creation_and_the_first_commit_loses_nothing() -> None:
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    send(topic, {"id": 1})
+    topic.send(1, b'{"id": 2}')
+    first = lake.ingestor(spec())
+    with pytest.raises(KeyboardInterrupt):
+        first.cycle(_interrupt)
+    assert lake.table().head is None, "created, and without a commit"
+    send(topic, {"id": 3, "more": "x"})
+    lake.work(lake.ingestor(spec()), turns=30)
+    assert sorted(row["id"] for row in lake.rows()) == [1, 2, 3]
+    assert kinds(lake) == {"id": "long"}, "the table stays as it was created"
+
+
+def _interrupt() -> bool:
+    raise KeyboardInterrupt
+
+
+def test_what_the_first_messages_lacked_is_added_later_if_the_spec_says_so() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    mapping = "{rename: {'who.id': user_id}, drop: [debug], cast: {price: 'decimal(9, 2)'}, rest: rest}"
+    evolve = "{infer: true, evolution: evolve}"
+    send(topic, {"id": 1, "in": {"a": 1}, "who": {"id": 5}, "debug": 1, "price": 1.25, "x": None})
+    lake.work(lake.ingestor(spec(evolve, mapping)), turns=30)
+    before = kinds(lake)
+    assert list(before) == ["id", "in", "user_id", "price", "rest"]
+    assert before["price"] == "decimal(9, 2)"
+    send(topic, {"id": 2.5, "in": {"a": 2, "b": "x"}, "who": {"id": 6, "no": 1}, "debug": 2, "x": "late"})
+    send(topic, {"id": 3, "in": {"a": 2, "b": "x"}, "who": {"id": 7}, "ID": 5, "x": "late", "y z": 1})
+    lake.work(lake.ingestor(spec("infer", mapping)), turns=1)
+    lake.work(lake.ingestor(spec(evolve, mapping)), turns=30)
+    assert list(kinds(lake)) == ["id", "in", "user_id", "price", "rest", "x"], (
+        "what is mapped away stays away"
+    )
+    rows = {row["id"]: row for row in lake.rows()}
+    assert sorted(rows) == [1, 3]
+    assert (rows[3]["in"], rows[3]["x"], rows[3]["user_id"]) == ({"a": 2, "b": "x"}, "late", 7)
+    assert json.loads(rows[3]["rest"]) == {"ID": 5, "y z": 1}
+    (letter,) = lake.rows("ops.dead_letters")
+    assert letter["reason"].startswith("id: expected a whole number"), "types are not changed"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"table": ", partitioning: [day(id)]"}, "column id is long, and day takes date"),
+        ({"table": ", partitioning: [nothing]"}, "partitioning names column 'nothing'"),
+        ({"mapping": "{rename: {a.b: c}}"}, "fills c from a.b, which no message of the sample has"),
+        ({"mapping": "{cast: {id: date}}"}, "makes id a date, and its values are long"),
+        ({"mapping": "{cast: {who: string}}"}, "makes who a string, and its values are struct<n: long>"),
+    ],
+)
+def test_a_spec_that_the_messages_do_not_fit_creates_nothing(more: dict[str, str], told: str) -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, {"id": 1, "who": {"n": 1}})
+    with pytest.raises(
+        InvalidSpecError, match="cannot be created with the columns of the first messages"
+    ) as e:
+        lake.work(lake.ingestor(spec(**more)))
+    assert told in str(e.value)
+    assert not lake_has(lake)
+
+
+def test_arrow_messages_give_their_own_types() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    one = pa.table(
+        {
+            "id": pa.array([1], pa.int32()),
+            "d": pa.array(["x"]).dictionary_encode(),
+            "t": pa.array([1], pa.time32("s")),
+        }
+    )
+    two = pa.table(
+        {"id": pa.array([2**40], pa.int64()), "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8()))}
+    )
+    topic.send(0, arrow(one), b"junk", arrow(two))
+    lake.work(lake.ingestor(spec(form=", format: arrow")), turns=30)
+    assert kinds(lake) == {"id": "long", "d": "string", "m": "struct"}
+    assert sorted(row["id"] for row in lake.rows()) == [1, 2**40]
+
+
+def test_a_schema_of_the_writer_needs_no_message() -> None:
+    lake = Lake(Topic("orders", 1))
+    form = f", format: avro, avro: {{schema: {json.dumps(AVRO)}}}"
+    lake.work(lake.ingestor(spec(form=form, mapping="{cast: {n: string}}")), turns=3)
+    assert kinds(lake) == {"id": "long", "n": "string"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_number_of_restarts_and_engines_adds_every_message_once(seed: int) -> None:
+    chance = random.Random(seed)
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    evolve = "{infer: true, evolution: evolve}"
+    sent = 0
+    for _ in range(12):
+        for _ in range(chance.randrange(4)):
+            message: dict[str, Any] = {
+                "id": sent,
+                f"k{chance.randrange(5)}": chance.choice([1, None, {"a": 2}]),
+            }
+            topic.send(chance.randrange(2), json.dumps(message).encode())
+            sent += 1
+        ingestor = lake.ingestor(spec(chance.choice([evolve, "infer"])))
+        turns = chance.randrange(1, 6)
+        _some(lake, ingestor.cycle, turns)
+    topic.send(0, b'{"id": -1}')
+    lake.work(lake.ingestor(spec(evolve)), turns=60)
+    letters = [(row["partition"], row["offset"]) for row in lake.rows("ops.dead_letters")]
+    everything = sorted(lake.offsets() + letters)
+    assert len(everything) == len(set(everything)) == sent + 1
+
+
+def _some(lake: Lake, cycle: Callable[[Callable[[], bool]], None], turns: int) -> None:
+    left = [turns]
+
+    def until() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    with suppress(NoMessagesError):
+        cycle(until)
