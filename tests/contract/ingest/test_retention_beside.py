@@ -414,12 +414,15 @@ def test_a_column_that_the_table_lacks_stops_the_ingestor_before_it_reads(column
 
 
 def test_a_batch_that_is_due_at_the_same_moment_goes_before_a_drop() -> None:
-    world = World()
+    text = (
+        SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]").replace("maxRecords: 10", "maxRecords: 1")
+    )
+    world = World(parse_spec(f"{text}  retention: {{age: 48h, column: at}}\n", file="orders.yaml"))
     world.topic.send(0, order(0, 60))
     keep = world.ingestor._upkeep
     keep._retired_s = world.lake.clock.now_s + 1_000
     world.lake.work(world.ingestor, turns=20)
-    world.topic.send(0, *(order(n, 1) for n in range(10)))
+    world.topic.send(0, order(1, 1))
 
     def both_due() -> None:
         keep._retired_s = -1e9
