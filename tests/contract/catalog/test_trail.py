@@ -26,6 +26,7 @@ from tarn_catalog.operations.trail import (
     LINE_BYTES_MAX,
     REPORTS_MAX,
     SEGMENTS_MAX,
+    TEXT_CHARS_MAX,
     TRIM_EVERY_S,
     WAITING_BYTES_MAX,
     Trail,
@@ -280,6 +281,22 @@ def test_old_segments_go_and_the_last_one_stays() -> None:
     clocks.now_s += TRIM_EVERY_S + 1
     trail.write()
     assert len(list(store.list(AUDIT.prefix))) == SEGMENTS_MAX
+
+
+def test_a_segment_has_as_many_lines_as_it_has_offsets_and_texts_are_cut() -> None:
+    clocks, store = Clocks(), MemoryStore()
+    trail = clocks.trail(store)
+    trail.audit({**event(0), "object": "o" * 5_000, "reason": "r" * 5_000})
+    for number in range(1, LINES_MAX + 2):
+        trail.audit(event(number))
+    trail.write()
+    segments = [one.key for one in store.list(AUDIT.prefix)]
+    counts = [held.data.count(b"\n") for key in segments if (held := store.get(key)) is not None]
+    assert counts == [LINES_MAX, 2]
+    found = read(clocks.reader(store))
+    assert len({offset for offset, _ in found}) == LINES_MAX + 2
+    assert found[0][1]["object"] == "o" * TEXT_CHARS_MAX
+    assert found[0][1]["details"] == {"reason": "r" * TEXT_CHARS_MAX}
 
 
 def test_old_segments_are_looked_for_once_in_ten_minutes() -> None:
