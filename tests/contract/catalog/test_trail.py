@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tarn_catalog.operations.trail import (
     LINE_BYTES_MAX,
     REPORTS_MAX,
     SEGMENTS_MAX,
+    TEXT_CHARS_MAX,
     TRIM_EVERY_S,
     WAITING_BYTES_MAX,
     Trail,
@@ -281,6 +283,42 @@ def test_old_segments_go_and_the_last_one_stays() -> None:
     assert len(list(store.list(AUDIT.prefix))) == SEGMENTS_MAX
 
 
+def test_a_segment_has_as_many_lines_as_it_has_offsets_and_texts_are_cut() -> None:
+    clocks, store = Clocks(), MemoryStore()
+    trail = clocks.trail(store)
+    trail.audit({**event(0), "object": "o" * 5_000, "reason": "r" * 5_000})
+    for number in range(1, LINES_MAX + 2):
+        trail.audit(event(number))
+    trail.write()
+    segments = [one.key for one in store.list(AUDIT.prefix)]
+    counts = [held.data.count(b"\n") for key in segments if (held := store.get(key)) is not None]
+    assert counts == [LINES_MAX, 2]
+    found = read(clocks.reader(store))
+    assert len({offset for offset, _ in found}) == LINES_MAX + 2
+    assert found[0][1]["object"] == "o" * TEXT_CHARS_MAX
+    assert found[0][1]["details"] == {"reason": "r" * TEXT_CHARS_MAX}
+
+
+def test_old_segments_are_looked_for_once_in_ten_minutes() -> None:
+    """A listing of up to 10,000 objects, in each replica."""
+    clocks, listed = Clocks(), []
+
+    def plan(op: Op) -> Fault | None:
+        if op.kind == "list" and op.key == AUDIT.prefix:
+            listed.append(op.key)
+        return None
+
+    trail = clocks.trail(FaultyStore(MemoryStore(), plan))
+    for number in range(30):
+        trail.audit(event(number))
+        trail.write()
+        clocks.now_s += 10
+    assert len(listed) == 2, "one for the number of the first segment, one for what is old"
+    clocks.now_s += TRIM_EVERY_S
+    trail.write()
+    assert len(listed) == 3
+
+
 def test_a_log_that_begins_again_begins_after_the_old_one() -> None:
     """A lake restored without its trail: the table's offsets must lie before the new ones."""
     clocks, former, later = Clocks(), MemoryStore(), MemoryStore()
@@ -406,8 +444,13 @@ def test_ingests_own_commits_to_the_trails_tables_are_not_in_it(
     for name in ("audit", "metrics", "other"):
         kept.table(name, ns="ops")
         kept.must("admin", "POST", f"/v1/namespaces/ops/tables/{name}", {"requirements": [], "updates": []})
+    unmet = {"requirements": [{"type": "assert-table-uuid", "uuid": str(uuid.uuid4())}], "updates": []}
+    refused = kept.ask("admin", "POST", "/v1/namespaces/ops/tables/metrics", unmet)
+    error(refused, 409, "CommitFailedException")
     kept.must("admin", "DELETE", "/v1/namespaces/ops/tables/audit")
-    found = [(line["action"], line["object"]) for line in lines_of(kept)]
+    lines = lines_of(kept)
+    assert [line["object"] for line in lines if line["outcome"] == "failed"] == ["table ops.metrics"]
+    found = [(line["action"], line["object"]) for line in lines if line["outcome"] == "done"]
     assert ("commit", "table ops.other") in found
     assert ("drop", "table ops.audit") in found
     own = {("commit", "table ops.audit"), ("commit", "table ops.metrics")} & {*found}
@@ -463,6 +506,7 @@ def test_a_report_that_is_nested_too_deeply_is_dropped_and_the_rest_is_kept() ->
     for _ in range(400):
         deep = {"a": deep}
     trail.report("ann", "ns.t", {"report-type": "scan-report", "deep": deep})
+    assert trail._waiting[METRICS].dropped == 1
     trail.report("ann", "ns.t", {"report-type": "scan-report"})
     trail.write()
     (held,) = [
