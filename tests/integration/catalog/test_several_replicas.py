@@ -298,7 +298,10 @@ async def serve(reader, writer):
                 writer.write(b"HTTP/1.1 503 Busy\\r\\nretry-after: 7\\r\\ncontent-length: 0\\r\\n\\r\\n")
                 continue
             if path == "/hold":
-                await reader.read(1)
+                try:
+                    await reader.read(1)
+                except ConnectionError:
+                    pass
                 print("gone", path, flush=True)
             writer.transport.abort()
             return
