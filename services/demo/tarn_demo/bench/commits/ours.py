@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.files import FileIO
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.core.errors import CorruptStateError
@@ -19,7 +18,7 @@ from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.ingest.batch_commit import BatchCommit
 from tarn.ingest.committer import Change, Committer, Done, Ports
-from tarn.ingest.wiring import new_id, new_snapshot_id, uuid7
+from tarn.ingest.wiring import make_objects, new_id, new_snapshot_id, uuid7
 from tarn_demo.bench.commits.places import NAMESPACE, Appended, Facts, Places, rows_of
 from tarn_demo.bench.commits.pyiceberg_peer import IcebergPeer
 
@@ -77,7 +76,7 @@ class OurWriter:
             on_wait=self._count_wait,
             on_refusal=self._count_conflict,
         )
-        format_ = IcebergFormat(FileIO(store, bucket=places.bucket), new_name=new_id)
+        format_ = IcebergFormat(make_objects(store, places.bucket), new_name=new_id)
         files = format_.table(table, FIELDS, trace=False, properties=properties)
         self._committer.ensure(files.create_request())
         state = self._committer.load()
@@ -98,7 +97,7 @@ class OurWriter:
             CorruptStateError: the table no longer takes the rows.
         """
         conflicts, refused = self._conflicts, self._refused
-        written = self._writer.put(self._writer.encode(rows))
+        written = self._writer.begin(self._writer.encode(rows))
         done = self._committer.commit(self._change(written, len(rows)), self._writer)
         if not isinstance(done, Done):
             raise CorruptStateError(f"the benchmark's table no longer takes its rows: {done.reason}")
