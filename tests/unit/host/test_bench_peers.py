@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tarn_host.bench import peers
+import pytest
+from tarn_host.bench import command, ingest, peers
 
 from tarn.core.spec import parse_spec
 
@@ -50,3 +51,49 @@ def test_the_page_shows_medians_and_ratios_of_one_round() -> None:
 
 def test_topics_are_of_the_size_asked_for() -> None:
     assert peers.Options(rounds=1, mib=17).topics() == {200: 89_128, 1_700: 10_485}
+
+
+def test_an_ingestor_runs_when_its_own_line_is_there() -> None:
+    log = '{"event": "ingestor runs", "ingestor": "flights"}\n{"event": "ingestor planned", "ingestor": "a-1"}'
+    assert not peers.runs(log, "a-1"), "another one runs, this one was planned only"
+    assert peers.runs(log + '\n{"event": "ingestor runs", "ingestor": "a-1"}', "a-1")
+
+
+def test_the_report_has_the_section_with_the_command() -> None:
+    raw = {"bench": "peers", "command": "scripts/bench peers", "commit": "abc", "date": "2026-01-02"}
+    text = command.report([{**raw, "machine": "2 cores", "engine": "20", "runs": [run(100, 50)]}])
+    assert "`scripts/bench peers` on 2026-01-02, commit abc" in text
+    assert text.endswith("| not measured |\n")
+
+
+@pytest.mark.parametrize(
+    ("verb", "module", "shown"),
+    [("peers", peers, "| Spark Structured Streaming"), ("ingest", ingest, "one ingest process")],
+)
+def test_a_quick_run_is_small_printed_and_kept_nowhere(
+    verb: str, module: Any, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def measured(options: Any) -> list[dict[str, Any]]:
+        asked.append(options)
+        raw = [one for one in command._raw_files() if one["bench"] == verb]
+        return raw[0]["runs"] if raw else [run(100, 50)]
+
+    monkeypatch.setattr(module, "measure", measured)
+    before = {file.name: file.read_bytes() for file in command.RAW.glob("*.json")}
+    page = command.REPORT.read_bytes()
+    assert command.main([verb, "--quick"]) == 0
+    assert asked[0].rounds == 1
+    assert asked[0] == asked[0].small()
+    assert shown in capsys.readouterr().out
+    assert {file.name: file.read_bytes() for file in command.RAW.glob("*.json")} == before
+    assert command.REPORT.read_bytes() == page
+
+
+@pytest.mark.parametrize(
+    "words", [["peers", "--mib", "0"], ["peers", "--rounds", "0"], ["ingest", "--events", "999"]]
+)
+def test_sizes_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(words) == 2
+    assert "no such benchmark" in capsys.readouterr().err
