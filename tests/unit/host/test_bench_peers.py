@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+import yaml
 from tarn_host.bench import command, ingest, peers
+from tarn_host.stack import project
 
 from tarn.core.spec import parse_spec
 
@@ -53,10 +57,38 @@ def test_topics_are_of_the_size_asked_for() -> None:
     assert peers.Options(rounds=1, mib=17).topics() == {200: 89_128, 1_700: 10_485}
 
 
-def test_an_ingestor_runs_when_its_own_line_is_there() -> None:
-    log = '{"event": "ingestor runs", "ingestor": "flights"}\n{"event": "ingestor planned", "ingestor": "a-1"}'
-    assert not peers.runs(log, "a-1"), "another one runs, this one was planned only"
-    assert peers.runs(log + '\n{"event": "ingestor runs", "ingestor": "a-1"}', "a-1")
+def test_a_contender_reads_its_own_spec_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[tuple[str, ...]] = []
+
+    class Stack:
+        env: ClassVar[dict[str, str]] = {"COMPOSE_PROJECT_NAME": "mine"}
+
+        def compose(self, *words: str) -> str:
+            said.append(words)
+            return ""
+
+    monkeypatch.setattr(peers, "docker", lambda *_words: '"event": "ingestor runs"')
+    with peers.ingest_of(Stack(), tmp_path / "new", "a", "text", MORE="1") as container:  # type: ignore[arg-type]
+        assert container == "mine-a"
+    mounted = said[0][said[0].index("--volume") + 1].split(":")[1]
+    assert f"TARN_SPECS_DIR={mounted}" in said[0]
+    assert {"TARN_TRAIL=off", "MORE=1"} <= set(said[0])
+    own = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"]["ingest"]["volumes"]
+    assert all(mounted not in str(volume) for volume in own), "Compose's mount would hide it"
+    assert (tmp_path / "new/spec.yaml").read_text() == "text"
+
+
+def test_the_time_of_a_frozen_contender_is_looked_at_before_it_is_paused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(peers, "ingest_of", lambda *_words, **_env: nullcontext("mine-ingest"))
+    monkeypatch.setattr(peers, "docker", lambda *words: said.append(words[0]) or "usage_usec 1500000")
+    with peers._frozen_ingest(None, tmp_path, "ingest", "bench-200-0") as frozen:  # type: ignore[arg-type]
+        assert frozen == peers.Frozen(container="mine-ingest", cpu_s=1.5)
+    assert said == ["exec", "pause"], "nothing can be run in a paused container"
 
 
 def test_the_report_has_the_section_with_the_command() -> None:
