@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO
@@ -103,6 +103,11 @@ class Output(AvroOutputFile[Any]):
         self.sync_bytes = os.urandom(SYNC_SIZE)
         self.writer, self._avro_schema = _encoder(written)
         self.metadata = dict(metadata)
+
+    def __enter__(self) -> Self:
+        """Write the header."""
+        super().__enter__()
+        return self
 
     def encode(self, record: Any) -> bytes:
         """Return a record as it is in a block; it is the same in every file of this kind."""

@@ -305,9 +305,7 @@ class RestCatalog:
                 client=client_id,
             )
         if status != 200:
-            raise UnavailableError(
-                f"could not {what} from {self._uri}: status {status}: {_reason(answer)}"
-            )
+            raise UnavailableError(f"could not {what} from {self._uri}: status {status}: {_reason(answer)}")
         try:
             value = orjson.loads(answer)
             self._token = str(value["access_token"])

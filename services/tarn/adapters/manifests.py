@@ -433,7 +433,7 @@ class _OneBlock(avro_files.Output):
         super().__init__(output_file, written, metadata)
         self._held: list[ManifestEntry] = []
 
-    def write_block(self, objects: list[ManifestEntry]) -> None:
+    def write_block(self, objects: Sequence[ManifestEntry]) -> None:
         self._held.extend(objects)
         if len(self._held) >= BLOCK_ENTRIES_MAX:
             self._flush()

@@ -21,6 +21,7 @@ from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
+from tarn.core.object_store import ObjectStore
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
@@ -74,9 +75,7 @@ def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) 
     return S3Store(**settings.store_access(), request_timeout_ms=request_timeout_ms)
 
 
-def make_objects(
-    store: S3Store, bucket: str, sleep: Callable[[float], None] = time.sleep
-) -> FileIO:
+def make_objects(store: ObjectStore, bucket: str, sleep: Callable[[float], None] = time.sleep) -> FileIO:
     """Files of the bucket; what is begun is written by threads, several files at one time."""
     workers = ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="tarn-put")
     return FileIO(store, bucket=bucket, sleep=sleep, workers=workers)

@@ -1,6 +1,6 @@
 """Files are written beside each other: a commit waits for all of them, and a failed one is written again.
 
-Invariant I2: whatever a pointer names, directly or through other files, is in the store before the pointer is.
+Invariant I2: whatever a pointer names, directly or through other files, is in the store before it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def test_a_list_of_remembered_entries_is_the_one_that_is_encoded_anew(versions: 
     write(20)
     if after != before:
         slot = lake.local._slot(TableName(("bronze",), "orders"))
-        lake.local.catalog.tables.commit(slot, [], [{"action": "upgrade-format-version", "format-version": 3}])
+        upgrade = {"action": "upgrade-format-version", "format-version": 3}
+        lake.local.catalog.tables.commit(slot, [], [upgrade])
     write(3)
     state = lake.table()
     assert state.format_version == after

@@ -50,7 +50,8 @@ class Options:
 
     def words(self) -> str:
         """The options of the command that measures this."""
-        return f"--events {self.events} --rounds {self.rounds} --rate {self.rate:g} --seconds {self.seconds:g}"
+        sizes = f"--events {self.events} --rounds {self.rounds}"
+        return f"{sizes} --rate {self.rate:g} --seconds {self.seconds:g}"
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ the right sum of their ids.
 - *The loop* appends every 100,000 rows or every second, as a person would write it. Its time begins
   behind its imports.
 
-Not in it: the Iceberg sink of Kafka Connect. Its packages (`connect-runtime` and `iceberg-kafka-connect`, 89 jars)
-resolve from Maven Central, but it works by transactions, a control topic and consumer groups of its own, which the
-broker of the stack grants to nobody; a worker with such rights has not been assembled.
+Not in it: the Iceberg sink of Kafka Connect. Its packages (`connect-runtime` and `iceberg-kafka-connect`,
+89 jars) resolve from Maven Central, but it works by transactions, a control topic and consumer groups of its
+own, which the broker of the stack grants to nobody; a worker with such rights has not been assembled.
 
 Processor time is that of the contender's own container (of the process, for the loop), not of broker,
 store and catalog. Median of the rounds, then the smallest and the largest.
@@ -75,7 +75,7 @@ class Options:
 
     def small(self) -> Options:
         """The same with everything small: whether it works, not what it costs."""
-        return replace(self, rounds=1, mib=8)
+        return replace(self, rounds=1, mib=4)
 
     def words(self) -> str:
         """The options of the command that measures this."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarn.core.object_store import ObjectStore, Stored
+from tarn.core.object_store import Listed, ObjectStore, Stored
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitDone, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest, Json, TableState
@@ -63,6 +63,14 @@ class TimedStore:
         """See `ObjectStore.put`."""
         with self._timeline.part(kind_of(key)):
             return self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self._inner.delete(key)
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`."""
+        return self._inner.list(prefix, after=after)
 
 
 class TimedCatalog:
