@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tarn.adapters.files import FileIO
 from tarn.adapters.table_files import IcebergFormat
@@ -38,7 +39,10 @@ FOR_GOOD = ("OffsetGap", "SourceChanged")
 """Reasons that only a person ends: an engine that stopped for them is not followed for long."""
 LOCK_TURN_SHARE = 0.25
 WAIT_STEP_S = 0.001
+AT_ONCE_SHARE = 0.5
+"""Share of the files that are written before whoever began them goes on."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -106,6 +110,21 @@ class Turned:
     def notify_all(self) -> None:
         """Wake all who wait."""
         self._told += 1
+
+
+class Writers(Executor):
+    """Runs each write of a file at once, or when somebody waits for it, as the seed decides.
+
+    Args:
+        sim: the run.
+    """
+
+    def __init__(self, sim: Sim) -> None:
+        self._sim = sim
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """See `Executor.submit`."""
+        return SteppedExecutor(lambda: self._sim.chance.random() < AT_ONCE_SHARE).submit(fn, *args, **kwargs)
 
 
 class GroupOffsets(dict[int, int]):
@@ -319,7 +338,7 @@ class Engine:
         sources.topics = sim.topics
         sources.group_offsets = GroupOffsets(sim, self)
         sources.on_poll = lambda: sim.scenario.polled(self)
-        objects = FileIO(self.store, bucket=BUCKET, sleep=sleep)
+        objects = FileIO(self.store, bucket=BUCKET, sleep=sleep, workers=Writers(sim))
         base = lake.context(registry=self.registry)
         return replace(
             base,

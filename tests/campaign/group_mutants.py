@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from tarn.adapters.files import Upload
 from tarn.core.table_state import PROVISIONAL_ID, TableState
 from tarn.ingest import batch_commit, committer, group
 from tarn.ingest.bookkeeper import Bookkeeper
@@ -75,7 +76,7 @@ def _gather_without_end(self: Bookkeeper, gather_s: float) -> None:
             self._changed.wait_for(lambda: not self.pace.awaited(self._clock()))
 
 
-def _stays(_self: Turn) -> None:
+def _stays(_self: Any) -> None:
     return None
 
 
@@ -106,7 +107,7 @@ GROUP_MUTANTS = (
         rule="a member that does not fit fails those beside it",
         faults=(10,),
         patches=mutated((committer, "draft_on", _all_or_none)),
-        seed=30,
+        seed=70,
         replicas=READERS,
     ),
     Mutant(
@@ -123,6 +124,13 @@ GROUP_MUTANTS = (
         patches=mutated(
             (committer, "settle_committed", _first_looked_for), (batch_commit, "check_offsets", any_range)
         ),
+        replicas=READERS,
+    ),
+    Mutant(
+        name="group: files not awaited",
+        rule="a snapshot is committed while the files of its members are still being written",
+        faults=(1, 4),
+        patches=mutated((Upload, "finish", _stays)),
         replicas=READERS,
     ),
     Mutant(

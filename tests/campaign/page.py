@@ -35,9 +35,9 @@ def page() -> str:
 
 def _kind(kind: Kind, title: str) -> str:
     found = latest(kind)
-    clock = "simulated seconds" if kind == "simulated" else "seconds"
+    clock = "the clock of the simulation" if kind == "simulated" else "the wall clock"
     parts = [
-        f"## {title}\n" + (f"Seconds to heal are {clock}." if found else "There is no recorded run yet.")
+        f"## {title}\n" + (f"Seconds to heal are by {clock}." if found else "There is no recorded run yet.")
     ]
     parts += [_counts(replicas, result) for replicas, result in found.items()]
     return "\n\n".join(parts)

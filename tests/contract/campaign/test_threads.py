@@ -28,7 +28,7 @@ KNOWN = {
     "services/tarn/ingest/context.py": "commits run in a `SteppedExecutor`",
     "services/tarn/ingest/service.py": "not run: readers are actors",
     "services/tarn/ingest/health.py": "not run: the status page, and looks at dependencies",
-    "services/tarn/ingest/wiring.py": "not run: the pool of the scheduled audit",
+    "services/tarn/ingest/wiring.py": "writes run in `Writers`; not run: the pool of the scheduled audit",
     "catalog/tarn_catalog/operations/trail.py": "not run: catalogs of the simulation keep no trail",
     "catalog/tarn_catalog/operations/token_gate.py": "not run: vended keys",
     "catalog/tarn_catalog/operations/health.py": "not run: the check of the store",
