@@ -232,7 +232,7 @@ def spec_fields(
         if name in names:
             raise InvalidError(f"Cannot use partition name more than once: {name}")
         names.add(name)
-        _check_transform(transform, f"partition spec: unknown transform {transform!r} of {name}")
+        transform = _transform(transform, f"partition spec: unknown transform {transform!r} of {name}")
         sources = _field_sources(field)
         if new_ids is not None:
             sources = [new_ids.get(source, -1) for source in sources]
@@ -271,7 +271,7 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
     out: list[Json] = []
     for field in fields:
         transform, direction, nulls = field.get("transform"), field.get("direction"), field.get("null-order")
-        _check_transform(transform, f"sort order: unknown transform {transform!r}")
+        transform = _transform(transform, f"sort order: unknown transform {transform!r}")
         if direction not in ("asc", "desc") or nulls not in ("nulls-first", "nulls-last"):
             raise InvalidError(f"Invalid sort order: direction {direction!r} or null order {nulls!r} unknown")
         sources = _field_sources(field)
@@ -285,17 +285,19 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
     return out
 
 
-def _check_transform(transform: Any, what: str) -> None:
-    """Require that a transform is one of the specification, with a width that an engine can hold.
+def _transform(transform: Any, what: str) -> str:
+    """Return a transform, which is one of the specification, with a width that an engine can hold.
 
     Raises:
         InvalidError: it is not.
     """
-    found = _TRANSFORM.fullmatch(transform.lower()) if isinstance(transform, str) else None
+    text = transform if isinstance(transform, str) else ""
+    found = _TRANSFORM.fullmatch(text.lower())
     if found is None:
         raise InvalidError(f"Invalid {what}")
     if found["width"] is not None and int(found["width"][:11]) > WIDTH_MAX:
         raise InvalidError(f"Invalid {what}: its width is at most {WIDTH_MAX}, a 32-bit integer")
+    return text
 
 
 def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[str, Any]], what: str) -> None:
