@@ -136,6 +136,10 @@ class Refused(Killed):
         """One: a second one's files may remain unused."""
         return 1
 
+    def content(self) -> bool:
+        """Whether nothing is under way: what the end of a process cuts off leaves unused files."""
+        return self.sim.watch.committing == 0
+
     def request(self) -> str:
         """See `Scenario.request`."""
         return "foreign" if self.sim.watch.lists and self.chance.random() < 0.7 and self.due() else "fine"

@@ -23,7 +23,11 @@ def answers_watched(sim: Sim) -> Iterator[None]:
     commit = Seat.commit
 
     def watched(seat: Seat, change: Change, writer: TableWriter) -> CommitResult:
-        result = commit(seat, change, writer)
+        sim.watch.committing += 1
+        try:
+            result = commit(seat, change, writer)
+        finally:
+            sim.watch.committing -= 1
         if isinstance(change, BatchCommit) and not sim.watch.rewritten:
             sim.watch.problems += [
                 f"a batch of {_told(change)} was answered {type(result).__name__}, and {text}"

@@ -86,18 +86,25 @@ class Rounds:
         self._file = file
         self._goes_on = goes_on
         self._lock = threading.Lock()
+        self._interrupted = False
 
     def run(self, numbers: Sequence[int], replicas: Sequence[int]) -> None:
         """Run waves: a round of each fault that has the fewest, then alone those that break the stack."""
         with ThreadPoolExecutor(self._lanes) as pool:
-            while self._goes_on():
-                wave = self._wave([(count, fault) for count in replicas for fault in numbers])
-                if not wave:
-                    return
-                beside = sorted((k for k in wave if not REAL[k[1]].alone), key=lambda k: -REAL[k[1]].lasts_s)
-                list(pool.map(lambda key: self._one(*key), beside))
-                for key in [key for key in wave if REAL[key[1]].alone]:
-                    self._one(*key)
+            try:
+                while self._goes_on():
+                    wave = self._wave([(count, fault) for count in replicas for fault in numbers])
+                    if not wave:
+                        return
+                    beside = [key for key in wave if not REAL[key[1]].alone]
+                    beside.sort(key=lambda key: -REAL[key[1]].lasts_s)
+                    list(pool.map(lambda key: self._one(*key), beside))
+                    for key in [key for key in wave if REAL[key[1]].alone]:
+                        self._one(*key)
+            except BaseException:
+                # Interrupted: what is under way ends somehow, and says nothing about the product.
+                self._interrupted = True
+                raise
 
     def _wave(self, keys: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         of = {key: self._result.counts[key[0]][key[1]] for key in keys}
@@ -111,7 +118,7 @@ class Rounds:
 
     def _one(self, replicas: int, fault: int) -> None:
         """Run one round, if there is time, and count it."""
-        if not self._goes_on():
+        if self._interrupted or not self._goes_on():
             return
         with self._lock:
             (seed,) = self._result.take(replicas, fault)
@@ -120,6 +127,8 @@ class Rounds:
             counts, took_s = Round(lane, replicas, fault, seed).run()
         finally:
             self._free.put(lane)
+        if self._interrupted:
+            return
         with self._lock:
             add(self._result.counts[replicas][fault], counts)
             self._result.write(self._file)

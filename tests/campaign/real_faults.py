@@ -14,6 +14,7 @@ class RealFault:
         plan: what the proxy before the catalog does to commits, `kind count`; empty for nothing.
         engines: number of engines on the table; the second one does not pass through the proxy.
         action: method of `real_round.Round` that injects the fault; empty if the plan is all of it.
+        store: whether the proxy is before the store, for a catalog process that the first engine has alone.
         alone: whether it breaks what rounds beside it need.
         lasts_s: about how long a round waits for the fault itself, in seconds; the longest begin first.
     """
@@ -22,6 +23,7 @@ class RealFault:
     plan: tuple[str, ...] = ()
     engines: int = 1
     action: str = ""
+    store: bool = False
     alone: bool = False
     lasts_s: float = 0.0
 
@@ -44,6 +46,12 @@ REAL: dict[int, RealFault] = {
     ),
     7: RealFault(
         how="two engines commit at once: 409 by the catalog", engines=2, action="wait_for_conflicts"
+    ),
+    8: RealFault(
+        how="a second catalog process reaches the store through a proxy, which answers 409 or 503, or cuts",
+        plan=("503 2", "503-done 2", "409 2", "reply 2", "cut 1"),
+        engines=2,
+        store=True,
     ),
     10: RealFault(
         how="an engine is frozen for 20 s beside another", engines=2, action="freeze_engine", lasts_s=20
@@ -69,7 +77,6 @@ REAL: dict[int, RealFault] = {
 }
 
 NOT_REAL: dict[int, str] = {
-    8: "the proxy is before the catalog, not before the store",
     9: "32 writers on the real catalog are in tests/integration/catalog/test_image.py",
     13: "offsets of a group and a log's start are changed by Kafka's administrator only",
     14: "topics are recreated in tests/contract/ingest/test_faults.py and tests/integration/kafka",

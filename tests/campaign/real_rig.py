@@ -133,21 +133,43 @@ class Lane:
         """Names of the containers of so many engines."""
         return [f"{self.rig.stack.name}-engine-{self.number}-{n}" for n in range(count)]
 
+    @property
+    def store_proxy(self) -> str:
+        """Name of the container of the proxy before the store, for one round."""
+        return f"{self.rig.stack.name}-store-proxy-{self.number}"
+
+    @property
+    def catalog(self) -> str:
+        """Name of the container of a further catalog process, for one round."""
+        return f"{self.rig.stack.name}-catalog-of-{self.number}"
+
     def start(self) -> None:
         """Start the proxy before the catalog."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o777)
+        self._start_proxy(self.proxy, "8181", "catalog", "8181", "/plan")
+
+    def _start_proxy(self, name: str, *words: str) -> None:
         script = results.ROOT / "tests" / "support" / "fault_proxy.py"
         self.rig.start(
-            self.proxy,
+            name,
             *("--entrypoint", "python", "-v", f"{script}:/opt/fault_proxy.py:ro"),
-            *("-v", f"{self.folder}:/plan", "ingest"),
-            *("/opt/fault_proxy.py", "8181", "catalog", "8181", "/plan"),
+            *("-v", f"{self.folder}:/plan", "ingest", "/opt/fault_proxy.py", *words),
         )
 
+    def start_catalog(self) -> str:
+        """Start a further catalog process, whose way to the store is a proxy with this plan; its URI."""
+        self._start_proxy(self.store_proxy, "9000", "minio", "9000", "/plan", "pointers")
+        self.rig.start(
+            self.catalog,
+            *("-e", f"TARN_S3_ENDPOINT=http://{self.store_proxy}:9000", "-e", "TARN_CATALOG_HOST=0.0.0.0"),
+            *("-e", f"TARN_HOSTS={self.catalog}", "-e", "TARN_TRAIL=off", "catalog"),
+        )
+        return f"http://{self.catalog}:8181"
+
     def stop(self) -> None:
-        """Remove the proxy, and engines that an ended round left behind."""
-        for name in (self.proxy, *self.engines(2)):
+        """Remove the proxy, and what an ended round left behind."""
+        for name in (self.proxy, self.store_proxy, self.catalog, *self.engines(2)):
             self.rig.docker("rm", "-f", name, check=False)
 
     def plan(self, *lines: str) -> None:

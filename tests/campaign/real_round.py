@@ -68,6 +68,7 @@ class Round:
         self.happened = 0
         self.problems: list[str] = []
         self.fed = threading.Event()
+        self._client: Any = None
         self.engines = lane.engines(self.fault.engines)
 
     def run(self) -> tuple[Counts, float]:
@@ -96,8 +97,10 @@ class Round:
             self.problems.append(f"{type(e).__name__}: {e}")
         finally:
             logs = [self.rig.docker("logs", "--tail", "5", one, check=False) for one in self.engines]
-            for engine in self.engines:
-                self.rig.docker("rm", "-f", engine, check=False)
+            more = [self.lane.catalog, self.lane.store_proxy] if self.fault.store else []
+            logs += [self.rig.docker("logs", "--tail", "5", one, check=False) for one in more]
+            for name in (*self.engines, *more):
+                self.rig.docker("rm", "-f", name, check=False)
         if self.problems:
             counts.failed.append(self.seed)
             counts.problems += [f"seed {self.seed}: {text}"[:800] for text in (*self.problems, *logs)]
@@ -111,6 +114,12 @@ class Round:
 
     # -- parts
 
+    def _lake(self) -> Any:
+        """A client of the lake: one for the round, as each begins with a token of its own."""
+        if self._client is None:
+            self._client = self.rig.lake()
+        return self._client
+
     def _start(self) -> None:
         specs = self.rig.folder / "specs" / self.name
         specs.mkdir(parents=True)
@@ -122,17 +131,21 @@ class Round:
         text = text.replace("PARTITIONS", str(PARTITIONS)).replace("REPLICAS", str(self.replicas))
         (specs / "spec.yaml").write_text(text)
         self.lane.plan()
+        uri = self.lane.start_catalog() if self.fault.store else f"http://{self.lane.proxy}:8181"
         for number, engine in enumerate(self.engines):
-            through = ("-e", f"TARN_CATALOG_URI=http://{self.lane.proxy}:8181") if number == 0 else ()
+            through = ("-e", f"TARN_CATALOG_URI={uri}") if number == 0 else ()
             self.rig.start(
                 engine,
                 *("-e", "TARN_INGEST_LISTEN=0.0.0.0", "-e", "TARN_SPECS_DIR=/specs", "-e", "TARN_TRAIL=off"),
                 *through,
                 *("-v", f"{specs}:/specs:ro", "ingest"),
             )
-        lake = self.rig.lake()
+        lake = self._lake()
         eventually(
-            lambda: lake.table_exists(self.table), timeout_s=RUNS_WITHIN_S, what=f"{self.table} is made"
+            lambda: lake.table_exists(self.table),
+            timeout_s=RUNS_WITHIN_S,
+            what=f"{self.table} is made",
+            pause_s=1.0,
         )
 
     def _plan(self) -> list[str]:
@@ -177,7 +190,7 @@ class Round:
             self.happened += len(self.lane.noted("done"))
 
     def _offsets(self) -> dict[int, int]:
-        table = self.rig.lake().load_table(self.table)
+        table = self._lake().load_table(self.table)
         state = TableState(json.loads(table.metadata.model_dump_json(by_alias=True)))
         found = offsets_in(state, self.stream)
         return dict(found.next) if found is not None else {}
@@ -189,6 +202,7 @@ class Round:
         try:
             found = self._offsets()
         except Exception:  # noqa: BLE001 - what was stopped may not be there yet
+            self._client = None
             return False
         return all(found.get(p, 0) >= end for p, end in ends.items())
 
@@ -208,7 +222,7 @@ class Round:
             )
 
     def _judge(self, counts: Counts) -> None:
-        lake = self.rig.lake()
+        lake = self._lake()
         rows = lake.load_table(self.table).scan(selected_fields=("_tarn",)).to_arrow().to_pylist()
         found = Counter((r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in rows)
         good = Counter(place for place, ok in self.sent.items() if ok)

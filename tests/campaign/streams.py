@@ -53,8 +53,8 @@ class OffsetsGone(Killed):
                 sim.group.update(new)
             return
         for partition, log in sim.topic.logs.items():
-            known = sim.watch.next.get(partition, 0)
-            if known + 1 < len(log) and self.due():
+            known = sim.watch.next.get(partition)
+            if known is not None and known + 1 < len(log) and self.due():
                 sim.topic.starts[partition] = self.chance.randrange(known + 1, len(log))
                 self.trimmed = True
                 self.stops = frozenset({"OffsetGap"})

@@ -51,6 +51,7 @@ class Watch:
         denied: manifest lists of commits that the catalog said had not happened.
         groups: number of snapshots that hold several logical commits.
         committed: ids of all logical commits that were ever in the table.
+        committing: number of changes that readers have handed over, and that are not answered.
         given_up: ids of those whose readers were answered that they are not in the table, and do not fit it.
         rewritten: whether the history may be rewritten (a rollback).
         moved: called after each new version.
@@ -65,6 +66,7 @@ class Watch:
     denied: set[str] = field(default_factory=set)
     groups: int = 0
     committed: set[str] = field(default_factory=set)
+    committing: int = 0
     given_up: set[str] = field(default_factory=set)
     rewritten: bool = False
     moved: Callable[[Version], None] = lambda _: None

@@ -1,14 +1,14 @@
-"""An HTTP proxy before the catalog that loses, breaks and delays commits; in a container, stdlib only.
+"""An HTTP proxy that loses, breaks and delays writes; in a container, stdlib only.
 
-    python fault_proxy.py PORT UPSTREAM_HOST UPSTREAM_PORT FOLDER
+    python fault_proxy.py PORT UPSTREAM_HOST UPSTREAM_PORT FOLDER [commits|pointers]
 
-`FOLDER/plan` has lines `kind count`, taken from top to bottom by the commits that pass; each one that was
-broken is a line of `FOLDER/done`, each answer of the catalog to a commit one of `FOLDER/statuses`, each
-request that arrived late one of `FOLDER/landed`. Kinds:
+Before the catalog it breaks commits, before the store writes of pointers. `FOLDER/plan` has lines `kind
+count`, taken from top to bottom by the writes that pass; each one that was broken is a line of `FOLDER/done`,
+each answer to a write one of `FOLDER/statuses`, each request that arrived late one of `FOLDER/landed`. Kinds:
 
     reply          forwarded, and the connection is closed without an answer
     cut            closed without being forwarded
-    500, 502, 504  answered so without being forwarded
+    500, 503, …    answered so without being forwarded
     500-done, …    forwarded, and answered so
     late           answered 504, forwarded 3 s later
     slow           forwarded after 75 s
@@ -26,7 +26,11 @@ from pathlib import Path
 LATE_S = 3.0
 SLOW_S = 75.0
 TIMEOUT_S = 60.0
-HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
+WRITES = {"commits": ("POST", "/tables/"), "pointers": ("PUT", "/catalog/v1/pointers/")}
+"""Name -> method, and part of the path, of what is broken."""
+TEXTS = {"409": "ConditionalRequestConflict", "503": "SlowDown"}
+"""Status -> the store's code of the error."""
 
 Answer = tuple[int, list[tuple[str, str]], bytes]
 
@@ -39,7 +43,7 @@ class Plan:
         self._lock = threading.Lock()
 
     def next(self) -> str:
-        """The kind of the next commit; empty for none."""
+        """The kind of the next write; empty for none."""
         file = self._folder / "plan"
         with self._lock:
             lines = file.read_text().split("\n") if file.exists() else []
@@ -54,7 +58,7 @@ class Plan:
             return kind
 
     def saw(self, status: int) -> None:
-        """Note the status of a commit's answer by the catalog."""
+        """Note the status of the answer to a write."""
         with self._lock, (self._folder / "statuses").open("a") as seen:
             seen.write(f"{status}\n")
 
@@ -70,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     plan: Plan
     upstream: tuple[str, int]
+    what: str
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -79,10 +84,15 @@ class Handler(BaseHTTPRequestHandler):
         host, port = self.upstream
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
         try:
-            headers = {k: v for k, v in self.headers.items() if k.lower() not in {*HOP, "host"}}
-            connection.request(self.command, self.path, body or None, {**headers, "Host": f"{host}:{port}"})
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP}
+            if self.what == "commits":
+                # Signatures for the store cover the name that was asked for; the catalog knows its own.
+                headers = {k: v for k, v in headers.items() if k.lower() != "host"}
+                headers["Host"] = f"{host}:{port}"
+            connection.request(self.command, self.path, body or None, headers)
             answer = connection.getresponse()
-            kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in HOP]
+            dropped = HOP - {"content-length"} if self.command == "HEAD" else HOP
+            kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in dropped]
             return answer.status, kept, answer.read()
         finally:
             connection.close()
@@ -92,21 +102,30 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         for name, value in headers:
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def error(self, status: str) -> bytes:
+        """The body of a made-up answer."""
+        if self.what == "commits":
+            return b'{"error": {"message": "broken on purpose"}}'
+        code = TEXTS.get(status, "InternalError")
+        return f"<Error><Code>{code}</Code><Message>broken on purpose</Message></Error>".encode()
+
     def pass_on(self) -> None:
         """Forward the request, unless the plan says otherwise."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        commit = self.command == "POST" and "/tables/" in self.path
-        kind = self.plan.next() if commit else ""
+        method, part = WRITES[self.what]
+        write = self.command == method and part in self.path
+        kind = self.plan.next() if write else ""
         if kind == "cut":
             self.close_connection = True
             return
-        if kind in ("500", "502", "504"):
-            self.answer(int(kind), [], b'{"error": {"message": "broken on purpose"}}')
+        if kind.isdecimal():
+            self.answer(int(kind), [], self.error(kind))
             return
         if kind == "late":
             threading.Thread(target=self.later, args=(body,), daemon=True).start()
@@ -122,13 +141,13 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             if kind == "slow":
                 self.plan.landed(kind)
-        if commit:
+        if write:
             self.plan.saw(status)
         if kind == "reply":
             self.close_connection = True
             return
         if kind.endswith("-done"):
-            status, headers, found = int(kind.partition("-")[0]), [], b'{"error": {"message": "after it"}}'
+            status, headers, found = int(kind.partition("-")[0]), [], self.error(kind.partition("-")[0])
         self.answer(status, headers, found)
 
     def later(self, body: bytes) -> None:
@@ -144,12 +163,14 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = pass_on  # noqa: N815 - names of the base class
 
 
-def serve(port: int, host: str, upstream_port: int, folder: Path) -> ThreadingHTTPServer:
+def serve(
+    port: int, host: str, upstream_port: int, folder: Path, what: str = "commits"
+) -> ThreadingHTTPServer:
     """A server that listens, and does not serve yet; port 0 for any."""
-    made = type("Bound", (Handler,), {"plan": Plan(folder), "upstream": (host, upstream_port)})
+    made = type("Bound", (Handler,), {"plan": Plan(folder), "upstream": (host, upstream_port), "what": what})
     return ThreadingHTTPServer(("0.0.0.0", port), made)
 
 
 if __name__ == "__main__":
-    with serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])) as server:
+    with serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:]) as server:
         server.serve_forever()

@@ -106,12 +106,16 @@ final class Directory
         return credential;
     }
 
-    /** Returns what the catalog says, or said last while it does not answer. */
-    synchronized Known known()
+    /**
+     * Returns what the catalog says, or said last while it does not answer.
+     *
+     * @param fresh whether what was read just before will not do: somebody came whom it does not know
+     */
+    synchronized Known known(boolean fresh)
             throws UnavailableException
     {
         long now = System.nanoTime();
-        if (now - readNs >= AGE_NS_MAX && now - triedNs >= RETRY_NS) {
+        if ((fresh || now - readNs >= AGE_NS_MAX) && now - triedNs >= RETRY_NS) {
             triedNs = now;
             try {
                 Known found = read();

@@ -106,12 +106,15 @@ public final class Principals
             user = found[0];
             secret = found[1].isEmpty() ? secret : found[1];
         }
-        Directory.Known known = directory.known();
+        Directory.Known known = directory.known(false);
         if (secret == null) {
             if (known.guarded()) {
                 return challenge(answer, "this lake has principals: send the name of one as user, and its secret");
             }
             return new Admitted(request, user, directory.ownCredential(), request.getHeader("X-Trino-Original-User"));
+        }
+        if (user != null && !known.clients().containsKey(user)) {
+            known = directory.known(true);
         }
         String client = user == null ? null : known.clients().get(user);
         if (client == null || !directory.isSecret(client, secret)) {

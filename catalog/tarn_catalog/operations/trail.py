@@ -259,7 +259,7 @@ class Trail:
         waiting.trimmed_s = now_s
         listed = sorted(self._store.list(one.prefix), key=lambda found: found.key)
         numbers = [number for found in listed if (number := one.segment_of(found.key)) is not None]
-        if waiting.pending is None and numbers:
+        if numbers:
             # A number that others wrote and trimmed is free again, and ingest is past it.
             waiting.next = max(numbers) + 1
         oldest_ms = self._now_ms() - KEPT_MS

@@ -9,15 +9,16 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO
 from pyiceberg.avro.decoder import new_decoder
+from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFile, AvroFileHeader, AvroOutputFile
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import construct_reader, construct_writer, resolve_reader, resolve_writer
@@ -76,6 +77,23 @@ class Written:
     name: str
 
 
+class _Encoder(BinaryEncoder):
+    """pyiceberg's encoder into a buffer: its own makes an object and two calls for each byte of a number."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def write(self, b: bytes) -> None:
+        self.buffer += b
+
+    def write_int(self, integer: int) -> None:
+        datum = (integer << 1) ^ (integer >> 63)
+        while datum & ~0x7F:
+            self.buffer.append((datum & 0x7F) | 0x80)
+            datum >>= 7
+        self.buffer.append(datum)
+
+
 class Output(AvroOutputFile[Any]):
     """pyiceberg's writer of an Avro object container file, with an encoder from the cache."""
 
@@ -85,6 +103,31 @@ class Output(AvroOutputFile[Any]):
         self.sync_bytes = os.urandom(SYNC_SIZE)
         self.writer, self._avro_schema = _encoder(written)
         self.metadata = dict(metadata)
+
+    def __enter__(self) -> Self:
+        """Write the header."""
+        super().__enter__()
+        return self
+
+    def encode(self, record: Any) -> bytes:
+        """Return a record as it is in a block; it is the same in every file of this kind."""
+        encoder = _Encoder()
+        self.writer.write(encoder, record)
+        return bytes(encoder.buffer)
+
+    def write_block(self, objects: Sequence[Any]) -> None:
+        """Write records as one block."""
+        self.write_encoded([self.encode(one) for one in objects])
+
+    def write_encoded(self, records: Sequence[bytes]) -> None:
+        """Write encoded records as one block."""
+        codec = self.compression_codec()
+        content = b"".join(records)
+        if codec is not None:
+            content, _ = codec.compress(content)
+        self.encoder.write_int(len(records))
+        self.encoder.write_bytes(content)
+        self.encoder.write(self.sync_bytes)
 
     def _write_header(self) -> None:
         codec = self.metadata[AVRO_CODEC_KEY]

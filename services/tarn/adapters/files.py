@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlparse
 
@@ -36,14 +38,21 @@ class FileIO:
         store: object store of the bucket.
         bucket: name of the bucket; locations elsewhere are rejected.
         sleep: waits between attempts, in seconds.
+        workers: run the writes that are begun; without them `begin` writes at once.
     """
 
     def __init__(
-        self, store: ObjectStore, *, bucket: str, sleep: Callable[[float], None] = time.sleep
+        self,
+        store: ObjectStore,
+        *,
+        bucket: str,
+        sleep: Callable[[float], None] = time.sleep,
+        workers: Executor | None = None,
     ) -> None:
         self._store = store
         self._bucket = bucket
         self._sleep = sleep
+        self._workers = workers
 
     def read(self, location: str) -> bytes:
         """Read a file.
@@ -78,6 +87,14 @@ class FileIO:
             else:
                 return
 
+    def begin(self, location: str, data: bytes) -> Upload:
+        """Begin to write a file under a unique name; `Upload.finish` waits for it.
+
+        Raises:
+            UnavailableError, ForbiddenError: as `write_new`, if there are no workers.
+        """
+        return Upload(lambda: self.write_new(location, data), self._workers)
+
     def _key(self, location: str) -> str:
         parsed = urlparse(location)
         key = parsed.path.lstrip("/")
@@ -87,6 +104,36 @@ class FileIO:
                 location=location,
             )
         return key
+
+
+class Upload:
+    """A write that was begun. It keeps the data until it is done. Not thread-safe.
+
+    Args:
+        write: writes the file.
+        workers: where; None to write at once.
+    """
+
+    def __init__(self, write: Callable[[], None], workers: Executor | None) -> None:
+        self._write: Callable[[], None] | None = write
+        self._begun: Future[None] | None = None
+        if workers is None:
+            self.finish()
+        else:
+            self._begun = workers.submit(write)
+
+    def finish(self) -> None:
+        """Return once the file is in the store. After a failure the next call writes it again.
+
+        Raises:
+            UnavailableError, ForbiddenError: as `FileIO.write_new`.
+        """
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
+        elif self._write is not None:
+            self._write()
+        self._write = None
 
 
 def encode_rows(
@@ -161,15 +208,27 @@ def merge_files(
     return made
 
 
+def begin_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
+    """Begin to write encoded files to the store, all at the same time; each has its `finish`.
+
+    Raises:
+        UnavailableError: the store does not respond, if the writes are not done by workers.
+    """
+    return tuple(
+        replace(made.file, finish=objects.begin(made.file.path, made.data).finish) for made in encoded
+    )
+
+
 def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
     """Write encoded files to the store.
 
     Raises:
         UnavailableError: the store does not respond.
     """
-    for made in encoded:
-        objects.write_new(made.file.path, made.data)
-    return tuple(made.file for made in encoded)
+    begun = begin_files(objects, encoded)
+    for file in begun:
+        file.finish()
+    return begun
 
 
 def _shape(rows: pa.Table, target: pa.Schema) -> pa.Table:

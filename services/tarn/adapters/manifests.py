@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal
@@ -63,6 +64,34 @@ UNASSIGNED = -1
 AVRO_CODEC: Literal["deflate"] = "deflate"
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownList:
+    """A manifest list that was read or written here.
+
+    Attributes:
+        manifests: its entries.
+        version: the format version that `records` are of.
+        records: path of a manifest -> its entry as it was written; empty for a list that was read.
+    """
+
+    manifests: list[ManifestFile]
+    version: int
+    records: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class BegunManifest:
+    """A manifest that is in the store, or on the way there.
+
+    Attributes:
+        file: its entry in a manifest list.
+        finish: returns once it is in the store.
+    """
+
+    file: ManifestFile
+    finish: Callable[[], None]
+
+
 class Manifests:
     """Writes the manifests and manifest lists of commits. Not thread-safe.
 
@@ -74,12 +103,12 @@ class Manifests:
     def __init__(self, objects: FileIO, *, new_name: Callable[[], str]) -> None:
         self._objects = objects
         self._new_name = new_name
-        self._lists: OrderedDict[str, list[ManifestFile]] = OrderedDict()
+        self._lists: OrderedDict[str, _KnownList] = OrderedDict()
 
-    def write_manifest(
+    def begin_manifest(
         self, layout: WriteSchema, root: str, files: Sequence[WrittenFile], *, snapshot_id: int
-    ) -> ManifestFile | None:
-        """Write a manifest that adds the files; None without files.
+    ) -> BegunManifest | None:
+        """Begin to write a manifest that adds the files; None without files.
 
         Its entries inherit their sequence numbers (specification, "Sequence Number Inheritance"), so the
         manifest is valid on every base.
@@ -98,7 +127,7 @@ class Manifests:
             )
             for file in files
         ]
-        return self._write(entries, layout.spec, layout.schema, root, snapshot_id, layout.format_version)
+        return self._begin(entries, layout.spec, layout.schema, root, snapshot_id, layout.format_version)
 
     def write_manifest_list(
         self,
@@ -129,7 +158,8 @@ class Manifests:
             FilesNotLiveError: a file to remove is not live in the base.
         """
         # An unknown count is to be taken as more than 0 (specification, "Manifest Lists").
-        live = [m for m in self._base(state) if m.added_files_count != 0 or m.existing_files_count != 0]
+        base = self._base(state)
+        live = [m for m in base.manifests if m.added_files_count != 0 or m.existing_files_count != 0]
         if removed:
             carried = self._without(removed, live, state, snapshot_id, schema)
         else:
@@ -163,12 +193,16 @@ class Manifests:
         }
         if state.format_version >= 3:
             meta["first-row-id"] = str(first_row_id)
-        out = _MemoryOutput(path)
-        with avro_files.Output(out, _WRITTEN_LISTS[3 if state.format_version >= 3 else 2], meta) as writer:
-            if listed:
-                writer.write_block(listed)
+        out, version = _MemoryOutput(path), 3 if state.format_version >= 3 else 2
+        carried_over = base.records if base.version == version else {}
+        with avro_files.Output(out, _WRITTEN_LISTS[version], meta) as writer:
+            # An entry never changes once it was listed: only new ones are encoded.
+            records = [carried_over.get(m.manifest_path) or writer.encode(m) for m in listed]
+            if records:
+                writer.write_encoded(records)
         self._objects.write_new(path, out.data)
-        self._remember(path, listed)
+        paths = (manifest.manifest_path for manifest in listed)
+        self._remember(path, _KnownList(listed, version, dict(zip(paths, records, strict=True))))
         return WrittenList(
             path=path,
             added_rows=next_row_id - first_row_id,
@@ -176,19 +210,19 @@ class Manifests:
             bytes=len(out.data) + sum(int(m.manifest_length) for m in listed),
         )
 
-    def _base(self, state: TableState) -> list[ManifestFile]:
+    def _base(self, state: TableState) -> _KnownList:
         head = state.head
         if head is None:
-            return []
+            return _KnownList([], state.format_version, {})
         path = head["manifest-list"]
         known = self._lists.get(path)
         if known is None:
-            known = read_list(self._objects.read(path))
+            known = _KnownList(read_list(self._objects.read(path)), state.format_version, {})
             self._remember(path, known)
         return known
 
-    def _remember(self, path: str, manifests: list[ManifestFile]) -> None:
-        self._lists[path] = manifests
+    def _remember(self, path: str, known: _KnownList) -> None:
+        self._lists[path] = known
         self._lists.move_to_end(path)
         while len(self._lists) > LISTS_REMEMBERED_MAX:
             self._lists.popitem(last=False)
@@ -254,13 +288,26 @@ class Manifests:
         snapshot_id: int,
         format_version: int,
     ) -> ManifestFile:
+        begun = self._begin(entries, spec, schema, root, snapshot_id, format_version)
+        begun.finish()
+        return begun.file
+
+    def _begin(
+        self,
+        entries: Sequence[ManifestEntry],
+        spec: PartitionSpec,
+        schema: Schema,
+        root: str,
+        snapshot_id: int,
+        format_version: int,
+    ) -> BegunManifest:
         out = _MemoryOutput(f"{root}/metadata/{self._new_name()}-m0.avro")
         writer = _Writer(spec, schema, out, snapshot_id, format_version)
         with writer:
             for entry in entries:
                 writer.add_entry(entry)
-        self._objects.write_new(out.location, out.data)
-        return writer.to_manifest_file()
+        upload = self._objects.begin(out.location, out.data)
+        return BegunManifest(writer.to_manifest_file(), upload.finish)
 
 
 def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> list[int]:
@@ -386,7 +433,7 @@ class _OneBlock(avro_files.Output):
         super().__init__(output_file, written, metadata)
         self._held: list[ManifestEntry] = []
 
-    def write_block(self, objects: list[ManifestEntry]) -> None:
+    def write_block(self, objects: Sequence[ManifestEntry]) -> None:
         self._held.extend(objects)
         if len(self._held) >= BLOCK_ENTRIES_MAX:
             self._flush()

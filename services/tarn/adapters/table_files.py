@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow as pa
-from pyiceberg.manifest import ManifestFile
 
-from tarn.adapters.files import FileIO, encode_rows, merge_files, put_files
-from tarn.adapters.manifests import Manifests
+from tarn.adapters.files import FileIO, begin_files, encode_rows, merge_files, put_files
+from tarn.adapters.manifests import BegunManifest, Manifests
 from tarn.adapters.old_files import OldFiles
 from tarn.adapters.partitions import unfit
 from tarn.adapters.schema_evolution import changes, evolution
@@ -180,6 +179,10 @@ class IcebergWriter:
         """See `TableWriter.merge`."""
         return merge_files(self._objects, self._layout, self.root, files, new_name=self._new_name)
 
+    def begin(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
+        """See `TableWriter.begin`."""
+        return begin_files(self._objects, files)
+
     def put(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
         """See `TableWriter.put`."""
         return put_files(self._objects, files)
@@ -215,18 +218,24 @@ class IcebergSnapshot:
         self._files = files
         self._snapshot_id = snapshot_id
         self._removed = frozenset(file.path for file in removed)
-        self._manifest: ManifestFile | None = None
+        self._manifest: BegunManifest | None = None
 
     def write_manifest_list(self, base: TableState) -> WrittenList:
         """See `SnapshotFiles.write_manifest_list`."""
         if self._manifest is None:
-            self._manifest = self._manifests.write_manifest(
+            self._manifest = self._manifests.begin_manifest(
                 self._layout, base.root, self._files, snapshot_id=self._snapshot_id
             )
-        return self._manifests.write_manifest_list(
+        written = self._manifests.write_manifest_list(
             base,
-            self._manifest,
+            self._manifest.file if self._manifest is not None else None,
             snapshot_id=self._snapshot_id,
             schema=self._layout.schema,
             removed=self._removed,
         )
+        # All of them were on the way while the list was written.
+        if self._manifest is not None:
+            self._manifest.finish()
+        for file in self._files:
+            file.finish()
+        return written

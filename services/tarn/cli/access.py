@@ -120,7 +120,10 @@ def create_principal(name: Name, as_json_: Json = False) -> None:
         print(json.dumps(made))  # noqa: T201
         return
     out = _out()
-    out.print(f"principal {made['name']} is there; it may do nothing yet. Its credential, shown only now:")
+    out.print(
+        f"principal {made['name']} is there; it may do nothing yet. As there are principals, Trino asks"
+    )
+    out.print("everybody for name and secret (docs/security.md). Its credential, shown only now:")
     out.print(f"{made['client-id']}:{made['client-secret']}", soft_wrap=True)
 
 

@@ -52,7 +52,7 @@ class SnapshotFiles(Protocol):
         """Write the manifest list of the snapshot on this base.
 
         The manifest of the data files is written by the first call and used again by later ones: it is valid
-        on every base.
+        on every base. When this returns, all files that the snapshot adds are in the store too.
 
         Raises:
             UnavailableError: the store does not respond.
@@ -94,6 +94,13 @@ class TableWriter(Protocol):
         Raises:
             UnavailableError: the store does not respond.
             ValueError: the result does not have exactly the rows and the partition of the files.
+        """
+
+    def begin(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
+        """Begin to write encoded files to the store; a snapshot with them waits until they are there.
+
+        Raises:
+            UnavailableError: the store does not respond.
         """
 
     def put(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:

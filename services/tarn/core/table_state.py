@@ -6,7 +6,7 @@ of all of them for every commit would cost more than the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,9 +202,13 @@ def _sequence(snapshot: Json) -> int:
     return int(snapshot.get("sequence-number") or 0)
 
 
+def _in_the_store() -> None:
+    """What `WrittenFile.finish` does for a file that is in the store."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A data file that is in the store but not yet in a table.
+    """A data file that is in the store, or on the way there, but not yet in a table.
 
     Attributes:
         path: location of the file.
@@ -213,6 +217,7 @@ class WrittenFile:
         records: number of rows.
         bytes: file size in bytes.
         statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
+        finish: returns once the file is in the store; required before a table may list it.
     """
 
     path: str
@@ -221,6 +226,7 @@ class WrittenFile:
     records: int
     bytes: int
     statistics: dict[str, Any] = field(default_factory=dict)
+    finish: Callable[[], None] = field(default=_in_the_store, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

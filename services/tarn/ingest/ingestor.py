@@ -413,7 +413,7 @@ class Ingestor:
         context = self._context
         started_s = context.clock()
         made = encode(batch.decoded, writer)
-        files = writer.put(made.files)
+        files = writer.begin(made.files)
         at_ms = context.ports.now_ms()
         at = datetime.fromtimestamp(at_ms / 1_000, tz=UTC)
         letters = self._dead_letters.write(batch.records, made.bad, at=at)

@@ -21,6 +21,7 @@ from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
+from tarn.core.object_store import ObjectStore
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
@@ -30,6 +31,7 @@ from tarn.ingest.status import StatusRegistry
 from tarn.keeper.walk import Places
 
 PUT_TIMEOUT_MS = 60_000
+PUT_THREADS = 8
 LOOK_TIMEOUT_MS = 4_000
 
 
@@ -73,6 +75,12 @@ def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) 
     return S3Store(**settings.store_access(), request_timeout_ms=request_timeout_ms)
 
 
+def make_objects(store: ObjectStore, bucket: str, sleep: Callable[[float], None] = time.sleep) -> FileIO:
+    """Files of the bucket; what is begun is written by threads, several files at one time."""
+    workers = ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="tarn-put")
+    return FileIO(store, bucket=bucket, sleep=sleep, workers=workers)
+
+
 def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCatalog:
     """Catalog client, as this service's own principal."""
     return RestCatalog(
@@ -108,9 +116,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
     return IngestContext(
         sources=TrailTopics(make_store(settings), bucket=settings.bucket, others=kafka, sleep=sleep),
         catalog=make_catalog(settings),
-        tables=IcebergFormat(
-            FileIO(make_store(settings), bucket=settings.bucket, sleep=sleep), new_name=new_id
-        ),
+        tables=IcebergFormat(make_objects(make_store(settings), settings.bucket, sleep), new_name=new_id),
         ports=Ports(sleep=sleep, new_key=uuid7, new_snapshot_id=new_snapshot_id),
         new_id=new_id,
         registry=registry,

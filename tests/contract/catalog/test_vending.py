@@ -617,6 +617,28 @@ def test_what_is_kept_is_bounded(lake: Lake) -> None:
     assert vending.vend("first", location=location, table_uuid=table_uuid, mode=Mode.READ).fresh
 
 
+def test_keys_that_were_renewed_are_kept_longer_than_older_ones(lake: Lake) -> None:
+    vending = lake.world.core.vending
+    assert vending is not None
+    table_uuid = "11111111-2222-4333-8444-555555555555"
+    location = f"s3://tarn/warehouse/ns/t-{table_uuid}"
+
+    def fresh(who: str) -> bool:
+        return vending.vend(who, location=location, table_uuid=table_uuid, mode=Mode.READ).fresh
+
+    assert fresh("renewed")
+    lake.world.clock_s += 200
+    assert fresh("older")
+    lake.world.clock_s += 101
+    assert fresh("renewed")
+    kept = next(iter(vending._kept.values()))
+    for number in range(KEPT_MAX - 2):
+        vending._kept[(str(number), location, Mode.READ)] = kept
+    assert fresh("last")
+    assert not fresh("renewed")
+    assert fresh("older")
+
+
 def test_without_a_token_service_the_answer_is_clear(tmp_path: Path) -> None:
     with world(tmp_path) as plain:
         plain.namespace()

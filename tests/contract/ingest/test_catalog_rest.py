@@ -100,7 +100,7 @@ def catalog(script: Script) -> Iterator[RestCatalog]:
     )
     yield made
     silence.set()
-    made._session.close()
+    made._adapter.close()
     server.shutdown()
     server.server_close()
     thread.join()

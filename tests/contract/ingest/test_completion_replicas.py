@@ -359,7 +359,7 @@ def test_only_the_first_reader_drops_old_rows_and_the_others_keep_the_statement(
 
 
 @pytest.mark.plays
-@pytest.mark.parametrize("seed", seeds(16))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_the_last_event_of_each_hour_was_sent_with_all_of_its_rows(seed: int) -> None:
     """Late rows, readers that work inside each other's turns and commits, lost answers, kills, processes."""
     chance = random.Random(seed)

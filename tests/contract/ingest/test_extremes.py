@@ -76,9 +76,11 @@ class Writer:
         """Manifest entries of the files as a reader sees them, by path."""
         manifests = Manifests(self.lake.objects, new_name=self.lake.new_id)
         files = self.writer.put(made.files)
-        manifest = manifests.write_manifest(self.layout, "s3://tarn/t", files, snapshot_id=1)
-        if manifest is None:
+        begun = manifests.begin_manifest(self.layout, "s3://tarn/t", files, snapshot_id=1)
+        if begun is None:
             return {}
+        begun.finish()
+        manifest = begun.file
         data = self.lake.objects.read(manifest.manifest_path)
         found = read_entries(data, manifest, self.layout.spec, self.layout.schema)
         return {e.data_file.file_path: e.data_file for e in found}

@@ -9,19 +9,31 @@ import pytest
 
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
+from tarn.core.completion import PREFIX as OPEN_PREFIX
+from tarn.core.completion import Announced, OpenPartitions
+from tarn.core.dead_letter import PENDING_PREFIX, PendingFile, pending_to_json
+from tarn.core.errors import InvalidSpecError
+from tarn.core.offsets import SUMMARY_PREFIX
+from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.retired import Retired
+from tarn.core.spec import parse_spec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import Append, CommitRequest, WrittenFile
+from tarn.core.watermark import PREFIX as WATERMARK_PREFIX
+from tarn.core.watermark import EventTimeRule, PartitionTime, Watermark
 from tarn.ingest import upkeep
 from tarn.ingest.batch_commit import retired_in
 from tarn.ingest.changes import Done, NeedsReplan
+from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.mark_commit import MarkCommit
+from tarn.ingest.merge_commit import MergeCommit
 from tarn.ingest.retire_commit import RetireCommit
 from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_faults import Scripted
 from tests.contract.ingest.test_retention import LIMITS, World, order
 from tests.support.batches import Hands
-from tests.support.lake import BUCKET, Lake
+from tests.support.lake import BUCKET, SPEC, Lake, spec
 from tests.support.readers import Client, places
 
 
@@ -276,3 +288,142 @@ def test_files_that_went_are_no_small_files_any_more() -> None:
     left = [file.path for files in world.ingestor._small_files._held.values() for file in files]
     assert left == [entry.data_file.file_path for entry in world.lake.files()]
     assert (len(left), world.ingestor._small_files._count) == (1, 1)
+
+
+RULE = EventTimeRule(column="at")
+HOUR = 1_700_000_000 // 3_600
+STATED = {
+    PENDING_PREFIX + "orders": pending_to_json(
+        [PendingFile(path="s3://l/x", records=1, bytes=9, sequence=1)]
+    ),
+    WATERMARK_PREFIX + "orders": Watermark(
+        column="at",
+        at_us=(HOUR + 1) * 3_600_000_000,
+        partitions={0: PartitionTime(latest_us=(HOUR + 1) * 3_600_000_000, active_ms=5)},
+    ).to_json(),
+    OPEN_PREFIX + "orders": OpenPartitions(
+        field="at_hour", runs=((HOUR, HOUR + 1),), late=((HOUR, HOUR + 1, 1),)
+    ).to_json(),
+    RETIRED_PREFIX + "orders": Retired(rows=3, runs={1: ((0, 3),)}).to_json(),
+}
+"""All that a stream can state beside its offsets."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("merge", set()),
+        ("drop", {RETIRED_PREFIX}),
+        ("mark", {WATERMARK_PREFIX}),
+        ("record", {OPEN_PREFIX}),
+        ("batch", {WATERMARK_PREFIX, SUMMARY_PREFIX}),
+    ],
+)
+def test_each_kind_of_commit_states_again_what_it_does_not_change(kind: str, changed: set[str]) -> None:
+    """What the last commit of a stream does not state holds no more: events and letters would be lost."""
+    lake = Lake(Topic("orders", 3))
+    lake.work(lake.ingestor(spec(partitioning="['hour(at)']")), turns=20)
+    hands = Hands(lake)
+    hands.commit(hands.batch(0, 0, 4))
+    state = lake.table()
+    assert state.head is not None
+    state.head["summary"].update(STATED)
+    before = {key: state.head["summary"][key] for key in (SUMMARY_PREFIX + "orders", *STATED)}
+    uuid, now_ms = state.uuid, 1_700_009_999_000
+    common: dict[str, Any] = {"commit_id": "c", "table_uuid": uuid, "stream": "orders"}
+    mark = MarkCommit(**common, event_time=RULE, now_ms=now_ms)
+    file = WrittenFile(path="s3://l/f", records=4, bytes=9, partition=(HOUR,), spec_id=0)
+    changes: dict[str, Any] = {
+        "merge": MergeCommit(**common, files=(file,), removed=(file, file)),
+        "drop": RetireCommit(**common, removed=(file,), dropped={0: ((0, 4),)}),
+        "mark": replace(mark, announced=Announced()),
+        "record": replace(
+            mark, still=False, announced=Announced(at=state.head_id, numbers={HOUR: state.last_sequence})
+        ),
+        "batch": replace(
+            hands.batch(0, 4, 5),
+            files=(),
+            event_time=RULE,
+            latest={0: (HOUR + 2) * 3_600_000_000},
+            at_ms=now_ms,
+            announced=Announced(),
+        ),
+    }
+    found = changes[kind].on(state)
+    assert isinstance(found, Append)
+    different = {key for key, text in before.items() if found.summary.get(key) != text}
+    assert different == {prefix + "orders" for prefix in changed}
+    assert set(found.summary) == set(before), "all of it is there"
+    assert found.restated == set(before), "and what is left out would hold no more"
+
+
+def test_each_topic_of_a_table_drops_its_own_rows_only() -> None:
+    world = World()
+    world.lake.sources.topics["returns"] = Topic("returns", 1, topic_id="id-2")
+    text = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
+    text = (
+        text.replace("topic: orders", "topics: [orders, returns]") + "  retention: {age: 48h, column: at}\n"
+    )
+    context = world.lake.context(limits=LIMITS)
+    specs = parse_spec(text, file="orders.yaml").per_topic(["orders", "returns"])
+    orders, returns = (Ingestor(one, context) for one in specs)
+    world.lake.sources.topics["returns"].send(0, order(0, 60))
+    world.topic.send(0, order(1, 60), order(2, 1))
+    returns._upkeep._retired_s = orders._upkeep._retired_s = world.lake.clock.now_s + 1_000
+    world.lake.work(returns, turns=20)
+    world.lake.work(orders, turns=20)
+
+    def look(one: Ingestor) -> None:
+        one._upkeep._retired_s = -1e9
+        world.lake.work(one, turns=10)
+
+    def ids() -> list[int]:
+        return sorted(row["id"] for row in world.lake.rows())
+
+    look(orders)
+    assert ids() == [0, 1, 2], "its file has a young row, the other file is not its own"
+    world.lake.clock.now_s += 48 * 3_600
+    look(orders)
+    assert ids() == [0]
+    found = retired_in(world.lake.table(), "orders.orders")
+    assert found is not None
+    assert (found.rows, dict(found.runs)) == (2, {0: ((0, 2),)})
+    assert retired_in(world.lake.table(), "orders.returns") is None
+    look(returns)
+    assert ids() == []
+    found = retired_in(world.lake.table(), "orders.returns")
+    assert found is not None
+    assert (found.rows, dict(found.runs)) == (1, {0: ((0, 1),)})
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("when", "retention 'when': table bronze.orders has no such column"), ("id", "retention 'id' of table")],
+)
+def test_a_column_that_the_table_lacks_stops_the_ingestor_before_it_reads(column: str, message: str) -> None:
+    """Without `schema` in the spec the table alone knows its columns."""
+    lake = Lake(Topic("orders", 1))
+    lake.work(lake.ingestor(), turns=10)
+    text = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
+    start, end = text.index("  schema:"), text.index("  deadLetters")
+    made = parse_spec(
+        f"{text[:start]}{text[end:]}  retention: {{age: 48h, column: {column}}}\n", file="orders.yaml"
+    )
+    with pytest.raises(InvalidSpecError, match=message):
+        lake.ingestor(made).cycle(lambda: True)
+
+
+def test_a_batch_that_is_due_at_the_same_moment_goes_before_a_drop() -> None:
+    world = World()
+    world.topic.send(0, order(0, 60))
+    keep = world.ingestor._upkeep
+    keep._retired_s = world.lake.clock.now_s + 1_000
+    world.lake.work(world.ingestor, turns=20)
+    world.topic.send(0, *(order(n, 1) for n in range(10)))
+
+    def both_due() -> None:
+        keep._retired_s = -1e9
+
+    world.lake.sources.on_poll = both_due
+    world.lake.work(world.ingestor, turns=20)
+    assert operations(world.lake)[:3] == ["append", "append", "delete"]

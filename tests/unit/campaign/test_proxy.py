@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,11 +19,21 @@ COMMIT = "/v1/tarn/namespaces/a/tables/b"
 
 class Counting(BaseHTTPRequestHandler):
     arrived: list[tuple[str, str, bytes]]
+    hosts: list[str]
 
     def log_message(self, *_: object) -> None:
         pass
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "4711")
+        self.end_headers()
+
     def do_POST(self) -> None:
+        self.hosts.append(self.headers["Host"])
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.arrived.append((self.path, self.headers["Idempotency-Key"] or "", body))
         self.send_response(200)
@@ -34,17 +45,19 @@ class Counting(BaseHTTPRequestHandler):
 class Way:
     """A client's way through the proxy."""
 
-    def __init__(self, port: int, folder: Path, arrived: list[tuple[str, str, bytes]]) -> None:
-        self.port, self.folder, self.arrived = port, folder, arrived
+    def __init__(
+        self, port: int, folder: Path, arrived: list[tuple[str, str, bytes]], hosts: list[str]
+    ) -> None:
+        self.port, self.folder, self.arrived, self.hosts = port, folder, arrived, hosts
 
     def plan(self, text: str) -> None:
         (self.folder / "plan").write_text(text)
 
-    def post(self, path: str = COMMIT) -> tuple[int, bytes] | None:
+    def post(self, path: str = COMMIT, method: str = "POST") -> tuple[int, bytes] | None:
         """Status and body; None if the connection was closed without an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request("POST", path, b"body", {"Idempotency-Key": "k"})
+            connection.request(method, path, b"body", {"Idempotency-Key": "k", "Expect": "100-continue"})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (http.client.RemoteDisconnected, ConnectionResetError):
@@ -54,13 +67,20 @@ class Way:
 
 
 @pytest.fixture
-def way(tmp_path: Path) -> Iterator[Way]:
+def what() -> str:
+    return "commits"
+
+
+@pytest.fixture
+def way(tmp_path: Path, what: str) -> Iterator[Way]:
     arrived: list[tuple[str, str, bytes]] = []
-    upstream = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Counting,), {"arrived": arrived}))
-    proxy = fault_proxy.serve(0, "127.0.0.1", upstream.server_address[1], tmp_path)
+    hosts: list[str] = []
+    seen = type("Own", (Counting,), {"arrived": arrived, "hosts": hosts})
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), seen)
+    proxy = fault_proxy.serve(0, "127.0.0.1", upstream.server_address[1], tmp_path, what)
     for server in (upstream, proxy):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Way(proxy.server_address[1], tmp_path, arrived)
+    yield Way(proxy.server_address[1], tmp_path, arrived, hosts)
     for server in (proxy, upstream):
         server.shutdown()
         server.server_close()
@@ -106,3 +126,27 @@ def test_a_late_commit_arrives_after_its_answer(way: Way, monkeypatch: pytest.Mo
     eventually(lambda: way.arrived, timeout_s=10, what="the late commit", pause_s=0.05)
     eventually(lambda: (way.folder / "statuses").exists(), timeout_s=10, what="its answer", pause_s=0.05)
     assert (way.folder / "statuses").read_text() == "200\n"
+
+
+@pytest.mark.parametrize("what", ["pointers"])
+def test_before_the_store_writes_of_pointers_are_broken(way: Way) -> None:
+    """Its errors are the store's; signatures stay valid, as they cover the name that was asked for."""
+    pointer = "/tarn/catalog/v1/pointers/bronze/a.json"
+    way.plan("409 1\n503-done 1\n")
+    assert way.post(pointer) == (200, b"done"), "no PUT"
+    assert way.post("/tarn/warehouse/a.parquet", "PUT") == (200, b"done")
+    assert way.hosts == [f"127.0.0.1:{way.port}"] * 2
+    found = [way.post(pointer, "PUT") for _ in range(3)]
+    assert [one[0] if one else None for one in found] == [409, 503, 200]
+    codes = [re.findall(rb"<Code>(\w+)</Code>", one[1]) for one in found if one]
+    assert codes == [[b"ConditionalRequestConflict"], [b"SlowDown"], []]
+    assert len(way.arrived) == 4
+
+
+@pytest.mark.parametrize("what", ["commits", "pointers"])
+def test_the_length_of_an_object_passes(way: Way) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=10)
+    connection.request("HEAD", "/tarn/a")
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Content-Length")) == (200, "4711")
+    connection.close()

@@ -145,6 +145,20 @@ def test_a_failure_is_the_answer_for_all_and_then_one_looks_again(
     assert (tokens.ask(), tokens.ask()) == (KEYS, KEYS), "it is forgotten with the first answer"
 
 
+def test_who_waited_for_a_turn_does_not_ask_a_service_that_failed(
+    tokens: Tokens, threads: ThreadPoolExecutor
+) -> None:
+    tokens.error = UnavailableError("gone")
+    tokens.answers.clear()
+    asking = [threads.submit(tokens.ask) for _ in range(ASKING_MAX + 3)]
+    until(lambda: tokens.gate._waiting == 3)
+    tokens.answers.set()
+    for one in asking:
+        with pytest.raises(UnavailableError, match="gone"):
+            one.result(20)
+    assert tokens.asked == ASKING_MAX
+
+
 @pytest.mark.parametrize("error", [KeysRefusedError("no"), InvalidError("no"), RuntimeError("no")])
 def test_what_is_wrong_with_one_request_is_kept_from_no_other(tokens: Tokens, error: TarnError) -> None:
     tokens.error = error

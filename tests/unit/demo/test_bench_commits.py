@@ -16,10 +16,12 @@ import pytest
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tarn.adapters.files import encode_rows
+from tarn.adapters.store import MemoryStore
 from tarn.adapters.write_schema import create_request, layout_of
 from tarn.core.errors import DataError, UnavailableError
+from tarn.core.object_store import StoreRefusedError
 from tarn.core.table_state import TableState
-from tarn_demo.bench.commits import measure
+from tarn_demo.bench.commits import measure, parts
 from tarn_demo.bench.commits.delta import facts_of, like
 from tarn_demo.bench.commits.measure import Cell, Tally, by_depth, contend, shares, tallied, wrong_rows
 from tarn_demo.bench.commits.ours import FIELDS
@@ -207,6 +209,13 @@ def test_writers_of_one_table_are_counted_and_what_they_wrote_is_looked_at() -> 
     assert 0 < found["slowest"] <= found["fastest"] <= found["acked"]
 
 
+def test_the_writers_begin_on_a_table_with_one_commit_that_does_not_count() -> None:
+    table = Table(refuse=lambda number: number == 0)
+    found = contend(table, "t", 1, seconds=0.1)
+    assert table.tables["t"] == found["rows"] + ROWS
+    assert found["refused"] == 0, "the first commit is repeated until it is there"
+
+
 @pytest.mark.parametrize("copies", [0, 2])
 def test_a_lost_or_doubled_append_ends_the_benchmark(copies: int) -> None:
     with pytest.raises(DataError, match="something was lost or doubled"):
@@ -234,13 +243,45 @@ def test_repeats_of_pyiceberg_are_counted_for_the_thread_that_made_them() -> Non
 
 def test_a_writer_that_dies_is_reported_and_its_append_is_unknown() -> None:
     def refuse(number: int) -> bool:
-        if number == 0:
+        if number == 1:
             raise RuntimeError("cut off")
         return False
 
     found = contend(Table(refuse=refuse), "t", 2, seconds=0.2)
     assert found["errors"] == ["RuntimeError: cut off"]
     assert found["unknown"] == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("warehouse/a/t-1/data/day=3/x.parquet", parts.DATA),
+        ("warehouse/a/t-1/metadata/snap-7-x.avro", parts.LIST),
+        ("warehouse/a/t-1/metadata/x-m0.avro", parts.MANIFEST),
+    ],
+)
+def test_each_write_of_a_commit_is_a_part_of_its_own(key: str, kind: str) -> None:
+    timeline = parts.Timeline()
+    store = parts.TimedStore(MemoryStore(), timeline)
+    etag = store.put(key, b"1", if_absent=True)
+    assert set(timeline.spans) == {kind}
+    stored = store.get(key)
+    assert stored is not None
+    assert (stored.data, stored.etag) == (b"1", etag)
+    with pytest.raises(StoreRefusedError):
+        store.put(key, b"2", if_absent=True)
+
+
+def test_parts_are_medians_in_the_order_of_their_begin() -> None:
+    appends = [
+        {parts.WHOLE: (10.0, 10.0 + n / 10), parts.DATA: (10.002, 10.002 + n / 100)} for n in (1, 2, 9)
+    ]
+    appends[0][parts.LIST] = (10.001, 10.5)
+    assert [tuple(one.values()) for one in parts.summed_up(appends)] == [
+        (parts.WHOLE, 3, 0.0, 200.0),
+        (parts.LIST, 1, 1.0, 499.0),
+        (parts.DATA, 3, 2.0, 20.0),
+    ]
 
 
 def test_a_prefix_keeps_two_contenders_of_one_catalog_apart() -> None:

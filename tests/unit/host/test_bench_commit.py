@@ -107,6 +107,18 @@ def test_who_is_missing_is_named_with_the_reason() -> None:
     assert "\nLeft out: pyiceberg, Nessie after 2,000 commits: ServerError: full\n" in text
 
 
+def test_the_parts_of_a_commit_are_in_the_order_of_their_begin() -> None:
+    parts = [
+        {"part": "the whole append", "appends": 9, "begins_ms": 0.0, "takes_ms": 11.24},
+        {"part": "data file", "appends": 9, "begins_ms": 1.26, "takes_ms": 3.0},
+    ]
+    found = {"commits": 9, "parts": parts, "two_writes_ms": 4.2, "metadata_bytes": 72_982}
+    text = commit_page.section([run(parts=found)])
+    assert "| the whole append | 0.0 | 11.2 |\n| data file | 1.3 | 3.0 |\n" in text
+    assert "72,982 bytes and 500: 4.2 ms" in text
+    assert "| part |" not in commit_page.section([run()]), "an older run has none"
+
+
 def test_the_report_has_the_section_with_the_command() -> None:
     raw = {"bench": "commit", "command": "scripts/bench commit", "commit": "abc", "date": "2026-01-02"}
     text = command.report([{**raw, "machine": "2 cores", "engine": "20", "runs": [run()]}])

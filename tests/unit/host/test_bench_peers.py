@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
 
-from tarn_host.bench import peers
+import pytest
+import yaml
+from tarn_host.bench import command, ingest, peers
+from tarn_host.stack import project
 
 from tarn.core.spec import parse_spec
 
@@ -50,3 +55,77 @@ def test_the_page_shows_medians_and_ratios_of_one_round() -> None:
 
 def test_topics_are_of_the_size_asked_for() -> None:
     assert peers.Options(rounds=1, mib=17).topics() == {200: 89_128, 1_700: 10_485}
+
+
+def test_a_contender_reads_its_own_spec_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[tuple[str, ...]] = []
+
+    class Stack:
+        env: ClassVar[dict[str, str]] = {"COMPOSE_PROJECT_NAME": "mine"}
+
+        def compose(self, *words: str) -> str:
+            said.append(words)
+            return ""
+
+    monkeypatch.setattr(peers, "docker", lambda *_words: '"event": "ingestor runs"')
+    with peers.ingest_of(Stack(), tmp_path / "new", "a", "text", MORE="1") as container:  # type: ignore[arg-type]
+        assert container == "mine-a"
+    mounted = said[0][said[0].index("--volume") + 1].split(":")[1]
+    assert f"TARN_SPECS_DIR={mounted}" in said[0]
+    assert {"TARN_TRAIL=off", "MORE=1"} <= set(said[0])
+    own = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"]["ingest"]["volumes"]
+    assert all(mounted not in str(volume) for volume in own), "Compose's mount would hide it"
+    assert (tmp_path / "new/spec.yaml").read_text() == "text"
+
+
+def test_the_time_of_a_frozen_contender_is_looked_at_before_it_is_paused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(peers, "ingest_of", lambda *_words, **_env: nullcontext("mine-ingest"))
+    monkeypatch.setattr(peers, "docker", lambda *words: said.append(words[0]) or "usage_usec 1500000")
+    with peers._frozen_ingest(None, tmp_path, "ingest", "bench-200-0") as frozen:  # type: ignore[arg-type]
+        assert frozen == peers.Frozen(container="mine-ingest", cpu_s=1.5)
+    assert said == ["exec", "pause"], "nothing can be run in a paused container"
+
+
+def test_the_report_has_the_section_with_the_command() -> None:
+    raw = {"bench": "peers", "command": "scripts/bench peers", "commit": "abc", "date": "2026-01-02"}
+    text = command.report([{**raw, "machine": "2 cores", "engine": "20", "runs": [run(100, 50)]}])
+    assert "`scripts/bench peers` on 2026-01-02, commit abc" in text
+    assert text.endswith("| not measured |\n")
+
+
+@pytest.mark.parametrize(
+    ("verb", "module", "shown"),
+    [("peers", peers, "| Spark Structured Streaming"), ("ingest", ingest, "one ingest process")],
+)
+def test_a_quick_run_is_small_printed_and_kept_nowhere(
+    verb: str, module: Any, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def measured(options: Any) -> list[dict[str, Any]]:
+        asked.append(options)
+        raw = [one for one in command._raw_files() if one["bench"] == verb]
+        return raw[0]["runs"] if raw else [run(100, 50)]
+
+    monkeypatch.setattr(module, "measure", measured)
+    before = {file.name: file.read_bytes() for file in command.RAW.glob("*.json")}
+    page = command.REPORT.read_bytes()
+    assert command.main([verb, "--quick"]) == 0
+    assert asked[0].rounds == 1
+    assert asked[0] == asked[0].small()
+    assert shown in capsys.readouterr().out
+    assert {file.name: file.read_bytes() for file in command.RAW.glob("*.json")} == before
+    assert command.REPORT.read_bytes() == page
+
+
+@pytest.mark.parametrize(
+    "words", [["peers", "--mib", "0"], ["peers", "--rounds", "0"], ["ingest", "--events", "999"]]
+)
+def test_sizes_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(words) == 2
+    assert "no such benchmark" in capsys.readouterr().err

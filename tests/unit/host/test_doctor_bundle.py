@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,6 +36,9 @@ CANARY = "c4n4ry-0f-t4rn-5ecret"
         f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----",
         f"login with bearer {CANARY}",
         f"spark.sql.catalog.tarn.s3.secret-access-key = {CANARY}",
+        json.dumps({"body": json.dumps({"client_secret": CANARY, "x": 1})}),
+        json.dumps([json.dumps({"body": json.dumps({"password": CANARY})})]),
+        f"http://user:p@{CANARY}@host/path",
     ],
 )
 def test_what_looks_like_a_secret_goes(text: str) -> None:
@@ -42,6 +46,39 @@ def test_what_looks_like_a_secret_goes(text: str) -> None:
     assert CANARY not in out
     assert "[secret]" in out
     assert count >= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a",
+        "\\",
+        "eyJ",
+        "\n",
+        "secret",
+        "password=",
+        "http://u:",
+        "a.b-",
+        '\\"',
+        "@",
+        "-----BEGIN PRIVATE KEY-----",
+    ],
+)
+def test_long_lines_are_searched_in_time_that_grows_as_they_do(text: str) -> None:
+    """A megabyte without a space took days."""
+    for prefix in ("", 'password":"', "http://u:"):
+        started = time.process_time()
+        redacted(prefix + text * (200_000 // len(text)))
+        assert time.process_time() - started < 10
+
+
+def test_the_end_of_a_text_begins_with_a_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "TEXT_BYTES_MAX", 200)
+    line = f"TARN_TOKEN={CANARY}\n"
+    for spare in range(len(line)):
+        kept = bundle._end(line + "x" * (bundle.TEXT_BYTES_MAX - spare - 1) + "\n")
+        assert kept.startswith("(cut)\n")
+        assert not any(CANARY[at:] in redacted(kept)[0] for at in range(len(CANARY) - 4))
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def test_the_reference_server_takes_the_place_of_the_catalog_and_nothing_else() 
     text = (project.ROOT / project.CATALOG_FILES["reference"]).read_text()
     stack = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"]
     own = yaml.safe_load(text.replace("!override ", ""))["services"]
-    assert set(own) == {"catalog", "reaper"}
+    assert set(own) == {"catalog", "reaper", "trino"}
+    assert own["trino"] == {"environment": {"TARN_TRINO_ACCESS": "open"}}, "it has no principals to ask for"
     (port,) = own["catalog"]["ports"]
     assert port.rpartition(":")[0] == stack["catalog"]["ports"][0].rpartition(":")[0], "the same port outside"
     assert own["catalog"]["mem_limit"] == own["catalog"]["memswap_limit"]

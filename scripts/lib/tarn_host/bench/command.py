@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ingest_verb = verbs.add_parser(
         "ingest", help="rows and freshness of ingestion, on a small stack of its own"
     )
+    ingest_verb.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
     ingest_verb.add_argument("--events", type=int, default=500_000, help="per measurement (default 500000)")
     ingest_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     ingest_verb.add_argument(
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers_verb = verbs.add_parser(
         "peers", help="the same topics by ingest, by Spark and by a plain loop, on a stack of its own"
     )
+    peers_verb.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
     peers_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
     commit_command.add(verbs)
@@ -146,18 +148,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             numbers = commit_command.numbers_of(options)
             runs = commit_command.measure(numbers)
             if options.quick:
-                line(commit_page.section(runs))
-                line("nothing was kept: this shows that it works, not what it costs")
-                return 0
+                return _show(commit_page.section(runs))
             _keep("commit", f"scripts/bench commit {numbers.words()}", runs)
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))
             _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
         elif options.verb == "ingest":
-            _ingest(options)
+            numbers_in = _ingest_options(options)
+            runs = ingest.measure(numbers_in)
+            if options.quick:
+                return _show(ingest_page.section(runs))
+            _keep("ingest", f"scripts/bench ingest {numbers_in.words()}", runs)
         elif options.verb == "peers":
-            _peers(options)
+            numbers_of_peers = _peers_options(options)
+            runs = peers.measure(numbers_of_peers)
+            if options.quick:
+                return _show(peers.section(runs))
+            _keep("peers", f"scripts/bench peers {numbers_of_peers.words()}", runs)
         elif options.verb == "history":
             _history(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
@@ -188,11 +196,18 @@ def _catalog(options: argparse.Namespace) -> None:
     _keep("catalog", f"scripts/bench catalog {words}", catalog.measure(numbers))
 
 
-def _ingest(options: argparse.Namespace) -> None:
-    """Measure ingestion and store the raw results.
+def _show(section: str) -> int:
+    """Print the section of a small run, whose figures are not kept."""
+    line(section)
+    line("nothing was kept: this shows that it works, not what it costs")
+    return 0
+
+
+def _ingest_options(options: argparse.Namespace) -> ingest.Options:
+    """The sizes that the command line asks for.
 
     Raises:
-        StopError: an option is out of range, or the benchmark failed.
+        StopError: one is out of range.
     """
     numbers = ingest.Options(
         events=options.events, rounds=options.rounds, rate=options.rate, seconds=options.seconds
@@ -201,27 +216,23 @@ def _ingest(options: argparse.Namespace) -> None:
         1_000 <= numbers.events <= 1_000_000 and numbers.rounds > 0 and numbers.rate * numbers.seconds >= 1
     ):
         raise StopError(
-            f"--events {numbers.events} --rounds {numbers.rounds} --rate {numbers.rate:g} "
-            f"--seconds {numbers.seconds:g}: no such benchmark",
+            f"{numbers.words()}: no such benchmark",
             "give 1,000 to 1,000,000 events, at least one round, and a rate and time of at least one message",
             2,
         )
-    runs = ingest.measure(numbers)
-    command = f"scripts/bench ingest --events {numbers.events} --rounds {numbers.rounds}"
-    _keep("ingest", f"{command} --rate {numbers.rate:g} --seconds {numbers.seconds:g}", runs)
+    return numbers.small() if options.quick else numbers
 
 
-def _peers(options: argparse.Namespace) -> None:
-    """Measure ingestion beside others and store the raw results.
+def _peers_options(options: argparse.Namespace) -> peers.Options:
+    """The sizes that the command line asks for.
 
     Raises:
-        StopError: an option is out of range, or the benchmark failed.
+        StopError: one is out of range.
     """
-    words = f"--rounds {options.rounds} --mib {options.mib}"
-    if not (1 <= options.rounds <= 100 and 1 <= options.mib <= 1_000):
-        raise StopError(f"{words}: no such benchmark", "give 1 to 100 rounds and 1 to 1,000 MiB", 2)
-    runs = peers.measure(peers.Options(rounds=options.rounds, mib=options.mib))
-    _keep("peers", f"scripts/bench peers {words}", runs)
+    numbers = peers.Options(rounds=options.rounds, mib=options.mib)
+    if not (1 <= numbers.rounds <= 100 and 1 <= numbers.mib <= 1_000):
+        raise StopError(f"{numbers.words()}: no such benchmark", "give 1 to 100 rounds and 1 to 1,000 MiB", 2)
+    return numbers.small() if options.quick else numbers
 
 
 def _history(options: argparse.Namespace) -> None:

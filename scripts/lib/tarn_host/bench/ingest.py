@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -43,6 +43,15 @@ class Options:
     rounds: int
     rate: float
     seconds: float
+
+    def small(self) -> Options:
+        """The same with everything small: whether it works, not what it costs."""
+        return replace(self, events=20_000, rounds=1, seconds=5.0)
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        sizes = f"--events {self.events} --rounds {self.rounds}"
+        return f"{sizes} --rate {self.rate:g} --seconds {self.seconds:g}"
 
 
 @dataclass(frozen=True)

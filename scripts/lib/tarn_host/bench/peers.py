@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ VERBS = "tarn_demo.bench.peers"
 VERB_TIMEOUT_S = 900
 DRAIN_S_MAX = 600
 START_S_MAX = 60
-LOOK_S = 0.05
+SPECS = "/etc/tarn/bench"
+"""Folder of the spec of a contender: at the service's own, Compose's mount would hide it."""
+LOOK_S = 0.5
 WARM_UP = 20_000
 CPU = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
 PEAK = " || ".join(
@@ -50,6 +52,10 @@ the right sum of their ids.
 - *The loop* appends every 100,000 rows or every second, as a person would write it. Its time begins
   behind its imports.
 
+Not in it: the Iceberg sink of Kafka Connect. Its packages (`connect-runtime` and `iceberg-kafka-connect`,
+89 jars) resolve from Maven Central, but it works by transactions, a control topic and consumer groups of its
+own, which the broker of the stack grants to nobody; a worker with such rights has not been assembled.
+
 Processor time is that of the contender's own container (of the process, for the loop), not of broker,
 store and catalog. Median of the rounds, then the smallest and the largest.
 """
@@ -67,9 +73,30 @@ class Options:
     rounds: int
     mib: int
 
+    def small(self) -> Options:
+        """The same with everything small: whether it works, not what it costs."""
+        return replace(self, rounds=1, mib=4)
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        return f"--rounds {self.rounds} --mib {self.mib}"
+
     def topics(self) -> dict[int, int]:
         """Bytes of a message -> number of messages."""
         return {size: (self.mib << 20) // size for size in (200, 1_700)}
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A paused container.
+
+    Attributes:
+        container: its name.
+        cpu_s: CPU time that it had used when it was paused, in seconds.
+    """
+
+    container: str
+    cpu_s: float
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
@@ -111,6 +138,7 @@ def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int) -> di
             for name in OURS
         }
         wanted = verb(own, "produce", topic=topic, count=count, size=size)
+        line(f"    {size} bytes: {count:,} messages wait")
         for name in rotated(CONTENDERS, turn):
             table = f"bench.{name.replace('-', '_')}_{size}_{turn}"
             if name in ours:
@@ -190,8 +218,8 @@ def ingest_of(own: Own, folder: Path, name: str, spec_text: str, **env: str) -> 
     (folder / "spec.yaml").write_text(spec_text)
     container = f"{own.env['COMPOSE_PROJECT_NAME']}-{name}"
     words: tuple[str, ...] = ("run", "--detach", "--no-deps", "--use-aliases", "--name", container)
-    words += ("--volume", f"{folder}:/etc/tarn/specs:ro")
-    for key, value in env.items():
+    words += ("--volume", f"{folder}:{SPECS}:ro")
+    for key, value in {"TARN_SPECS_DIR": SPECS, "TARN_TRAIL": "off", **env}.items():
         words += ("--env", f"{key}={value}")
     own.compose(*words, "ingest")
     try:
@@ -202,21 +230,22 @@ def ingest_of(own: Own, folder: Path, name: str, spec_text: str, **env: str) -> 
 
 
 @contextmanager
-def _frozen_ingest(own: Own, folder: Path, name: str, topic: str) -> Iterator[str]:
+def _frozen_ingest(own: Own, folder: Path, name: str, topic: str) -> Iterator[Frozen]:
     """An ingest service of one contender, frozen as soon as it waits for messages."""
     text = spec(name, topic, topic.removeprefix("bench-").replace("-", "_"))
     with ingest_of(own, folder, name, text, TARN_INGEST_KAFKA_CLIENT=OURS[name]) as container:
+        cpu_s = _cpu_s(container)  # nothing can be run in a paused container
         docker("pause", container)
-        yield container
+        yield Frozen(container=container, cpu_s=cpu_s)
 
 
-def _thawed(container: str, ingestor: str, count: int) -> dict[str, Any]:
+def _thawed(frozen: Frozen, ingestor: str, count: int) -> dict[str, Any]:
     """Thaw a frozen ingest until it has committed every message.
 
     Raises:
         StopError: it has not after `DRAIN_S_MAX`.
     """
-    before, began = _cpu_s(container), time.time()
+    container, began = frozen.container, time.time()
     docker("unpause", container)
     commits: list[dict[str, Any]] = []
 
@@ -226,7 +255,7 @@ def _thawed(container: str, ingestor: str, count: int) -> dict[str, Any]:
         return sum(int(each["rows"]) + int(each["bad"]) for each in commits) >= count
 
     _await(done, f"{container} has read {count:,} messages", DRAIN_S_MAX)
-    cpu = _cpu_s(container) - before
+    cpu = _cpu_s(container) - frozen.cpu_s
     peak = int(docker("exec", container, "sh", "-c", PEAK)) / (1 << 20)
     docker("pause", container)
     return {

@@ -207,4 +207,5 @@ def _said(here: Project, command: list[str]) -> str:
 
 
 def _end(text: str) -> str:
-    return text if len(text) <= TEXT_BYTES_MAX else f"(cut)\n{text[-TEXT_BYTES_MAX:]}"
+    """The end of the text, from a whole line on: the rest of a secret that is cut would not be recognised."""
+    return text if len(text) <= TEXT_BYTES_MAX else f"(cut)\n{text[-TEXT_BYTES_MAX:].partition(chr(10))[2]}"

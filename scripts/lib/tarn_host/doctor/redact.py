@@ -9,18 +9,24 @@ from __future__ import annotations
 import re
 
 REPLACEMENT = "[secret]"
-_NAME = r"[\w.-]*(?:secret|passw(?:or)?d|token|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*"
+_WORD = r"(?<![\w.-])"
+_KEY = r"secret|passw(?:or)?d|token|credential|api[_-]?key|access[_-]?key|private[_-]?key"
+_NAME = rf"{_WORD}(?=[\w.-]*(?:{_KEY}))(?=(?P<word>[\w.-]+))(?P=word)"
+"""A whole word with one of these in it. It may be long, so only beginnings are tried, and whole words."""
+_ESCAPES = r"\\*"
+"""Before a quote within a text that is JSON itself."""
+_QUOTED = rf"(?:[^\"'\n\\]|\\+[^\"'\n\\])+(?={_ESCAPES}[\"'])"
 _PATTERNS = (
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"),
     re.compile(r"(?i)(\bauthorization\W{1,6}(?:bearer|basic|aws4-hmac-sha256)\s+)[^\s\"']+"),
     re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9+/=_.-]{16,}"),
     re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"),
     re.compile(r"()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@\"']*:)[^\s/@\"']+(?=@)"),
+    re.compile(r"((?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s/:@\"']*:)[^\s/\"']+(?=@)"),
     re.compile(r"(?i)(X-Amz-(?:Signature|Credential|Security-Token)=)[^\s&\"']+"),
-    re.compile(rf"(?i)([\"']?{_NAME}[\"']?\s*[:=]\s*[\"'])(?!/run/)[^\"'\n]+(?=[\"'])"),
-    re.compile(rf"(?i)(\b{_NAME}\s*=\s*)(?!/run/|\[secret\]|\$\{{)[^\s,;\"'&}}\]]+"),
-    re.compile(rf"(?i)(^\s*{_NAME}:[ \t]+)(?!/run/|\[secret\]|[\"{{]|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
+    re.compile(rf"(?i)({_NAME}{_ESCAPES}[\"']?\s*[:=]\s*{_ESCAPES}[\"'])(?!/run/){_QUOTED}"),
+    re.compile(rf"(?i)({_NAME}\s*=\s*)(?!/run/|\[secret\]|\$\{{)[^\s,;\"'&}}\]]+"),
+    re.compile(rf"(?i)(^[ \t]*{_NAME}:[ \t]+)(?!/run/|\[secret\]|[\"{{]|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
 )
 
 

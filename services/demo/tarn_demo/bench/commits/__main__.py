@@ -19,9 +19,10 @@ from tarn.core.errors import DataError, TarnError, UnavailableError
 from tarn.core.exit_codes import INVALID, OK, exit_code
 from tarn_demo.bench.commits import measure, pyiceberg_peer
 from tarn_demo.bench.commits.delta import DeltaPeer
-from tarn_demo.bench.commits.ours import Ours, OursOnLive
+from tarn_demo.bench.commits.ours import Ours, OursOnLive, parts_of
 from tarn_demo.bench.commits.places import NAMESPACE, Contender, Named, Places
 
+PARTS_TABLE = "parts"
 LIVE = "pyiceberg, Tarn's catalog, all history live"
 
 
@@ -62,6 +63,8 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         say(f"not measured: {name}: {why}")
     result: dict[str, Any] = {"commits": asked["commits"], "missing": missing, "left_out": []}
     result["depths"] = by_depths(everybody, places, asked, result["left_out"])
+    result["parts"] = parts_of(places, PARTS_TABLE, asked["commits"])
+    say(f"parts of {asked['commits']} commits are timed")
     result["contention"] = contention(everybody, asked, result["left_out"])
     result["loads"] = load_times(places, asked)
     return result

@@ -201,7 +201,10 @@ class Tally:
 def contend(
     contender: Contender, table: str, writers: int, *, seconds: float, clock: Clock = time.monotonic
 ) -> dict[str, Any]:
-    """Let many writers append to one new table, and count its rows afterwards.
+    """Let many writers append to one table that has one commit, and count its rows afterwards.
+
+    It is no empty table: Nessie 0.99, the last version on Maven Central, takes each of several first appends
+    and keeps the last one only (projectnessie/nessie#10062), which says nothing of its other commits.
 
     Args:
         contender: the contender.
@@ -214,6 +217,7 @@ def contend(
         DataError: rows were lost or doubled on Tarn's catalog.
     """
     contender.create(table)
+    append_until_acked(contender.open(table, 0, max(2, writers)), rows_of(writers))
     opened = [contender.open(table, number, max(2, writers)) for number in range(writers)]
     before = contender.facts(table).metadata_files
     tallies = [Tally() for _ in opened]
@@ -250,7 +254,7 @@ def contend(
         raise UnavailableError(f"a writer of {contender.name} did not end within {END_S_MAX:.0f} s")
     took = max(tally.end for tally in tallies) - began
     found = tallied(tallies, took)
-    rows = contender.rows(table)
+    rows = contender.rows(table) - ROWS
     found["wrong_rows"] = wrong_rows(rows, acked=found["acked"], unknown=found["unknown"])
     if found["wrong_rows"] and contender.on_tarn:
         raise DataError(

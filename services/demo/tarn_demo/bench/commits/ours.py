@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.files import FileIO
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.core.errors import CorruptStateError
+from tarn.core.object_store import ObjectStore
 from tarn.core.offsets import OffsetRange, TopicIdentity
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.spec import FieldSpec
-from tarn.core.table_catalog import TableName
+from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.ingest.batch_commit import BatchCommit
 from tarn.ingest.committer import Change, Committer, Done, Ports
-from tarn.ingest.wiring import new_id, new_snapshot_id, uuid7
+from tarn.ingest.wiring import make_objects, new_id, new_snapshot_id, uuid7
+from tarn_demo.bench.commits.parts import ENCODE, WHOLE, TimedCatalog, TimedStore, Timeline, summed_up
 from tarn_demo.bench.commits.places import NAMESPACE, Appended, Facts, Places, rows_of
 from tarn_demo.bench.commits.pyiceberg_peer import IcebergPeer
 
@@ -55,19 +60,25 @@ class OurWriter:
         table: name of the table, which is created if it does not exist.
         alone: whether it is the only writer: then it commits batches of one stream, with offsets.
         properties: properties of a new table.
+        timeline: notes the parts of each append; None for none.
     """
 
-    def __init__(self, places: Places, table: str, *, alone: bool, properties: dict[str, str]) -> None:
-        catalog = RestCatalog(
+    def __init__(
+        self,
+        places: Places,
+        table: str,
+        *,
+        alone: bool,
+        properties: dict[str, str],
+        timeline: Timeline | None = None,
+    ) -> None:
+        catalog: TableCatalog = RestCatalog(
             places.catalog, warehouse=places.warehouse, credential=lambda: places.credential
         )
-        store = S3Store(
-            bucket=places.bucket,
-            endpoint=places.endpoint,
-            region=places.region,
-            access_key_id=places.client.access,
-            secret_access_key=places.client.secret,
-        )
+        store: ObjectStore = store_of(places, root=False)
+        if timeline is not None:
+            catalog, store = TimedCatalog(catalog, timeline), TimedStore(store, timeline)
+        self._encoding = timeline.part if timeline is not None else (lambda _part: nullcontext())
         self._alone = alone
         self._conflicts = self._refused = 0
         self._committer = Committer(
@@ -77,12 +88,13 @@ class OurWriter:
             on_wait=self._count_wait,
             on_refusal=self._count_conflict,
         )
-        format_ = IcebergFormat(FileIO(store, bucket=places.bucket), new_name=new_id)
+        format_ = IcebergFormat(make_objects(store, places.bucket), new_name=new_id)
         files = format_.table(table, FIELDS, trace=False, properties=properties)
         self._committer.ensure(files.create_request())
         state = self._committer.load()
         self._writer = files.writer(state)
         self._uuid = state.uuid
+        self.root = state.root
         self._at = 0
 
     def _count_conflict(self, outcome: Conflict | Unknown) -> None:
@@ -98,7 +110,9 @@ class OurWriter:
             CorruptStateError: the table no longer takes the rows.
         """
         conflicts, refused = self._conflicts, self._refused
-        written = self._writer.put(self._writer.encode(rows))
+        with self._encoding(ENCODE):
+            encoded = self._writer.encode(rows)
+        written = self._writer.begin(encoded)
         done = self._committer.commit(self._change(written, len(rows)), self._writer)
         if not isinstance(done, Done):
             raise CorruptStateError(f"the benchmark's table no longer takes its rows: {done.reason}")
@@ -118,6 +132,57 @@ class OurWriter:
             fresh=frozenset({0}) if start == 0 else frozenset(),
             files=files,
         )
+
+
+def parts_of(places: Places, table: str, commits: int) -> dict[str, Any]:
+    """The parts of appends to a new table, and how long the catalog's two writes take alone.
+
+    Args:
+        places: addresses and keys.
+        table: name of the table.
+        commits: number of appends that count; as many go before them.
+    """
+    timeline = Timeline()
+    writer = OurWriter(places, table, alone=True, properties={}, timeline=timeline)
+    appends = []
+    for number in range(2 * commits):
+        rows, timeline.spans = rows_of(number % 10), {}
+        with timeline.part(WHOLE):
+            writer.append(rows)
+        appends.append(timeline.spans)
+    sizes = [size for path, size in places.sizes(writer.root).items() if path.endswith(".metadata.json")]
+    return {
+        "commits": commits,
+        "parts": summed_up(appends[commits:]),
+        "two_writes_ms": round(_two_writes_ms(places, max(sizes), commits), 2),
+        "metadata_bytes": max(sizes),
+    }
+
+
+def _two_writes_ms(places: Places, size: int, times: int) -> float:
+    """The median of what a client takes to create an object and then to swap another one, in milliseconds."""
+    store, took = store_of(places), []
+    folder = f"bench-{uuid.uuid4()}"
+    pointer = b"%0500d"
+    etag = store.put(f"{folder}/pointer", pointer % 0)
+    for number in range(times):
+        began = time.perf_counter()
+        store.put(f"{folder}/{number}", bytes(size), if_absent=True)
+        etag = store.put(f"{folder}/pointer", pointer % (number + 1), if_match=etag)
+        took.append((time.perf_counter() - began) * 1_000)
+    return statistics.median(took)
+
+
+def store_of(places: Places, *, root: bool = True) -> S3Store:
+    """The store, as root or as a client of Tarn's catalog."""
+    keys = places.root if root else places.client
+    return S3Store(
+        bucket=places.bucket,
+        endpoint=places.endpoint,
+        region=places.region,
+        access_key_id=keys.access,
+        secret_access_key=keys.secret,
+    )
 
 
 class Ours:

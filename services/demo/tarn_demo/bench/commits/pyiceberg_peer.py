@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
     CommitStateUnknownException,
     RESTError,
     ServerError,
+    ValidationException,
 )
 from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
@@ -41,7 +42,9 @@ class IcebergWriter:
 
     def __init__(self, table: Table, refusals: tuple[type[Exception], ...]) -> None:
         self._table = table
-        self._refusals: tuple[type[Exception], ...] = (CommitFailedException, RESTError, *refusals)
+        # A repeat of pyiceberg looks for the snapshot that it built on; Nessie serves the newest one only.
+        no_base = (ValidationException,)
+        self._refusals: tuple[type[Exception], ...] = (CommitFailedException, RESTError, *no_base, *refusals)
 
     def append(self, rows: pa.Table) -> Appended:
         """See `Writer.append`. pyiceberg itself repeats an overtaken commit four times."""
