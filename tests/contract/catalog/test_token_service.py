@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from tarn.adapters.sts import ANSWER_BYTES_MAX
 from tarn.core.errors import UnavailableError
 from tarn.core.temporary_keys import DURATION_S_MIN
 from tests.support.sts import FakeSts, check_contract, fake_sts
 
+WHOLE = (
+    b"<a><AccessKeyId>a</AccessKeyId><SecretAccessKey>s</SecretAccessKey> "
+    b"<SessionToken>t</SessionToken><Expiration>2026-11-23T00:00:00Z</Expiration></a>"
+)
 READS = '{"Version":"2012-10-17","Statement":[]}'
 
 
@@ -38,6 +44,8 @@ def test_the_fake_keeps_the_contract_that_minio_keeps(sts: FakeSts) -> None:
         ((200, b"no xml"), "is it an S3 store with STS"),
         ((200, b"<a><Expiration>soon</Expiration></a>"), "is it an S3 store with STS"),
         ((403, b""), "does not know the store user"),
+        ((403, b"<E><Code>RequestTimeTooSkewed</Code></E>"), "set the clocks of both machines"),
+        ((200, WHOLE.replace(b" ", b" " * ANSWER_BYTES_MAX)), "is it an S3 store with STS"),
         (None, "does not answer"),
     ],
 )
@@ -48,6 +56,18 @@ def test_whatever_it_answers_is_an_error_that_says_what_to_do(
     with pytest.raises(UnavailableError, match=words) as caught:
         sts.service().assume(READS, duration_s=DURATION_S_MIN)
     assert sts.key[1] not in caught.value.message
+    assert type(caught.value) is UnavailableError, "not of this request alone"
+
+
+def test_an_answer_that_does_not_come_is_given_up(sts: FakeSts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarn.adapters.sts.ANSWER_TIMEOUT_S", 0.1)
+    done = threading.Event()
+    sts.broken = lambda: (503, b"") if done.wait(5) else (404, b"")
+    try:
+        with pytest.raises(UnavailableError, match=r"does not answer \(TimeoutError\)"):
+            sts.service().assume(READS, duration_s=DURATION_S_MIN)
+    finally:
+        done.set()
 
 
 def test_nobody_there(sts: FakeSts) -> None:
