@@ -85,6 +85,7 @@ def overtaken() -> Iterator[list[str]]:
     logger = logging.getLogger("pyiceberg.table")
     if _OVERTAKEN not in logger.handlers:
         logger.addHandler(_OVERTAKEN)
+        logger.setLevel(logging.WARNING)  # whatever level its parent has
         logger.propagate = False
     _OVERTAKEN.mine.seen = []
     try:
