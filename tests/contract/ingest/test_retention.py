@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -117,12 +116,7 @@ class World:
 
 
 POOL = ThreadPoolExecutor(max_workers=2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pool() -> Iterator[None]:
-    yield
-    POOL.shutdown()
+"""Of the process: other modules use a `World` too."""
 
 
 class Tables:
