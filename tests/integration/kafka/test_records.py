@@ -16,6 +16,7 @@ from tarn.core.batch import RawRecords
 from tarn.core.errors import ForbiddenError, OffsetGapError, UnavailableError
 from tarn.core.source import NoSuchTopicError, OffsetBounds, TopicReader
 from tests.integration.kafka.conftest import OLD, Broker
+from tests.support.stack import eventually
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
@@ -125,6 +126,8 @@ def test_only_committed_records_are_read_and_the_position_passes_the_others(
     assert sum(ends.values()) > len(found) + 10, "aborted records and the marks of transactions take offsets"
     producer.commit_transaction()
     producer.close(timeout=5)
+    # The broker answers a commit before it has written the marks that end the transaction.
+    eventually(lambda: ends_of(source) != ends, timeout_s=WAIT_S, what="the end of the transaction")
     later = ends_of(source)
     assert list(values(read(source, later, ends)).values()) == [b"open"]
 
