@@ -54,7 +54,7 @@ the right sum of their ids.
 
 Not in it: the Iceberg sink of Kafka Connect. Its packages (`connect-runtime` and `iceberg-kafka-connect`,
 89 jars) resolve from Maven Central, but it works by transactions, a control topic and consumer groups of its
-own, which the broker of the stack grants to nobody; a worker with such rights has not been assembled.
+own; a worker with rights to these has not been assembled.
 
 Processor time is that of the contender's own container (of the process, for the loop), not of broker,
 store and catalog. Median of the rounds, then the smallest and the largest.
