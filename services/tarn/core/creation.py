@@ -78,30 +78,36 @@ def sampled(body: IngestorBody, messages: Sequence[bytes | None]) -> Sampled:
     return Sampled(types=found, notes=tuple(remarks))
 
 
-def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpec] = ()) -> Inferred:
+def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpec] | None = None) -> Inferred:
     """The columns of a new table, or those of a table with what it lacks.
 
     Args:
         body: the spec.
         sample: what messages have.
-        known: columns of the table; their types are not changed, but for the fields that structs lack.
+        known: columns of the table; their types are not changed, but for the fields that structs lack. Values
+            that do not fit them are for the decoder. None if there is no table yet.
 
     Raises:
         ValueError: the mapping, the partitioning or the event time does not go with them.
     """
-    mapping, found = body.mapping, _Columns(known)
+    mapping, found = body.mapping, _Columns(known or ())
+    of_table = frozenset(found.fields)
+
+    def kind_for(column: str, kind: ColumnType) -> ColumnType:
+        return kind if column in of_table else _cast(column, kind, body)
+
     targets = frozenset(mapping.rename.values())
     renamed = {path.split(".")[0] for path in mapping.rename}
     for key, kind in sample.types.items():
         for path, column in mapping.rename.items():
             if path.split(".")[0] == key and (inner := _at(sample.types, path)) is not None:
-                found.add(column, _cast(column, inner, body))
+                found.add(column, kind_for(column, inner))
         if key in renamed or key in mapping.drop or key == mapping.rest:
             continue
         if key in targets:
             found.notes.append(f"{key!r}: left out, as mapping.rename fills the column of this name")
         elif found.may_be(key):
-            found.add(key, _cast(key, kind, body))
+            found.add(key, kind_for(key, kind))
     for column, cast in mapping.cast.items():
         if column not in found.fields:
             found.add(column, parse_type(cast))

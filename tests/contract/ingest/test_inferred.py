@@ -229,6 +229,20 @@ def test_what_the_first_messages_lacked_is_added_later_if_the_spec_says_so() -> 
     assert letter["reason"].startswith("id: expected a whole number"), "types are not changed"
 
 
+@pytest.mark.parametrize("wrong", [True, {"x": 1}])
+def test_a_sample_of_wrong_values_for_a_cast_column_makes_bad_records_and_stops_nothing(wrong: Any) -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    evolving = spec("{infer: true, evolution: evolve}", "{cast: {id: long}}")
+    send(topic, {"id": "1"})
+    lake.work(lake.ingestor(evolving), turns=30)
+    send(topic, {"id": wrong}, {"id": wrong}, {"id": 2, "new": "x"})
+    lake.work(lake.ingestor(evolving), turns=30)
+    assert kinds(lake) == {"id": "long", "new": "string"}
+    assert sorted(row["id"] for row in lake.rows()) == [1, 2]
+    assert [letter["offset"] for letter in lake.rows("ops.dead_letters")] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

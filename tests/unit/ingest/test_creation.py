@@ -130,6 +130,18 @@ def test_what_a_table_has_is_kept_and_only_added_to() -> None:
     assert found.notes == ("'A': left out, as another column differs by upper and lower case only",)
 
 
+@pytest.mark.parametrize("value", [True, {"x": 1}, [1]])
+def test_values_that_no_cast_takes_are_for_the_decoder_once_the_table_has_the_column(value: Any) -> None:
+    made = body(mapping="{rename: {u.id: user}, cast: {id: long, user: long}}")
+    sample = sampled(made, [json.dumps({"id": value, "u": {"id": value}, "n": 1}).encode()])
+    known = [FieldSpec(name="id", type="long"), FieldSpec(name="user", type="long")]
+    assert types(columns_for(made, sample, known=known).fields) == {"id": "long", "user": "long", "n": "long"}
+    with pytest.raises(ValueError, match="no such value can be cast"):
+        columns_for(made, sample, known=known[:1])
+    with pytest.raises(ValueError, match="no such value can be cast"):
+        columns_for(made, sample)
+
+
 def test_partitioning_and_event_time_are_checked_against_the_sample() -> None:
     made = body(partitioning="[day(at)]")
     with pytest.raises(ValueError, match=r"column at is string, and day takes date, .* for string use"):
