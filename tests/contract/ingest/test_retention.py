@@ -298,6 +298,21 @@ def test_a_table_with_delete_files_is_left_alone(logged: list[Any]) -> None:
     ]
 
 
+@pytest.mark.parametrize("what", ["records", "data-files", "files-size", "delete-files"])
+def test_a_total_that_another_writer_left_out_is_named_as_that(what: str) -> None:
+    world = World()
+    world.lake.work(world.ingestor, turns=1)
+    assert world.lake.table().head is None
+    assert retirement.why_kept(world.lake.table()) is None, "nothing is there, and nothing is said"
+    world.send(60)
+    state = world.lake.table()
+    assert state.head is not None
+    del state.head["summary"][f"total-{what}"]
+    reason = str(retirement.why_kept(state))
+    assert reason.startswith("the summary of its snapshot has no totals")
+    assert "scripts/tarn rollback" in reason
+
+
 def test_a_manifest_is_read_again_only_once_a_file_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.send(1)
