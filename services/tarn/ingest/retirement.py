@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from tarn.core.audit.accounts import ranges
 from tarn.core.audit.model import FileEntry
 from tarn.core.audit.origins import OriginReader
-from tarn.core.errors import CorruptStateError
+from tarn.core.errors import CorruptStateError, InvalidError
 from tarn.core.table_files import TableFiles
 from tarn.core.table_state import TableState, WrittenFile
 from tarn.ingest.retire_commit import RetireCommit, why_kept
@@ -44,6 +44,7 @@ class Retirement:
         self._age_us = age_s * 1_000_000
         self._origins = origins
         self._left: set[str] = set()
+        self._said: set[str] = set()
         self._reason: str | None = None
 
     def change(
@@ -62,8 +63,11 @@ class Retirement:
         """
         reason = why_kept(state)
         if reason is not None:
-            self._say(reason)
+            if reason != self._reason:
+                self._warn(reason)
+            self._reason = reason
             return None
+        self._reason = None
         before_us = now_ms * 1_000 - self._age_us
         wanted = FILES_MAX + len(self._left)
         removed: list[WrittenFile] = []
@@ -94,18 +98,19 @@ class Retirement:
         """Partition to the offsets of a file's rows; None if the file stays."""
         try:
             found = self._origins.rows(FileEntry(file.path, file.bytes, file.records), BitMap64())
-        except CorruptStateError as e:
-            self._say(e.message)
-            return None
+        except (CorruptStateError, InvalidError) as e:
+            return self._stays(type(e).__name__, e.message)
         if found is None:
-            self._say(f"{file.path} is not in the store")
-            return None
+            return self._stays("missing", f"{file.path} is not in the store")
         if found.untraced or any(topic != self._topic for topic, _ in found.rows):
-            self._say(f"{file.path} has rows of other origin than topic {self._topic}")
-            return None
+            return self._stays("origin", f"{file.path} has rows of other origin than topic {self._topic}")
         return {partition: tally.at_least(1) for (_, partition), tally in found.rows.items()}
 
-    def _say(self, reason: str) -> None:
-        if reason != self._reason:
-            log.warning("old rows are left in the table", ingestor=self._name, reason=reason)
-        self._reason = reason
+    def _stays(self, kind: str, reason: str) -> None:
+        """Log why a file stays, for the first one of each kind: there may be thousands."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self._warn(reason)
+
+    def _warn(self, reason: str) -> None:
+        log.warning("old rows are left in the table", ingestor=self._name, reason=reason)

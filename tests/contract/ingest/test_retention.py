@@ -6,9 +6,11 @@ import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tarn.adapters import manifest_audit
@@ -31,6 +33,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.lake_ports import Clock
 from tarn.ingest.replay_commit import ReplayCommit
+from tarn.ingest.status import State
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.walk import Places
 from tarn.testing.memory_topic import HOLE, Topic
@@ -164,8 +167,6 @@ def test_rows_without_a_time_and_files_of_others_stay() -> None:
     rows = world.lake.rows()[:1]
     assert rows
     # Rows that another writer added, without an origin.
-    import pyarrow as pa
-
     schema = writer._layout.arrow  # type: ignore[attr-defined]
     foreign = pa.Table.from_pylist([{"id": 9, "at": NOW - timedelta(hours=99), "_tarn": None}], schema=schema)
     files = writer.put(writer.encode(foreign))
@@ -296,6 +297,46 @@ def test_a_table_with_delete_files_is_left_alone(logged: list[Any]) -> None:
     assert [line["event"] for line in logged if line["log_level"] == "warning"] == [
         "old rows are left in the table"
     ]
+
+
+def listed(world: World, path: str, hours_ago: float) -> None:
+    """Another writer lists a file of its own, as `add_files` does."""
+    state = world.lake.table()
+    writer = world.ingestor.files.writer(state)
+    schema = writer._layout.arrow  # type: ignore[attr-defined]
+    at = NOW - timedelta(hours=hours_ago)
+    (file,) = writer.put(
+        writer.encode(pa.Table.from_pylist([{"id": 9, "at": at, "_tarn": None}], schema=schema))
+    )
+    change = ReplayCommit(
+        commit_id=path,
+        table_uuid=state.uuid,
+        stream="orders",
+        looked_at=state.head_id,
+        ends={},
+        files=(replace(file, path=path or file.path),),
+    )
+    world.ingestor._commits.commit(change, writer)
+
+
+def test_files_outside_the_bucket_or_lost_stay_and_are_named_once(logged: list[Any]) -> None:
+    world = World()
+    world.send(60)
+    for number in range(3):
+        listed(world, f"s3://elsewhere/{number}.parquet", 70)
+    listed(world, f"s3://{BUCKET}/gone.parquet", 70)
+    listed(world, f"s3://{BUCKET}/gone-too.parquet", 70)
+    world.send(61)
+    world.wait()
+    status = world.lake.registry.get("orders")
+    assert (status.state, status.retired_rows) == (State.RUNNING, 2)
+    said = sorted(line["reason"] for line in logged if line["event"] == "old rows are left in the table")
+    assert [reason.split(" ", 1)[1] for reason in said] == [
+        "is outside the bucket, where it cannot be read",
+        "is not in the store",
+    ]
+    world.send(1)
+    assert world.lake.table().total("records") == 6
 
 
 @pytest.mark.parametrize("what", ["records", "data-files", "files-size", "delete-files"])
