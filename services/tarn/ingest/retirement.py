@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 from pyroaring import BitMap64
@@ -20,6 +20,7 @@ log = structlog.get_logger()
 FILES_MAX = 50
 """Files that one commit drops; their trace columns are read first, while batches wait for the commit."""
 LEFT_MAX = 10_000
+"""Files that are known to stay, and are not read again; what else stays is read at each pass."""
 
 
 class Retirement:
@@ -32,6 +33,9 @@ class Retirement:
         column: column of event time.
         age_s: age of the rows that are dropped, in seconds.
         origins: reads which messages the rows of a file are.
+
+    Attributes:
+        more: whether the last look ended before it had seen all old files.
     """
 
     def __init__(
@@ -43,7 +47,9 @@ class Retirement:
         self._column = column
         self._age_us = age_s * 1_000_000
         self._origins = origins
+        self.more = False
         self._left: set[str] = set()
+        self._after: str | None = None
         self._said: set[str] = set()
         self._reason: str | None = None
 
@@ -69,21 +75,16 @@ class Retirement:
             return None
         self._reason = None
         before_us = now_ms * 1_000 - self._age_us
-        wanted = FILES_MAX + len(self._left)
         removed: list[WrittenFile] = []
         dropped: dict[int, BitMap64] = {}
-        for file in files.old_files(state, self._column, before_us, files_max=wanted):
-            if file.path in self._left or len(removed) >= FILES_MAX:
-                continue
+        for file in self._unseen(files.old_files(state, self._column, before_us)):
             found = self._offsets(file)
             if found is None:
-                self._left.add(file.path)
+                self._leave(file)
                 continue
             removed.append(file)
             for partition, offsets in found.items():
                 dropped[partition] = dropped.get(partition, BitMap64()) | offsets
-        if len(self._left) > LEFT_MAX:
-            self._left.clear()
         if not removed:
             return None
         return RetireCommit(
@@ -94,16 +95,50 @@ class Retirement:
             dropped={partition: tuple(ranges(offsets)) for partition, offsets in dropped.items()},
         )
 
+    def _unseen(self, files: Iterable[WrittenFile]) -> Iterator[WrittenFile]:
+        """The next files to look at, as many as a commit may drop; a pass over all may take several looks.
+
+        Those that stay are remembered, as long as there is room; then the pass goes on behind the last one.
+        """
+        self.more, read = False, 0
+        still: set[str] = set()
+        after = self._after
+        for file in files:
+            if file.path in self._left:
+                still.add(file.path)
+            elif after is not None:
+                after = None if file.path == after else after
+            elif read >= FILES_MAX:
+                self.more = True
+                return
+            else:
+                read += 1
+                yield file
+                if file.path in self._left:
+                    still.add(file.path)
+        # If the last one is gone, some were passed over: they are looked at in the next pass, which is soon.
+        self.more = after is not None
+        self._left, self._after = still, None
+
+    def _leave(self, file: WrittenFile) -> None:
+        if len(self._left) < LEFT_MAX:
+            self._left.add(file.path)
+        else:
+            self._after = file.path
+
     def _offsets(self, file: WrittenFile) -> dict[int, BitMap64] | None:
         """Partition to the offsets of a file's rows; None if the file stays."""
         try:
             found = self._origins.rows(FileEntry(file.path, file.bytes, file.records), BitMap64())
         except (CorruptStateError, InvalidError) as e:
-            return self._stays(type(e).__name__, e.message)
+            self._stays(type(e).__name__, e.message)
+            return None
         if found is None:
-            return self._stays("missing", f"{file.path} is not in the store")
+            self._stays("missing", f"{file.path} is not in the store")
+            return None
         if found.untraced or any(topic != self._topic for topic, _ in found.rows):
-            return self._stays("origin", f"{file.path} has rows of other origin than topic {self._topic}")
+            self._stays("origin", f"{file.path} has rows of other origin than topic {self._topic}")
+            return None
         return {partition: tally.at_least(1) for (_, partition), tally in found.rows.items()}
 
     def _stays(self, kind: str, reason: str) -> None:

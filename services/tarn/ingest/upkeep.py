@@ -150,6 +150,8 @@ class Upkeep:
         started_s = self._retired_s = context.clock()
         now_ms = context.ports.now_ms()
         change = self._retirement.change(state, files, now_ms=now_ms, new_id=context.new_id)
+        if self._retirement.more:
+            self._look_soon()
         if change is None:
             return CommittedBatch(state=state, after={})
         result = self._commits.commit(change, writer)
@@ -158,8 +160,7 @@ class Upkeep:
             return result
         self._reporter.tell(State.RUNNING)
         on_removed(change.removed)
-        # There may be more: the next look is soon, and a batch that waits goes first.
-        self._retired_s = context.clock() - context.limits.retire_s + RETIRE_PAUSE_S
+        self._look_soon()
         rows = sum(file.records for file in change.removed)
         if result.by_us:
             context.registry.add(self._name, retired_rows=rows, retired_files=len(change.removed))
@@ -172,6 +173,10 @@ class Upkeep:
             ms=round((context.clock() - started_s) * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
+
+    def _look_soon(self) -> None:
+        """There may be more: the next look is soon, and a batch that waits goes first."""
+        self._retired_s = self._context.clock() - self._context.limits.retire_s + RETIRE_PAUSE_S
 
     def _new_announcer(self) -> Announcer | None:
         event_time = self._spec.spec.event_time

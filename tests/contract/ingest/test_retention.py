@@ -374,7 +374,7 @@ def test_a_manifest_is_read_again_only_once_a_file_of_it_is_old(monkeypatch: pyt
 
     def found(hours: float) -> int:
         read.clear()
-        return len(files.old_files(state, "at", now_us - round(hours * hour_us), files_max=10))
+        return len(list(files.old_files(state, "at", now_us - round(hours * hour_us))))
 
     assert (found(48), len(read)) == (0, 3)
     assert (found(47), len(read)) == (0, 1), "the list alone"
