@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 FILES_MAX = 50
 """Files that one commit drops; their trace columns are read first, while batches wait for the commit."""
+ROWS_MAX = 5_000_000
+"""Rows of the files that one look reads; one file is read however many it has."""
 LEFT_MAX = 10_000
 """Files that are known to stay, and are not read again; what else stays is read at each pass."""
 
@@ -54,7 +56,14 @@ class Retirement:
         self._reason: str | None = None
 
     def change(
-        self, state: TableState, files: TableFiles, *, now_ms: int, new_id: Callable[[], str]
+        self,
+        state: TableState,
+        files: TableFiles,
+        *,
+        now_ms: int,
+        new_id: Callable[[], str],
+        beat: Callable[[], None] = lambda: None,
+        urgent: Callable[[], bool] = lambda: False,
     ) -> RetireCommit | None:
         """The commit that drops the next files; None if there are none.
 
@@ -63,6 +72,8 @@ class Retirement:
             files: files of the table.
             now_ms: wall-clock time in milliseconds since the epoch.
             new_id: generates a unique commit id.
+            beat: called before each file is read, which may take seconds.
+            urgent: whether something else is due; then no file is read but the first.
 
         Raises:
             UnavailableError: the store does not respond.
@@ -77,7 +88,8 @@ class Retirement:
         before_us = now_ms * 1_000 - self._age_us
         removed: list[WrittenFile] = []
         dropped: dict[int, BitMap64] = {}
-        for file in self._unseen(files.old_files(state, self._column, before_us)):
+        for file in self._unseen(files.old_files(state, self._column, before_us), urgent):
+            beat()
             found = self._offsets(file)
             if found is None:
                 self._leave(file)
@@ -95,12 +107,12 @@ class Retirement:
             dropped={partition: tuple(ranges(offsets)) for partition, offsets in dropped.items()},
         )
 
-    def _unseen(self, files: Iterable[WrittenFile]) -> Iterator[WrittenFile]:
+    def _unseen(self, files: Iterable[WrittenFile], urgent: Callable[[], bool]) -> Iterator[WrittenFile]:
         """The next files to look at, as many as a commit may drop; a pass over all may take several looks.
 
         Those that stay are remembered, as long as there is room; then the pass goes on behind the last one.
         """
-        self.more, read = False, 0
+        self.more, read, rows = False, 0, 0
         still: set[str] = set()
         after = self._after
         for file in files:
@@ -108,11 +120,11 @@ class Retirement:
                 still.add(file.path)
             elif after is not None:
                 after = None if file.path == after else after
-            elif read >= FILES_MAX:
+            elif read and (read >= FILES_MAX or rows + file.records > ROWS_MAX or urgent()):
                 self.more = True
                 return
             else:
-                read += 1
+                read, rows = read + 1, rows + file.records
                 yield file
                 if file.path in self._left:
                     still.add(file.path)

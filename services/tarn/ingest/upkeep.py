@@ -136,6 +136,7 @@ class Upkeep:
         writer: TableWriter,
         *,
         on_removed: Callable[[tuple[WrittenFile, ...]], None],
+        urgent: Callable[[], bool] = lambda: False,
     ) -> CommittedBatch | NeedsReplan:
         """Drop files whose rows are too old, as many as one commit may.
 
@@ -144,12 +145,20 @@ class Upkeep:
             files: files of the table.
             writer: writer of the table.
             on_removed: called with the files that were dropped.
+            urgent: whether a batch is due; then fewer are dropped.
         """
         assert self._retirement is not None
         context = self._context
         started_s = self._retired_s = context.clock()
         now_ms = context.ports.now_ms()
-        change = self._retirement.change(state, files, now_ms=now_ms, new_id=context.new_id)
+
+        def beat() -> None:
+            # The reader's loop may be waiting for this very commit, because a batch is due.
+            context.registry.update(self._name, beat_s=context.clock())
+
+        change = self._retirement.change(
+            state, files, now_ms=now_ms, new_id=context.new_id, beat=beat, urgent=urgent
+        )
         if self._retirement.more:
             self._look_soon()
         if change is None:

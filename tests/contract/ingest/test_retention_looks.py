@@ -13,8 +13,9 @@ from tarn.core.audit.accounts import Origins, Tally
 from tarn.core.audit.model import FileEntry
 from tarn.core.table_state import TableState, WrittenFile
 from tarn.ingest import retirement
+from tarn.ingest.health import hanging
 from tarn.ingest.retirement import Retirement
-from tests.contract.ingest.test_retention import LIMITS, World, listed
+from tests.contract.ingest.test_retention import LIMITS, World, listed, order
 from tests.support.lake import BUCKET
 
 
@@ -127,3 +128,72 @@ def test_a_look_that_found_only_files_that_stay_is_followed_by_another_soon(
     world.lake.clock.now_s += 601
     world.wait(turns=80)
     assert world.retired().rows == 1
+
+
+def looked_at(old: Old, state: TableState, **options: Any) -> tuple[int, bool]:
+    """How many files one look drops, and whether it says that there are more."""
+    origins: Any = old
+    made = Retirement("orders", stream="orders", topic="orders", column="at", age_s=1, origins=origins)
+    change = made.change(state, origins, now_ms=0, new_id=lambda: "x", **options)
+    return (0 if change is None else len(change.removed)), made.more
+
+
+@pytest.mark.parametrize(("rows", "files"), [(1, 6), (25, 4), (26, 3), (51, 1), (101, 1)])
+def test_a_look_reads_so_many_rows_at_most_and_one_file_at_least(
+    rows: int, files: int, state: TableState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement, "ROWS_MAX", 100)
+    old = Old(*names("own", 6), records=rows)
+    assert looked_at(old, state) == (files, files < 6)
+    assert len(old.read) == files, "what is not dropped is not read"
+    old = Old(*names("other", 6), records=rows)
+    assert looked_at(old, state) == (0, files < 6)
+    assert len(old.read) == files, "nor is more read because it stays"
+
+
+def test_a_look_gives_a_sign_of_life_before_each_file_and_ends_early_if_a_batch_is_due(
+    state: TableState,
+) -> None:
+    old, beats = Old(*names("own", 6)), [0]
+
+    def beat() -> None:
+        beats[0] += 1
+
+    assert looked_at(old, state, beat=beat) == (6, False)
+    assert beats == [6]
+    old.read.clear()
+    assert looked_at(old, state, urgent=lambda: len(old.read) >= 2) == (2, True)
+    assert looked_at(old, state, urgent=lambda: True) == (1, True), "one at least, or none would ever go"
+
+
+def test_a_drop_that_takes_long_is_alive_and_makes_way_for_a_batch() -> None:
+    """Ten files of a minute each: a batch that is due waits for one of them, not for ten."""
+    world = World()
+    world.ingestor = world.lake.ingestor(world.spec, limits=replace(LIMITS, retire_s=3_600))
+    for _ in range(10):
+        world.send(60)
+    retire, registry = world.ingestor._upkeep._retirement, world.lake.registry
+    assert retire is not None
+    origins, ages = retire._origins, list[float]()
+
+    class Slow:
+        def rows(self, file: FileEntry, deleted: BitMap64) -> Origins | None:
+            ages.append(world.lake.clock.now_s - registry.get("orders").beat_s)
+            world.lake.clock.now_s += 60
+            return origins.rows(file, deleted)
+
+    slow: Any = Slow()
+    retire._origins = slow
+    world.ingestor._upkeep._retired_s = -1e9
+    # A commit is under way until somebody waits for it.
+    world.lake.commits_now = lambda: False
+    world.topic.send(0, order(0, 1))
+    world.wait(turns=30)
+    removed = [s["summary"].get("deleted-data-files") for s in world.lake.table().ancestors()][::-1]
+    assert removed[10:12] == ["1", None], "a drop of one file, and the batch"
+    world.lake.commits_now = lambda: True
+    world.ingestor._upkeep._retired_s = -1e9
+    world.wait(turns=30)
+    assert world.offsets() == [10]
+    assert (len(ages), max(ages)) == (10, 0.0), "a sign of life before each"
+    assert hanging(registry, now_s=world.lake.clock()) == []
