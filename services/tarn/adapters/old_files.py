@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pyiceberg.manifest import ManifestContent
@@ -27,14 +28,15 @@ class OldFiles:
         self._objects = objects
         self._youngest: dict[str, int] = {}
 
-    def find(self, state: TableState, column: str, before_us: int, *, files_max: int) -> list[WrittenFile]:
+    def find(self, state: TableState, column: str, before_us: int) -> Iterator[WrittenFile]:
         """Live files of the current partition spec in which every row has the column, and is older.
+
+        A manifest is read once one iterates as far as it.
 
         Args:
             state: version of the table.
             column: name of a column of type timestamp or timestamptz.
             before_us: time in microseconds since the epoch.
-            files_max: maximum number of files.
 
         Raises:
             UnavailableError: the store does not respond.
@@ -46,24 +48,24 @@ class OldFiles:
         )
         field_id = next((f.field_id for f in schema.fields if f.name == column), None)
         if head is None or field_id is None or not survives_manifests(spec, schema):
-            return []
-        found: list[WrittenFile] = []
-        manifests = read_list(self._objects.read(str(head["manifest-list"])))
-        known, self._youngest = self._youngest, {}
+            return
+        manifests = [
+            manifest
+            for manifest in read_list(self._objects.read(str(head["manifest-list"])))
+            if manifest.content is ManifestContent.DATA and manifest.partition_spec_id == spec.spec_id
+        ]
+        known = self._youngest
+        self._youngest = {
+            m.manifest_path: known[m.manifest_path] for m in manifests if m.manifest_path in known
+        }
         for manifest in manifests:
             path = manifest.manifest_path
-            if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != spec.spec_id:
-                continue
-            youngest = known.get(path)
-            if (youngest is not None and youngest >= before_us) or len(found) >= files_max:
-                if youngest is not None:
-                    self._youngest[path] = youngest
+            if self._youngest.get(path, before_us - 1) >= before_us:
                 continue
             entries = read_entries(self._objects.read(path), manifest, spec, schema)
             ages = [(_latest_us(entry.data_file, field_id), entry.data_file) for entry in entries]
             self._youngest[path] = min((at_us for at_us, _ in ages), default=NEVER)
-            found += [_written(file, spec.spec_id) for at_us, file in ages if at_us < before_us]
-        return found[:files_max]
+            yield from (_written(file, spec.spec_id) for at_us, file in ages if at_us < before_us)
 
 
 def _latest_us(file: Any, field_id: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -100,11 +100,9 @@ class IcebergTableFiles:
         """See `TableFiles.changes`."""
         return changes(before, after)
 
-    def old_files(
-        self, state: TableState, column: str, before_us: int, *, files_max: int
-    ) -> list[WrittenFile]:
+    def old_files(self, state: TableState, column: str, before_us: int) -> Iterator[WrittenFile]:
         """See `TableFiles.old_files`."""
-        return self._old.find(state, column, before_us, files_max=files_max)
+        return self._old.find(state, column, before_us)
 
     def writer(self, state: TableState) -> IcebergWriter:
         """See `TableFiles.writer`."""

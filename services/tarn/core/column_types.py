@@ -171,6 +171,7 @@ def _struct(parts: Sequence[str], depth: int) -> Struct:
     if len(parts) > STRUCT_FIELDS_MAX:
         raise ValueError(f"a struct has {len(parts)} fields, more than {STRUCT_FIELDS_MAX}")
     fields: list[tuple[str, ColumnType]] = []
+    lower: set[str] = set()
     for part in parts:
         name, colon, kind = part.partition(":")
         name = name.strip()
@@ -178,8 +179,9 @@ def _struct(parts: Sequence[str], depth: int) -> Struct:
             raise ValueError(
                 f"{part!r} is not a field of a struct; write name: type, the name in letters, digits and _"
             )
-        if name.lower() in (other.lower() for other, _ in fields):
+        if name.lower() in lower:
             raise ValueError(f"a struct names {name} twice (upper and lower case count as one)")
+        lower.add(name.lower())
         fields.append((name, _parse(kind, depth + 1)))
     return Struct(tuple(fields))
 

@@ -6,7 +6,7 @@ Every column is optional. A mapping applies: it names columns, gives their types
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from tarn.core.cast_rules import takes
 from tarn.core.column_types import (
     DEPTH_MAX,
     FIELD_NAME,
+    STRUCT_FIELDS_MAX,
     ColumnType,
     ListOf,
     MapOf,
@@ -30,6 +31,7 @@ from tarn.core.convert import target_type
 from tarn.core.errors import InvalidSpecError
 from tarn.core.infer import Inferred, key_types
 from tarn.core.spec import TRACE_COLUMN, FieldSpec, IngestorBody
+from tarn.core.spec.fields import FIELDS_MAX
 
 Types = dict[str, ColumnType]
 _WIDER = {("int", "long"): "long", ("float", "double"): "double"}
@@ -78,30 +80,40 @@ def sampled(body: IngestorBody, messages: Sequence[bytes | None]) -> Sampled:
     return Sampled(types=found, notes=tuple(remarks))
 
 
-def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpec] = ()) -> Inferred:
+def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpec] | None = None) -> Inferred:
     """The columns of a new table, or those of a table with what it lacks.
 
     Args:
         body: the spec.
         sample: what messages have.
-        known: columns of the table; their types are not changed, but for the fields that structs lack.
+        known: columns of the table; their types are not changed, but for the fields that structs lack. Values
+            that do not fit them are for the decoder, and keys beyond the limit get no column. None if there
+            is no table yet.
 
     Raises:
-        ValueError: the mapping, the partitioning or the event time does not go with them.
+        ValueError: the mapping, the partitioning or the event time does not go with them, or a new table
+            would have too many.
     """
-    mapping, found = body.mapping, _Columns(known)
+    mapping = body.mapping
+    rest = () if mapping.rest is None else (mapping.rest,)
+    found = _Columns(known or (), named=frozenset((*mapping.rename.values(), *mapping.cast, *rest)))
+    of_table = frozenset(found.fields)
+
+    def kind_for(column: str, kind: ColumnType) -> ColumnType:
+        return kind if column in of_table else _cast(column, kind, body)
+
     targets = frozenset(mapping.rename.values())
     renamed = {path.split(".")[0] for path in mapping.rename}
     for key, kind in sample.types.items():
         for path, column in mapping.rename.items():
             if path.split(".")[0] == key and (inner := _at(sample.types, path)) is not None:
-                found.add(column, _cast(column, inner, body))
+                found.add(column, kind_for(column, inner))
         if key in renamed or key in mapping.drop or key == mapping.rest:
             continue
         if key in targets:
             found.notes.append(f"{key!r}: left out, as mapping.rename fills the column of this name")
         elif found.may_be(key):
-            found.add(key, _cast(key, kind, body))
+            found.add(key, kind_for(key, kind))
     for column, cast in mapping.cast.items():
         if column not in found.fields:
             found.add(column, parse_type(cast))
@@ -113,10 +125,15 @@ def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpe
             )
     if found.fields and mapping.rest is not None and mapping.rest not in found.fields:
         found.add(mapping.rest, Primitive("string"))
+    if found.over and known is None:
+        raise ValueError(
+            f"{found.over + len(found.fields):,} columns are more than {FIELDS_MAX:,}: name those that you "
+            "need in schema.fields, where mapping.rest keeps the others, or leave keys out by mapping.drop"
+        )
     fields = tuple(found.fields.values())
     if fields:
         body.check_columns(mapping.of_table(fields))
-    return Inferred(fields=fields, notes=(*sample.notes, *found.notes))
+    return Inferred(fields=fields, notes=(*sample.notes, *found.notes), over=found.over)
 
 
 def columns_of_writer(body: IngestorBody, *, file: str) -> tuple[FieldSpec, ...]:
@@ -138,20 +155,30 @@ class _Columns:
 
     Args:
         known: columns of the table.
+        named: columns that the mapping names; they are added whatever the limit.
+
+    Attributes:
+        over: number of keys that are left out because there are too many.
     """
 
-    def __init__(self, known: Sequence[FieldSpec]) -> None:
+    def __init__(self, known: Sequence[FieldSpec], *, named: frozenset[str]) -> None:
         self.fields = {field.name: field for field in known}
         self.notes: list[str] = []
+        self.over = 0
+        self._lower = {name.lower() for name in self.fields}
+        self._named = named
+        self._room = FIELDS_MAX - len(named | self.fields.keys())
 
     def may_be(self, key: str) -> bool:
-        """Whether a column can have the name of this key; if not, it is noted."""
+        """Whether the key is or can be a column of this name; if not, it is noted or counted."""
         if not re.fullmatch(FIELD_NAME, key) or key.lower() == TRACE_COLUMN:
             self.notes.append(
                 f"{key!r}: left out, as no column can have this name; mapping.rename gives it another"
             )
-        elif key not in self.fields and key.lower() in map(str.lower, self.fields):
+        elif key not in self.fields and key.lower() in self._lower:
             self.notes.append(f"{key!r}: left out, as another column differs by upper and lower case only")
+        elif key not in self.fields and key not in self._named and self._room <= 0:
+            self.over += 1
         else:
             return True
         return False
@@ -161,6 +188,8 @@ class _Columns:
         known = self.fields.get(name)
         if known is None:
             self.fields[name] = FieldSpec(name=name, type=str(kind))
+            self._lower.add(name.lower())
+            self._room -= name not in self._named
         else:
             wider = _with_fields(known.kind, kind)
             self.fields[name] = known.model_copy(update={"type": str(wider)})
@@ -199,10 +228,7 @@ def _at(types: Mapping[str, ColumnType], path: str) -> ColumnType | None:
 def _merged(one: ColumnType, other: ColumnType) -> ColumnType:
     """A type for the values of both; the first where there is none."""
     if isinstance(one, Struct) and isinstance(other, Struct):
-        fields = dict(one.fields)
-        for name, kind in other.fields:
-            fields[name] = _merged(fields[name], kind) if name in fields else kind
-        return Struct(tuple(fields.items()))
+        return _joined(one, other, _merged)
     if isinstance(one, ListOf) and isinstance(other, ListOf):
         return ListOf(_merged(one.element, other.element))
     if isinstance(one, MapOf) and isinstance(other, MapOf):
@@ -216,18 +242,24 @@ def _merged(one: ColumnType, other: ColumnType) -> ColumnType:
 def _with_fields(known: ColumnType, found: ColumnType) -> ColumnType:
     """A type with the fields that its structs lack; nothing else is changed."""
     if isinstance(known, Struct) and isinstance(found, Struct):
-        fields, lower = dict(known.fields), {name.lower() for name, _ in known.fields}
-        for name, kind in found.fields:
-            if name in fields:
-                fields[name] = _with_fields(fields[name], kind)
-            elif name.lower() not in lower:
-                fields[name] = kind
-        return Struct(tuple(fields.items()))
+        return _joined(known, found, _with_fields)
     if isinstance(known, ListOf) and isinstance(found, ListOf):
         return ListOf(_with_fields(known.element, found.element))
     if isinstance(known, MapOf) and isinstance(found, MapOf):
         return MapOf(_with_fields(known.value, found.value))
     return known
+
+
+def _joined(one: Struct, other: Struct, same: Callable[[ColumnType, ColumnType], ColumnType]) -> Struct:
+    """A struct with the fields of both, as many as it may have; `same` joins those with the same name."""
+    fields, lower = dict(one.fields), {name.lower() for name, _ in one.fields}
+    for name, kind in other.fields:
+        if name in fields:
+            fields[name] = same(fields[name], kind)
+        elif name.lower() not in lower and len(fields) < STRUCT_FIELDS_MAX:
+            fields[name] = kind
+            lower.add(name.lower())
+    return Struct(tuple(fields.items()))
 
 
 def _arrow_schemas(messages: Sequence[bytes | None]) -> list[list[tuple[str, pa.DataType | str]]]:
@@ -288,13 +320,16 @@ def _column(kind: pa.DataType, depth: int) -> ColumnType | str:
 
 def _struct(kind: pa.StructType, depth: int) -> ColumnType | str:
     fields: Types = {}
+    lower: set[str] = set()
     for inner in kind:
         found = _column(inner.type, depth + 1)
-        lower = {name.lower() for name in fields}
         if isinstance(found, str) or not re.fullmatch(FIELD_NAME, inner.name):
             continue
         if inner.name.lower() not in lower:
             fields[inner.name] = found
+            lower.add(inner.name.lower())
+    if len(fields) > STRUCT_FIELDS_MAX:
+        return f"as the {len(fields):,} fields of a struct are more than {STRUCT_FIELDS_MAX:,}"
     return Struct(tuple(fields.items())) if fields else "as nothing in its structs can be read"
 
 

@@ -54,10 +54,12 @@ class Inferred:
     Attributes:
         fields: columns, in the order in which the messages have them.
         notes: what the columns cannot hold, or could not be decided, for people.
+        over: number of keys that have no column because there are too many.
     """
 
     fields: tuple[FieldSpec, ...]
     notes: tuple[str, ...]
+    over: int = 0
 
 
 def infer(messages: Iterable[bytes | None]) -> Inferred:
@@ -208,16 +210,18 @@ def _object_kind(seen: _Seen, path: str, depth: int, note: Callable[[str], None]
         value = _kind(values, f"{path}.*", depth + 1, note)
         return None if value is None else MapOf(value)
     fields: list[tuple[str, ColumnType]] = []
+    lower: set[str] = set()
     for key, part in seen.fields.items():
         kind = _kind(part, f"{path}.{key}", depth + 1, note)
         if kind is None:
             continue
         if not re.fullmatch(FIELD_NAME, key):
             note(f"{path}.{key!r}: left out, as a field of a struct has letters, digits and _ in its name")
-        elif key.lower() in (name.lower() for name, _ in fields):
+        elif key.lower() in lower:
             note(f"{path}.{key!r}: left out, as another field differs by upper and lower case only")
         else:
             fields.append((key, kind))
+            lower.add(key.lower())
     if len(fields) > STRUCT_FIELDS_MAX:
         note(f"{path!r}: left out, as its {len(fields):,} fields are more than {STRUCT_FIELDS_MAX:,}")
         return None

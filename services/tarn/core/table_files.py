@@ -6,7 +6,7 @@ has a writer (`TableWriter`), and each commit has the manifests of one snapshot 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -132,16 +132,15 @@ class TableFiles(Protocol):
     def changes(self, before: TableState, after: TableState) -> Sequence[str]:
         """What differs between the columns of two versions of the table, for people."""
 
-    def old_files(
-        self, state: TableState, column: str, before_us: int, *, files_max: int
-    ) -> Sequence[WrittenFile]:
+    def old_files(self, state: TableState, column: str, before_us: int) -> Iterator[WrittenFile]:
         """Live data files in which every row has the column, with a time before this one; without statistics.
+
+        They are found while one iterates, in the order in which the table lists them: the newest first.
 
         Args:
             state: version of the table.
             column: name of a column of type timestamp or timestamptz.
             before_us: time in microseconds since the epoch.
-            files_max: maximum number of files.
 
         Raises:
             UnavailableError: the store does not respond.

@@ -112,6 +112,7 @@ class Ingestor:
             new_id=context.new_id,
         )
         self._source: TopicReader | None = None
+        self._batch_due = False
         self._beside: frozenset[str] = frozenset()
         self._event_time = event_time_rule(spec)
         self._upkeep = Upkeep(
@@ -191,6 +192,7 @@ class Ingestor:
             idle = wait_s is None and batch.ranges() and now - committed_s >= limits.watermark_s
             due = wait_s == 0.0 or idle
             if commit is not None and (due or commit.done()):
+                self._batch_due = True
                 result = commit.result()
                 if isinstance(result, NeedsReplan):
                     return
@@ -203,6 +205,7 @@ class Ingestor:
                 commit, merged = executor.submit(self._merge, plan), True
                 continue
             if commit is None and not due and self._upkeep.retire_due(now):
+                self._batch_due = False
                 commit = executor.submit(self._retire, plan)
                 continue
             if due:
@@ -235,6 +238,7 @@ class Ingestor:
             for polled in self._poll(plan, batch, timeout_s):
                 batch.add(polled)
         if commit is not None:
+            self._batch_due = True
             result = commit.result()
             uncommitted.update(result.after if isinstance(result, CommittedBatch) else {})
         if uncommitted:
@@ -347,7 +351,9 @@ class Ingestor:
         def forget(files: tuple[WrittenFile, ...]) -> None:
             self._small_files.forget(frozenset(file.path for file in files))
 
-        return self._upkeep.retire(plan.state, self.files, self._table.writer, on_removed=forget)
+        return self._upkeep.retire(
+            plan.state, self.files, self._table.writer, on_removed=forget, urgent=lambda: self._batch_due
+        )
 
     def _follow(self, writer: TableWriter, state: TableState) -> None:
         """Take another writer if the table's columns changed; files of the former one are not merged."""

@@ -17,19 +17,24 @@ from tarn.ingest.batch_commit import (
     watermark_in,
 )
 
-_TOTALS = ("records", "data-files", "files-size")
+_TOTALS = ("records", "data-files", "files-size", "delete-files")
 
 
 def why_kept(state: TableState) -> str | None:
     """Why no file of this version of the table is dropped; None if files can be.
 
     With delete files, some rows of a file are gone already, and what deletes them would name a file that is
-    not there.
+    not there. Without totals it is unknown whether there are any.
     """
+    if state.head_id is None:
+        return None
+    if any(state.total(what) is None for what in _TOTALS):
+        return (
+            "the summary of its snapshot has no totals, as another writer left them out: there may be delete "
+            "files; have that writer state them, or roll the table back to before it (scripts/tarn rollback)"
+        )
     if state.total("delete-files") != 0:
         return "the table has delete files; compact it first"
-    if any(state.total(what) is None for what in _TOTALS):
-        return "the summary of its snapshot has no totals"
     return None
 
 

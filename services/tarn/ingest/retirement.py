@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 from pyroaring import BitMap64
@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from tarn.core.audit.accounts import ranges
 from tarn.core.audit.model import FileEntry
 from tarn.core.audit.origins import OriginReader
-from tarn.core.errors import CorruptStateError
+from tarn.core.errors import CorruptStateError, InvalidError
 from tarn.core.table_files import TableFiles
 from tarn.core.table_state import TableState, WrittenFile
 from tarn.ingest.retire_commit import RetireCommit, why_kept
@@ -19,7 +19,10 @@ log = structlog.get_logger()
 
 FILES_MAX = 50
 """Files that one commit drops; their trace columns are read first, while batches wait for the commit."""
+ROWS_MAX = 5_000_000
+"""Rows of the files that one look reads; one file is read however many it has."""
 LEFT_MAX = 10_000
+"""Files that are known to stay, and are not read again; what else stays is read at each pass."""
 
 
 class Retirement:
@@ -32,6 +35,9 @@ class Retirement:
         column: column of event time.
         age_s: age of the rows that are dropped, in seconds.
         origins: reads which messages the rows of a file are.
+
+    Attributes:
+        more: whether the last look ended before it had seen all old files.
     """
 
     def __init__(
@@ -43,11 +49,21 @@ class Retirement:
         self._column = column
         self._age_us = age_s * 1_000_000
         self._origins = origins
+        self.more = False
         self._left: set[str] = set()
+        self._after: str | None = None
+        self._said: set[str] = set()
         self._reason: str | None = None
 
     def change(
-        self, state: TableState, files: TableFiles, *, now_ms: int, new_id: Callable[[], str]
+        self,
+        state: TableState,
+        files: TableFiles,
+        *,
+        now_ms: int,
+        new_id: Callable[[], str],
+        beat: Callable[[], None] = lambda: None,
+        urgent: Callable[[], bool] = lambda: False,
     ) -> RetireCommit | None:
         """The commit that drops the next files; None if there are none.
 
@@ -56,30 +72,31 @@ class Retirement:
             files: files of the table.
             now_ms: wall-clock time in milliseconds since the epoch.
             new_id: generates a unique commit id.
+            beat: called before each file is read, which may take seconds.
+            urgent: whether something else is due; then no file is read but the first.
 
         Raises:
             UnavailableError: the store does not respond.
         """
         reason = why_kept(state)
         if reason is not None:
-            self._say(reason)
+            if reason != self._reason:
+                self._warn(reason)
+            self._reason = reason
             return None
+        self._reason = None
         before_us = now_ms * 1_000 - self._age_us
-        wanted = FILES_MAX + len(self._left)
         removed: list[WrittenFile] = []
         dropped: dict[int, BitMap64] = {}
-        for file in files.old_files(state, self._column, before_us, files_max=wanted):
-            if file.path in self._left or len(removed) >= FILES_MAX:
-                continue
+        for file in self._unseen(files.old_files(state, self._column, before_us), urgent):
+            beat()
             found = self._offsets(file)
             if found is None:
-                self._left.add(file.path)
+                self._leave(file)
                 continue
             removed.append(file)
             for partition, offsets in found.items():
                 dropped[partition] = dropped.get(partition, BitMap64()) | offsets
-        if len(self._left) > LEFT_MAX:
-            self._left.clear()
         if not removed:
             return None
         return RetireCommit(
@@ -90,22 +107,57 @@ class Retirement:
             dropped={partition: tuple(ranges(offsets)) for partition, offsets in dropped.items()},
         )
 
+    def _unseen(self, files: Iterable[WrittenFile], urgent: Callable[[], bool]) -> Iterator[WrittenFile]:
+        """The next files to look at, as many as a commit may drop; a pass over all may take several looks.
+
+        Those that stay are remembered, as long as there is room; then the pass goes on behind the last one.
+        """
+        self.more, read, rows = False, 0, 0
+        still: set[str] = set()
+        after = self._after
+        for file in files:
+            if file.path in self._left:
+                still.add(file.path)
+            elif after is not None:
+                after = None if file.path == after else after
+            elif read and (read >= FILES_MAX or rows + file.records > ROWS_MAX or urgent()):
+                self.more = True
+                return
+            else:
+                read, rows = read + 1, rows + file.records
+                yield file
+                if file.path in self._left:
+                    still.add(file.path)
+        # If the last one is gone, some were passed over: they are looked at in the next pass, which is soon.
+        self.more = after is not None
+        self._left, self._after = still, None
+
+    def _leave(self, file: WrittenFile) -> None:
+        if len(self._left) < LEFT_MAX:
+            self._left.add(file.path)
+        else:
+            self._after = file.path
+
     def _offsets(self, file: WrittenFile) -> dict[int, BitMap64] | None:
         """Partition to the offsets of a file's rows; None if the file stays."""
         try:
             found = self._origins.rows(FileEntry(file.path, file.bytes, file.records), BitMap64())
-        except CorruptStateError as e:
-            self._say(e.message)
+        except (CorruptStateError, InvalidError) as e:
+            self._stays(type(e).__name__, e.message)
             return None
         if found is None:
-            self._say(f"{file.path} is not in the store")
+            self._stays("missing", f"{file.path} is not in the store")
             return None
         if found.untraced or any(topic != self._topic for topic, _ in found.rows):
-            self._say(f"{file.path} has rows of other origin than topic {self._topic}")
+            self._stays("origin", f"{file.path} has rows of other origin than topic {self._topic}")
             return None
         return {partition: tally.at_least(1) for (_, partition), tally in found.rows.items()}
 
-    def _say(self, reason: str) -> None:
-        if reason != self._reason:
-            log.warning("old rows are left in the table", ingestor=self._name, reason=reason)
-        self._reason = reason
+    def _stays(self, kind: str, reason: str) -> None:
+        """Log why a file stays, for the first one of each kind: there may be thousands."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self._warn(reason)
+
+    def _warn(self, reason: str) -> None:
+        log.warning("old rows are left in the table", ingestor=self._name, reason=reason)

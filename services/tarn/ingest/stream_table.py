@@ -10,6 +10,7 @@ from tarn.core.creation import columns_for, needs_messages, sampled
 from tarn.core.decode import Decoder
 from tarn.core.errors import InvalidSpecError, NoSuchTableError
 from tarn.core.spec import FieldSpec, IngestorSpec
+from tarn.core.spec.fields import FIELDS_MAX
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFiles, TableWriter
@@ -19,6 +20,9 @@ from tarn.ingest.context import IngestContext
 from tarn.ingest.sampling import Sampler
 
 log = structlog.get_logger()
+
+NOTES_SHOWN_MAX = 50
+"""Notes about a sample that are logged; it can have as many as the sample has keys."""
 
 
 class StreamTable:
@@ -44,6 +48,7 @@ class StreamTable:
         self._context = context
         self._fields: Sequence[FieldSpec] = ()
         self._writer: TableWriter | None = None
+        self._said_over = False
         self.name = TableName(self._body.table.levels, self._body.table.name)
         if not self.own_columns:
             self._take(self._body.fields or ())
@@ -166,8 +171,8 @@ class StreamTable:
         if not found.fields:
             raise InvalidSpecError(
                 f"table {self.name} cannot be created: the first messages of topic {self._topic} have no "
-                f"value that a column could hold{': ' if found.notes else ''}{'; '.join(found.notes)}; name "
-                "the columns in the spec",
+                f"value that a column could hold{': ' if found.notes else ''}"
+                f"{'; '.join(_shown(found.notes))}; name the columns in the spec",
                 table=str(self.name),
             )
         committer.ensure(self._files(found.fields).create_request())
@@ -176,7 +181,7 @@ class StreamTable:
             ingestor=self._ingestor,
             table=str(self.name),
             columns=[f"{field.name} {field.type}" for field in found.fields],
-            left_out=list(found.notes),
+            left_out=_shown(found.notes),
         )
 
     def _with_more(
@@ -188,11 +193,22 @@ class StreamTable:
         if sample is None:
             return None
         try:
-            return self._files(columns_for(body, sample, known=own).fields)
+            found = columns_for(body, sample, known=own)
+            files = self._files(found.fields)
         except ValueError as e:
             raise InvalidSpecError(
                 f"table {self.name} and the next messages of topic {self._topic}: {e}", table=str(self.name)
             ) from e
+        if found.over and not self._said_over:
+            self._said_over = True
+            log.warning(
+                "keys of the messages get no column, as there are too many; mapping.rest keeps their values",
+                ingestor=self._ingestor,
+                table=str(self.name),
+                keys=found.over,
+                columns_max=FIELDS_MAX,
+            )
+        return files
 
     def _files(self, fields: Sequence[FieldSpec]) -> TableFiles:
         table = self._body.table
@@ -216,3 +232,9 @@ class StreamTable:
             record_bytes_max=body.dead_letters.max_record_bytes,
             messages=body.source,
         )
+
+
+def _shown(notes: Sequence[str]) -> list[str]:
+    """The first of the notes, and how many more there are."""
+    more = len(notes) - NOTES_SHOWN_MAX
+    return [*notes[:NOTES_SHOWN_MAX], *([f"{more:,} more"] if more > 0 else [])]

@@ -136,6 +136,7 @@ class Upkeep:
         writer: TableWriter,
         *,
         on_removed: Callable[[tuple[WrittenFile, ...]], None],
+        urgent: Callable[[], bool] = lambda: False,
     ) -> CommittedBatch | NeedsReplan:
         """Drop files whose rows are too old, as many as one commit may.
 
@@ -144,12 +145,22 @@ class Upkeep:
             files: files of the table.
             writer: writer of the table.
             on_removed: called with the files that were dropped.
+            urgent: whether a batch is due; then fewer are dropped.
         """
         assert self._retirement is not None
         context = self._context
         started_s = self._retired_s = context.clock()
         now_ms = context.ports.now_ms()
-        change = self._retirement.change(state, files, now_ms=now_ms, new_id=context.new_id)
+
+        def beat() -> None:
+            # The reader's loop may be waiting for this very commit, because a batch is due.
+            context.registry.update(self._name, beat_s=context.clock())
+
+        change = self._retirement.change(
+            state, files, now_ms=now_ms, new_id=context.new_id, beat=beat, urgent=urgent
+        )
+        if self._retirement.more:
+            self._look_soon()
         if change is None:
             return CommittedBatch(state=state, after={})
         result = self._commits.commit(change, writer)
@@ -158,8 +169,7 @@ class Upkeep:
             return result
         self._reporter.tell(State.RUNNING)
         on_removed(change.removed)
-        # There may be more: the next look is soon, and a batch that waits goes first.
-        self._retired_s = context.clock() - context.limits.retire_s + RETIRE_PAUSE_S
+        self._look_soon()
         rows = sum(file.records for file in change.removed)
         if result.by_us:
             context.registry.add(self._name, retired_rows=rows, retired_files=len(change.removed))
@@ -172,6 +182,10 @@ class Upkeep:
             ms=round((context.clock() - started_s) * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
+
+    def _look_soon(self) -> None:
+        """There may be more: the next look is soon, and a batch that waits goes first."""
+        self._retired_s = self._context.clock() - self._context.limits.retire_s + RETIRE_PAUSE_S
 
     def _new_announcer(self) -> Announcer | None:
         event_time = self._spec.spec.event_time

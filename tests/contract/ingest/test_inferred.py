@@ -229,6 +229,42 @@ def test_what_the_first_messages_lacked_is_added_later_if_the_spec_says_so() -> 
     assert letter["reason"].startswith("id: expected a whole number"), "types are not changed"
 
 
+@pytest.mark.parametrize("wrong", [True, {"x": 1}])
+def test_a_sample_of_wrong_values_for_a_cast_column_makes_bad_records_and_stops_nothing(wrong: Any) -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    evolving = spec("{infer: true, evolution: evolve}", "{cast: {id: long}}")
+    send(topic, {"id": "1"})
+    lake.work(lake.ingestor(evolving), turns=30)
+    send(topic, {"id": wrong}, {"id": wrong}, {"id": 2, "new": "x"})
+    lake.work(lake.ingestor(evolving), turns=30)
+    assert kinds(lake) == {"id": "long", "new": "string"}
+    assert sorted(row["id"] for row in lake.rows()) == [1, 2]
+    assert [letter["offset"] for letter in lake.rows("ops.dead_letters")] == [1, 2]
+
+
+def test_too_many_keys_create_nothing_and_stop_no_table_that_exists(logged: list[Any]) -> None:
+    topic, wide = Topic("orders", 1), {f"k{n}": n for n in range(1_001)}
+    lake = Lake(topic)
+    evolving = spec("{infer: true, evolution: evolve}", "{rest: rest}")
+    send(topic, wide)
+    with pytest.raises(InvalidSpecError, match=r"bronze\.orders cannot be created .* 1,002 columns are more"):
+        lake.work(lake.ingestor(evolving))
+    assert not lake_has(lake)
+    del topic.logs[0][:]
+    send(topic, {"id": 0})
+    lake.work(lake.ingestor(evolving), turns=30)
+    send(topic, {"id": 1, **wide})
+    ingestor = lake.ingestor(evolving)
+    for _ in range(2):
+        lake.work(ingestor, turns=30)
+    assert (len(kinds(lake)), sorted(row["id"] for row in lake.rows())) == (1_000, [0, 1])
+    (row,) = [row for row in lake.rows() if row["id"] == 1]
+    assert sorted(json.loads(row["rest"])) == ["k1000", "k998", "k999"]
+    said = [line for line in logged if line["event"].startswith("keys of the messages get no column")]
+    assert [(line["keys"], line["columns_max"]) for line in said] == [(3, 1_000)]
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

@@ -6,9 +6,11 @@ import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tarn.adapters import manifest_audit
@@ -31,6 +33,7 @@ from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.lake_ports import Clock
 from tarn.ingest.replay_commit import ReplayCommit
+from tarn.ingest.status import State
 from tarn.ingest.wiring import uuid7
 from tarn.keeper.walk import Places
 from tarn.testing.memory_topic import HOLE, Topic
@@ -164,8 +167,6 @@ def test_rows_without_a_time_and_files_of_others_stay() -> None:
     rows = world.lake.rows()[:1]
     assert rows
     # Rows that another writer added, without an origin.
-    import pyarrow as pa
-
     schema = writer._layout.arrow  # type: ignore[attr-defined]
     foreign = pa.Table.from_pylist([{"id": 9, "at": NOW - timedelta(hours=99), "_tarn": None}], schema=schema)
     files = writer.put(writer.encode(foreign))
@@ -298,6 +299,61 @@ def test_a_table_with_delete_files_is_left_alone(logged: list[Any]) -> None:
     ]
 
 
+def listed(world: World, path: str, hours_ago: float) -> None:
+    """Another writer lists a file of its own, as `add_files` does."""
+    state = world.lake.table()
+    writer = world.ingestor.files.writer(state)
+    schema = writer._layout.arrow  # type: ignore[attr-defined]
+    at = NOW - timedelta(hours=hours_ago)
+    (file,) = writer.put(
+        writer.encode(pa.Table.from_pylist([{"id": 9, "at": at, "_tarn": None}], schema=schema))
+    )
+    change = ReplayCommit(
+        commit_id=path,
+        table_uuid=state.uuid,
+        stream="orders",
+        looked_at=state.head_id,
+        ends={},
+        files=(replace(file, path=path or file.path),),
+    )
+    world.ingestor._commits.commit(change, writer)
+
+
+def test_files_outside_the_bucket_or_lost_stay_and_are_named_once(logged: list[Any]) -> None:
+    world = World()
+    world.send(60)
+    for number in range(3):
+        listed(world, f"s3://elsewhere/{number}.parquet", 70)
+    listed(world, f"s3://{BUCKET}/gone.parquet", 70)
+    listed(world, f"s3://{BUCKET}/gone-too.parquet", 70)
+    world.send(61)
+    world.wait()
+    status = world.lake.registry.get("orders")
+    assert (status.state, status.retired_rows) == (State.RUNNING, 2)
+    said = sorted(line["reason"] for line in logged if line["event"] == "old rows are left in the table")
+    assert [reason.split(" ", 1)[1] for reason in said] == [
+        "is outside the bucket, where it cannot be read",
+        "is not in the store",
+    ]
+    world.send(1)
+    assert world.lake.table().total("records") == 6
+
+
+@pytest.mark.parametrize("what", ["records", "data-files", "files-size", "delete-files"])
+def test_a_total_that_another_writer_left_out_is_named_as_that(what: str) -> None:
+    world = World()
+    world.lake.work(world.ingestor, turns=1)
+    assert world.lake.table().head is None
+    assert retirement.why_kept(world.lake.table()) is None, "nothing is there, and nothing is said"
+    world.send(60)
+    state = world.lake.table()
+    assert state.head is not None
+    del state.head["summary"][f"total-{what}"]
+    reason = str(retirement.why_kept(state))
+    assert reason.startswith("the summary of its snapshot has no totals")
+    assert "scripts/tarn rollback" in reason
+
+
 def test_a_manifest_is_read_again_only_once_a_file_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.send(1)
@@ -318,7 +374,7 @@ def test_a_manifest_is_read_again_only_once_a_file_of_it_is_old(monkeypatch: pyt
 
     def found(hours: float) -> int:
         read.clear()
-        return len(files.old_files(state, "at", now_us - round(hours * hour_us), files_max=10))
+        return len(list(files.old_files(state, "at", now_us - round(hours * hour_us))))
 
     assert (found(48), len(read)) == (0, 3)
     assert (found(47), len(read)) == (0, 1), "the list alone"

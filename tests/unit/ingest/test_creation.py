@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tarn.core.column_types import STRUCT_FIELDS_MAX, Primitive, Struct
 from tarn.core.creation import Sampled, columns_for, columns_of_writer, needs_messages, sampled
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import FieldSpec, IngestorBody, parse_spec
+from tarn.core.spec.fields import FIELDS_MAX
 from tests.support.messages import arrow, avro, container
 
 TEXT = """
@@ -128,6 +130,70 @@ def test_what_a_table_has_is_kept_and_only_added_to() -> None:
         **{"here": "long", "old": "string", "rest": "string", "n": "long"},
     }
     assert found.notes == ("'A': left out, as another column differs by upper and lower case only",)
+
+
+@pytest.mark.parametrize("value", [True, {"x": 1}, [1]])
+def test_values_that_no_cast_takes_are_for_the_decoder_once_the_table_has_the_column(value: Any) -> None:
+    made = body(mapping="{rename: {u.id: user}, cast: {id: long, user: long}}")
+    sample = sampled(made, [json.dumps({"id": value, "u": {"id": value}, "n": 1}).encode()])
+    known = [FieldSpec(name="id", type="long"), FieldSpec(name="user", type="long")]
+    assert types(columns_for(made, sample, known=known).fields) == {"id": "long", "user": "long", "n": "long"}
+    with pytest.raises(ValueError, match="no such value can be cast"):
+        columns_for(made, sample, known=known[:1])
+    with pytest.raises(ValueError, match="no such value can be cast"):
+        columns_for(made, sample)
+
+
+def keys(count: int, kind: str = "k") -> dict[str, int]:
+    return {f"{kind}{n}": n for n in range(count)}
+
+
+def test_a_new_table_of_more_columns_than_a_spec_may_name_is_refused() -> None:
+    assert len(of_json(keys(FIELDS_MAX))[0]) == FIELDS_MAX
+    for mapping, count in (("{}", 1_001), ("{rest: rest}", 1_000), ("{cast: {k0: long, x: date}}", 1_000)):
+        with pytest.raises(
+            ValueError, match=r"1,001 columns are more than 1,000: .* schema\.fields, .*\.drop"
+        ):
+            of_json(keys(count), mapping=mapping)
+    assert len(of_json(keys(1_001), mapping="{drop: [k7]}")[0]) == FIELDS_MAX
+    with pytest.raises(ValueError, match="8,000 columns"):
+        of_json(keys(8_000))
+
+
+def test_keys_that_a_table_has_no_room_for_are_counted_and_what_the_mapping_names_is_added() -> None:
+    made = body(mapping="{cast: {late: long}, rest: rest}")
+    known = [FieldSpec(name=name, type="long") for name in keys(FIELDS_MAX - 3)]
+    sample = sampled(made, [json.dumps({**keys(FIELDS_MAX), "late": 1, "K1": 1}).encode()])
+    found = columns_for(made, sample, known=known)
+    assert list(types(found.fields))[-4:] == ["k996", "k997", "late", "rest"]
+    assert (len(found.fields), found.over) == (FIELDS_MAX, 2)
+    assert found.notes == ("'K1': left out, as another column differs by upper and lower case only",)
+    more = [*found.fields, FieldSpec(name="own", type="long")]
+    assert columns_for(made, sample, known=more).fields == tuple(more), "a table may have more than that"
+
+
+def test_a_struct_grows_to_as_many_fields_as_a_spec_may_give_it() -> None:
+    known = [FieldSpec(name="s", type="struct<a: long, B: long>")]
+    sample = sampled(body(), [json.dumps({"s": {**keys(FIELDS_MAX - 1), "b": 1}}).encode()])
+    (field,) = columns_for(body(), sample, known=known).fields
+    assert isinstance(field.kind, Struct)
+    assert len(field.kind.fields) == STRUCT_FIELDS_MAX
+    wide = pa.schema([("s", pa.struct([(name, pa.int8()) for name in keys(FIELDS_MAX + 1)]))])
+    made = body("format: arrow")
+    found = sampled(made, [arrow({"s": keys(0)}, wide)])
+    assert (dict(found.types), len(found.notes)) == ({}, 1)
+    assert "1,001 fields of a struct are more than 1,000" in found.notes[0]
+    one, two = (pa.schema([("s", pa.struct([(name, pa.int8())]))]) for name in ("a", "A"))
+    both = sampled(made, [arrow({"s": {"a": 1}}, one), arrow({"s": {"A": 1}}, two)])
+    assert types(columns_for(made, both).fields) == {"s": "struct<a: int>"}
+
+
+def test_many_keys_cost_as_many_steps() -> None:
+    """Each name is looked up, not compared with all others: that would take an hour."""
+    made = body()
+    sample = Sampled(types={f"k{n}": Primitive("long") for n in range(200_000)}, notes=())
+    found = columns_for(made, sample, known=[FieldSpec(name="id", type="long")])
+    assert (len(found.fields), found.over) == (FIELDS_MAX, 199_001)
 
 
 def test_partitioning_and_event_time_are_checked_against_the_sample() -> None:

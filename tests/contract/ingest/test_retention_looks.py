@@ -1,0 +1,199 @@
+"""Looks for old rows among many files that stay: each look is bounded, and together they see every file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from tarn.core.audit.accounts import Origins, Tally
+from tarn.core.audit.model import FileEntry
+from tarn.core.table_state import TableState, WrittenFile
+from tarn.ingest import retirement
+from tarn.ingest.health import hanging
+from tarn.ingest.retirement import Retirement
+from tests.contract.ingest.test_retention import LIMITS, World, listed, order
+from tests.support.lake import BUCKET
+
+
+class Old:
+    """The old files of a table, and whose they are; those named `own…` are the stream's."""
+
+    def __init__(self, *paths: str, records: int = 1) -> None:
+        self.paths = list(paths)
+        self.records = records
+        self.read: list[str] = []
+        self.on_read: Callable[[], None] = lambda: None
+
+    def old_files(self, _state: TableState, _column: str, _before_us: int) -> Iterator[WrittenFile]:
+        for path in self.paths:
+            yield WrittenFile(path=path, partition=(), spec_id=0, records=self.records, bytes=1)
+
+    def rows(self, file: FileEntry, _deleted: BitMap64) -> Origins:
+        self.read.append(file.path)
+        self.on_read()
+        tally = Tally()
+        tally.add(BitMap64([len(self.read)]))
+        topic = "orders" if file.path.startswith("own") else "other"
+        return Origins(rows={(topic, 0): tally}, deleted={})
+
+
+@pytest.fixture(scope="module")
+def state() -> TableState:
+    world = World()
+    world.send(1)
+    return world.lake.table()
+
+
+def looks(old: Old, state: TableState, found: Retirement | None = None, **options: Any) -> Retirement:
+    """Look until a pass is over, and drop what is found."""
+    origins: Any = old
+    made = found or Retirement(
+        "orders", stream="orders", topic="orders", column="at", age_s=1, origins=origins
+    )
+    files: Any = old
+    for _ in range(100):
+        change = made.change(state, files, now_ms=0, new_id=lambda: "x", **options)
+        if change is not None:
+            gone = {file.path for file in change.removed}
+            old.paths = [path for path in old.paths if path not in gone]
+        if not made.more:
+            return made
+    raise AssertionError("no pass ends")
+
+
+def names(kind: str, count: int) -> list[str]:
+    return [f"{kind}{n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("left_max", [0, 1, 3, 7, 100])
+def test_own_files_behind_many_that_stay_go_however_many_are_remembered(
+    left_max: int, state: TableState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 2)
+    monkeypatch.setattr(retirement, "LEFT_MAX", left_max)
+    old = Old(*names("a", 8), "own1", *names("b", 5), "own2", "own3", "own4")
+    made = looks(old, state)
+    assert old.paths == [*names("a", 8), *names("b", 5)]
+    assert len(old.read) == len(set(old.read)) == 17, "each is read once per pass"
+    assert len(made._left) == min(left_max, 13)
+    old.read.clear()
+    old.paths.append("own5")
+    looks(old, state, made)
+    assert old.read == [*[*names("a", 8), *names("b", 5)][left_max:], "own5"], "and what is remembered never"
+    assert "own5" not in old.paths
+
+
+def test_what_is_no_longer_there_is_forgotten(state: TableState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 2)
+    monkeypatch.setattr(retirement, "LEFT_MAX", 5)
+    old = Old(*names("a", 5))
+    made = looks(old, state)
+    old.paths = names("b", 5)
+    for _ in range(2):
+        looks(old, state, made)
+    assert made._left == set(names("b", 5))
+    old.read.clear()
+    looks(old, state, made)
+    assert old.read == []
+
+
+def test_a_pass_whose_place_is_lost_begins_again(state: TableState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 2)
+    monkeypatch.setattr(retirement, "LEFT_MAX", 0)
+    old = Old(*names("a", 4), "own1")
+    origins: Any = old
+    made = Retirement("orders", stream="orders", topic="orders", column="at", age_s=1, origins=origins)
+    assert made.change(state, origins, now_ms=0, new_id=lambda: "x") is None
+    assert made.more
+    old.paths.remove("a1")
+    looks(old, state, made)
+    assert old.paths == ["a0", "a2", "a3"]
+
+
+def test_a_look_that_found_only_files_that_stay_is_followed_by_another_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 2)
+    world = World()
+    world.ingestor = world.lake.ingestor(world.spec, limits=replace(LIMITS, retire_s=600))
+    world.send(60)
+    for number in range(5):
+        listed(world, f"s3://{BUCKET}/foreign{number}", 70)
+    assert world.lake.table().total("data-files") == 6
+    world.lake.work(world.ingestor, turns=3)
+    world.lake.clock.now_s += 601
+    world.wait(turns=80)
+    assert world.retired().rows == 1
+
+
+def looked_at(old: Old, state: TableState, **options: Any) -> tuple[int, bool]:
+    """How many files one look drops, and whether it says that there are more."""
+    origins: Any = old
+    made = Retirement("orders", stream="orders", topic="orders", column="at", age_s=1, origins=origins)
+    change = made.change(state, origins, now_ms=0, new_id=lambda: "x", **options)
+    return (0 if change is None else len(change.removed)), made.more
+
+
+@pytest.mark.parametrize(("rows", "files"), [(1, 6), (25, 4), (26, 3), (51, 1), (101, 1)])
+def test_a_look_reads_so_many_rows_at_most_and_one_file_at_least(
+    rows: int, files: int, state: TableState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement, "ROWS_MAX", 100)
+    old = Old(*names("own", 6), records=rows)
+    assert looked_at(old, state) == (files, files < 6)
+    assert len(old.read) == files, "what is not dropped is not read"
+    old = Old(*names("other", 6), records=rows)
+    assert looked_at(old, state) == (0, files < 6)
+    assert len(old.read) == files, "nor is more read because it stays"
+
+
+def test_a_look_gives_a_sign_of_life_before_each_file_and_ends_early_if_a_batch_is_due(
+    state: TableState,
+) -> None:
+    old, beats = Old(*names("own", 6)), [0]
+
+    def beat() -> None:
+        beats[0] += 1
+
+    assert looked_at(old, state, beat=beat) == (6, False)
+    assert beats == [6]
+    old.read.clear()
+    assert looked_at(old, state, urgent=lambda: len(old.read) >= 2) == (2, True)
+    assert looked_at(old, state, urgent=lambda: True) == (1, True), "one at least, or none would ever go"
+
+
+def test_a_drop_that_takes_long_is_alive_and_makes_way_for_a_batch() -> None:
+    """Ten files of a minute each: a batch that is due waits for one of them, not for ten."""
+    world = World()
+    world.ingestor = world.lake.ingestor(world.spec, limits=replace(LIMITS, retire_s=3_600))
+    for _ in range(10):
+        world.send(60)
+    retire, registry = world.ingestor._upkeep._retirement, world.lake.registry
+    assert retire is not None
+    origins, ages = retire._origins, list[float]()
+
+    class Slow:
+        def rows(self, file: FileEntry, deleted: BitMap64) -> Origins | None:
+            ages.append(world.lake.clock.now_s - registry.get("orders").beat_s)
+            world.lake.clock.now_s += 60
+            return origins.rows(file, deleted)
+
+    slow: Any = Slow()
+    retire._origins = slow
+    world.ingestor._upkeep._retired_s = -1e9
+    # A commit is under way until somebody waits for it.
+    world.lake.commits_now = lambda: False
+    world.topic.send(0, order(0, 1))
+    world.wait(turns=30)
+    removed = [s["summary"].get("deleted-data-files") for s in world.lake.table().ancestors()][::-1]
+    assert removed[10:12] == ["1", None], "a drop of one file, and the batch"
+    world.lake.commits_now = lambda: True
+    world.ingestor._upkeep._retired_s = -1e9
+    world.wait(turns=30)
+    assert world.offsets() == [10]
+    assert (len(ages), max(ages)) == (10, 0.0), "a sign of life before each"
+    assert hanging(registry, now_s=world.lake.clock()) == []
