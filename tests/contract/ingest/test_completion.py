@@ -107,6 +107,7 @@ def test_an_hour_is_announced_once_the_watermark_has_passed_its_end() -> None:
         "end": "2023-11-14T23:00:00Z",
         "completeThrough": "2023-11-14T23:00:00Z",
         "snapshotId": head["snapshot-id"],
+        "sequenceNumber": head["sequence-number"],
         "commitId": head["summary"][COMMIT_ID_KEY],
     }
     assert world.lake.sources.keys[EVENTS] == [b"bronze.orders/at_hour=2023-11-14-22"]
@@ -273,6 +274,28 @@ def test_a_row_that_was_under_way_when_its_hour_was_announced_announces_it_again
     assert len(world.lake.offsets()) == 3
 
 
+def test_an_event_of_an_older_version_that_is_sent_last_has_a_lower_number() -> None:
+    """A process froze after it read the table: the consumer takes the event with the highest number."""
+    world = World()
+    world.send(10, 61)
+    world.work()
+    old = world.lake.table()
+    frozen = world.ingestor._upkeep._announcer
+    assert frozen is not None
+    world.restart()
+    world.send(11)
+    world.work()
+    before = len(world.events())
+    frozen._sent = Announced()
+    frozen.look(old, now_s=world.lake.clock(), now_ms=0)
+    assert len(world.events()) == before + 1
+    numbers = [event["sequenceNumber"] for event in world.events()]
+    newest = world.events()[numbers.index(max(numbers))]
+    assert newest["snapshotId"] == world.lake.table().head_id
+    assert world.events()[-1]["snapshotId"] == old.head_id
+    assert numbers[-1] < max(numbers)
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_after_a_rollback_the_hour_is_announced_again_when_it_is_complete_again(recorded: bool) -> None:
     world = World()
@@ -292,6 +315,8 @@ def test_after_a_rollback_the_hour_is_announced_again_when_it_is_complete_again(
     world.work()
     world.work()
     assert world.hours() == ["22", "22"]
+    first, last = (event["sequenceNumber"] for event in world.events())
+    assert first < last == world.lake.table().last_sequence, "a rollback does not lower it"
     assert len(world.lake.offsets()) == 2 + recorded
 
 
