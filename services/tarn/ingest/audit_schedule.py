@@ -1,8 +1,9 @@
 """Audits every ingested table at an interval, with a small share of the time, beside the ingestors.
 
 An audit accounts for every offset of the table's streams each time, but it reads only the data files that no
-earlier audit of this process has read. Once in a longer interval, and whenever something is found, it reads
-all of them: that finds files that were lost or damaged since, and looks into the table's history.
+earlier audit of this process has read. Once in a longer interval, and whenever it finds something that it had
+not found before, it reads all of them: that finds files that were lost or damaged since, and looks into the
+table's history.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import structlog
+from pyroaring import BitMap64
 
 from tarn.core.audit.model import Finding, Kind
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
@@ -19,7 +22,7 @@ from tarn.core.table_state import TableState
 from tarn.ingest.audit import Report, audit
 from tarn.ingest.audit_memory import AuditMemory, RememberingOrigins
 from tarn.ingest.context import StoppedError
-from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.lake_files import KnownRemovals, LakePorts
 from tarn.ingest.status import State, StatusRegistry
 
 log = structlog.get_logger()
@@ -32,13 +35,29 @@ FILES_MAX = 50_000
 FINDINGS_MAX = 20
 FOREIGN = frozenset({Kind.STREAMS_DOUBLED, Kind.STREAMS_SAME})
 
+Damage: TypeAlias = tuple[frozenset[tuple[str, str]], dict[tuple[str, str, int], BitMap64]]
+"""Kinds and places of findings, and offsets by what is wrong with them: to compare two audits."""
+WHOLE: Damage = (frozenset(), {})
+
 
 @dataclass(slots=True, kw_only=True)
 class _Table:
-    """What is known of one table from audit to audit."""
+    """What is known of one table from audit to audit.
 
+    Attributes:
+        uuid: UUID of the table; another one is another table.
+        memory: what was read.
+        whole_s: monotonic time of the last audit that read every file; None before it.
+        confirmed: the damage that reading every file confirmed.
+        words: that damage, as it is shown.
+        logged: damage that is in the log.
+    """
+
+    uuid: str = ""
     memory: AuditMemory = field(default_factory=AuditMemory)
     whole_s: float | None = None
+    confirmed: Damage = WHOLE
+    words: tuple[Finding, ...] = ()
     logged: frozenset[str] = frozenset()
 
 
@@ -103,7 +122,7 @@ class AuditSchedule:
         every = known.whole_s is None or began_s - known.whole_s >= self._all_files_s
         try:
             report, read = self._audit(table, known, every=every)
-            if not report.whole and not every:
+            if not every and _damage(report) not in (WHOLE, known.confirmed):
                 # Nothing is reported that reading everything does not confirm.
                 every = True
                 report, read = self._audit(table, known, every=True)
@@ -124,18 +143,29 @@ class AuditSchedule:
             return
         if every:
             known.whole_s = began_s
+        if every or report.whole:
+            known.confirmed, known.words = _damage(report), tuple(f for f in report.findings if f.damage)
         self._show(table, known, report, read, every=every, seconds=self._now_s() - began_s)
 
     def _audit(self, table: str, known: _Table, *, every: bool) -> tuple[Report, int]:
         with self._ports() as ports:
             state = ports.tables.state(table)
             _require_small(state, table)
+            if known.uuid != state.uuid:
+                known.memory, known.uuid = AuditMemory(), state.uuid
             if every:
-                known.memory = AuditMemory()
+                taken = known.memory.removals.taken
+                known.memory = AuditMemory(removals=KnownRemovals(taken=taken))
             origins = RememberingOrigins(ports.origins, known.memory, rest=self._rest, now_s=self._now_s)
             report = audit(
                 table,
-                replace(ports, origins=origins, without_record=known.memory.without_record, history=every),
+                replace(
+                    ports,
+                    origins=origins,
+                    without_record=known.memory.without_record,
+                    known=known.memory.removals,
+                    history=every,
+                ),
             )
         known.memory.sweep()
         return report, origins.reads
@@ -157,7 +187,7 @@ class AuditSchedule:
     def _show(
         self, table: str, known: _Table, report: Report, read: int, *, every: bool, seconds: float
     ) -> None:
-        damage = [finding for finding in report.findings if finding.damage]
+        damage = known.words
         at_ms = self._now_ms()
         changes = {"whole_at_ms": at_ms} if every else {}
         self._registry.update_audit(
@@ -195,6 +225,15 @@ class AuditSchedule:
             all_files=every,
             seconds=round(seconds, 3),
         )
+
+
+def _damage(report: Report) -> Damage:
+    """The damage in a report, without what changes while it stays the same."""
+    offsets: dict[tuple[str, str, int], BitMap64] = {}
+    for account in report.accounts:
+        wrong = {"missing": account.missing, "doubled": account.doubled, "beyond": account.beyond}
+        offsets |= {(what, account.topic, account.partition): found for what, found in wrong.items() if found}
+    return frozenset((one.kind.value, one.where) for one in report.findings if one.damage), offsets
 
 
 def _words(damage: Sequence[Finding]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pyroaring import BitMap64
 
-from tarn.core.audit.accounts import between, ranges
+from tarn.core.audit.accounts import Place, between, ranges
 from tarn.core.audit.manifests import ManifestReader, trace_ids
 from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table
 from tarn.core.audit.offsets import KEEP
@@ -40,6 +40,20 @@ POLL_S = 1.0
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class KnownRemovals:
+    """What earlier audits of a table found about absent offsets; it holds while they are absent.
+
+    Attributes:
+        missing: per topic and partition, offsets that are missing.
+        taken: likewise, offsets of rows that another engine deleted, by its snapshot; until that is rolled
+            back, and also after it is expired.
+    """
+
+    missing: dict[Place, BitMap64] = field(default_factory=dict)
+    taken: dict[Place, dict[int, BitMap64]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePorts:
     """Interfaces of audit and trace to the outside.
@@ -57,6 +71,7 @@ class LakePorts:
         without_record: per partition of a topic, offsets at which its log is known to have no record; grown
             by each audit, as a log gains no records there.
         history: whether absent offsets are looked for in the files of earlier snapshots.
+        known: what such a search found for earlier audits.
     """
 
     tables: StateOfTables
@@ -70,6 +85,7 @@ class LakePorts:
     tell: Tell
     without_record: dict[tuple[TopicIdentity, int], BitMap64] = field(default_factory=dict)
     history: bool = True
+    known: KnownRemovals = field(default_factory=KnownRemovals)
 
     @property
     def walker(self) -> Walker:
@@ -124,6 +140,7 @@ class LiveFiles:
         entries = [entry for snapshot in head for entry in self.table.files_of(snapshot)]
         self.data = [entry for entry in entries if not entry.deletes]
         self._deleted: dict[str, BitMap64] = {}
+        self._deleted_by: dict[str, set[int | None]] = {}
         # A Puffin file has vectors of several data files, and an entry for each.
         deletes = list({entry.path: entry for entry in entries if entry.deletes}.values())
         for entry, found in self.read(deletes, ports.origins.deleted, what="delete files"):
@@ -131,10 +148,15 @@ class LiveFiles:
                 raise CorruptStateError(f"delete file {entry.path} of {name} is missing; {FSCK}")
             for path, positions in found.items():
                 self._deleted[path] = self._deleted.get(path, BitMap64()) | positions
+                self._deleted_by.setdefault(path, set()).add(entry.snapshot_id)
 
     def deleted(self, file: FileEntry) -> BitMap64:
         """Positions of a data file's rows that delete files remove."""
         return self._deleted.get(file.path, BitMap64())
+
+    def deleted_by(self, file: FileEntry) -> list[int]:
+        """Snapshots that added the delete files of a data file, as far as manifests say."""
+        return sorted(number for number in self._deleted_by.get(file.path, ()) if number is not None)
 
     def former(self) -> Iterator[tuple[FileEntry, Json, Json | None]]:
         """Yield data files of kept ancestors that the current snapshot has no more.
@@ -334,6 +356,15 @@ def commit_of(state: TableState, snapshot_id: int | None) -> CommitFacts:
                 operation=str(summary.get("operation", "")),
             )
     return CommitFacts(snapshot_id=snapshot_id)
+
+
+DELETES = frozenset({"delete", "overwrite"})
+"""Operations of a snapshot by which an engine deletes rows; a compaction is a `replace`."""
+
+
+def deleted_on_purpose(commit: CommitFacts) -> bool:
+    """Whether another engine's kept snapshot is one that deletes rows."""
+    return commit.commit_id is None and commit.operation in DELETES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,15 +17,17 @@ from structlog.testing import capture_logs
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
-from tarn.core.audit.accounts import Origins, Tally
+from tarn.core.audit.accounts import Account, Origins, Tally
 from tarn.core.audit.model import FileEntry
 from tarn.core.errors import UnavailableError
-from tarn.core.table_state import Append, WrittenFile
+from tarn.core.offsets import TopicIdentity
+from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.ingest import audit_memory, audit_schedule
+from tarn.ingest.audit import _known_removals
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Committer
 from tarn.ingest.context import StoppedError
-from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.lake_files import KnownRemovals, LakePorts, LiveFiles
 from tarn.ingest.lake_ports import Clock
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.status import AuditStatus, StatusRegistry
@@ -32,6 +35,7 @@ from tarn.keeper.walk import Places
 from tarn.testing.memory_topic import HOLE, Topic
 from tests.support.lake import BUCKET, TABLE, Lake, order
 
+SOURCE = TopicIdentity(cluster="c", topic="orders", topic_id="t")
 EVERY_S, ALL_FILES_S = 900.0, 86_400.0
 
 
@@ -238,6 +242,96 @@ def test_a_doubled_row_is_confirmed_by_reading_everything_and_logged_once() -> N
     assert found.read == found.files + 1
     assert len([entry for entry in logs if entry["log_level"] == "error"]) == 1
     assert found.to_json()["whole"] is False
+
+
+def drop(audited: Audited, *, operation: str, number: int = 0) -> int:
+    """Drop the first data file as another engine does; returns the number of its rows."""
+    gone = audited.lake.files()[0].data_file
+    state = audited.lake.table()
+    change = Foreign(state.uuid, (), (written(gone),), commit_id=f"foreign-{number}")
+    Committer(audited.lake.local, audited.ingestor.table, ports=audited.lake.context().ports).commit(
+        change, audited.ingestor.files.writer(state)
+    )
+    edit_head(audited.lake, operation=operation)
+    return int(gone.record_count)
+
+
+def edit_head(lake: Lake, *, operation: str) -> None:
+    """Make the table's last snapshot one of another engine."""
+    pointer = lake.store.get("catalog/v1/pointers/bronze/orders.json")
+    assert pointer is not None
+    key = json.loads(pointer.data)["metadata-location"].removeprefix(f"s3://{BUCKET}/")
+    stored = lake.store.get(key)
+    assert stored is not None
+    metadata = json.loads(stored.data)
+    summary = metadata["snapshots"][-1]["summary"]
+    kept = {name: value for name, value in summary.items() if not name.startswith("tarn.")}
+    metadata["snapshots"][-1]["summary"] = kept | {"operation": operation}
+    lake.store.put(key, json.dumps(metadata).encode())
+    lake.local.catalog = type(lake.local)(lake.store).catalog
+
+
+def test_rows_that_another_engine_deleted_are_no_damage_and_are_remembered() -> None:
+    audited = Audited()
+    audited.look()
+    drop(audited, operation="delete")
+    with capture_logs() as logs:
+        first = audited.look()
+    assert (first.findings, first.missing) == ((), 0)
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+    audited.store.keys.clear()
+    again = audited.look()
+    assert (again.findings, again.missing, again.read, audited.store.keys) == ((), 0, 0, [])
+    assert again.whole_at_ms == first.whole_at_ms
+    # The next time that all files are read, too; and what a rewrite loses after it is damage.
+    audited.lake.clock.now_s += ALL_FILES_S
+    assert audited.look().findings == ()
+    lost = drop(audited, operation="replace", number=1)
+    with capture_logs():
+        found = audited.look()
+    assert found.missing == lost
+    assert len(found.findings) == 1
+
+
+def test_a_delete_is_remembered_after_its_snapshot_is_expired_and_forgotten_with_a_rollback() -> None:
+    known = KnownRemovals(taken={("orders", 0): {7: BitMap64([1]), 9: BitMap64([2])}})
+    audited = Audited()
+    state = audited.lake.table()
+    left = BitMap64(range(100)) - BitMap64([1, 2])
+    account = Account(topic="orders", partition=0, streams=("orders",), ends={SOURCE: 100}, rows=tally(left))
+    metadata = {**state.metadata, "snapshots": [*state.metadata["snapshots"], {"snapshot-id": 9}]}
+    live = LiveFiles.__new__(LiveFiles)
+    live.state = TableState(metadata)
+    with audited.ports() as ports:
+        _known_removals(replace(ports, known=known), live, {("orders", 0): account})
+    assert list(account.taken) == [1]
+    assert known.taken == {("orders", 0): {7: BitMap64([1])}}
+
+
+def test_damage_that_is_known_is_not_read_for_again_and_a_further_loss_is_new() -> None:
+    audited = Audited()
+    audited.look()
+    lost = drop(audited, operation="replace")
+    with capture_logs():
+        first = audited.look()
+    assert first.missing == lost
+    audited.store.keys.clear()
+    with capture_logs() as logs:
+        again = audited.look()
+    assert (again.findings, again.missing) == (first.findings, lost)
+    assert (audited.store.keys, again.read) == ([], 0)
+    assert [entry["log_level"] for entry in logs] == ["debug"]
+    # The log forgets the records: it stays found.
+    audited.topic.starts[0] = len(audited.topic.logs[0])
+    again = audited.look()
+    assert (again.findings, again.missing, again.read) == (first.findings, lost, 0)
+    audited.topic.starts[0] = 0
+    more = drop(audited, operation="replace", number=1)
+    with capture_logs() as logs:
+        found = audited.look()
+    assert found.missing == lost + more
+    assert found.findings != first.findings
+    assert [entry["log_level"] for entry in logs] == ["error", "debug"]
 
 
 def test_a_lost_file_is_found_when_all_files_are_read_again() -> None:
