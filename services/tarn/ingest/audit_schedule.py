@@ -126,6 +126,11 @@ class AuditSchedule:
                 # Nothing is reported that reading everything does not confirm.
                 every = True
                 report, read = self._audit(table, known, every=True)
+            if _damage(report) not in (WHOLE, known.confirmed):
+                # Reading everything takes long: files may have been merged and deleted meanwhile. What is
+                # damaged still is so in the table as it is now; only files that were not read are read.
+                report, more = self._audit(table, known, history=True)
+                read += more
         except StoppedError:
             raise
         except NotFoundError:
@@ -147,7 +152,9 @@ class AuditSchedule:
             known.confirmed, known.words = _damage(report), tuple(f for f in report.findings if f.damage)
         self._show(table, known, report, read, every=every, seconds=self._now_s() - began_s)
 
-    def _audit(self, table: str, known: _Table, *, every: bool) -> tuple[Report, int]:
+    def _audit(
+        self, table: str, known: _Table, *, every: bool = False, history: bool = False
+    ) -> tuple[Report, int]:
         with self._ports() as ports:
             state = ports.tables.state(table)
             _require_small(state, table)
@@ -164,7 +171,7 @@ class AuditSchedule:
                     origins=origins,
                     without_record=known.memory.without_record,
                     known=known.memory.removals,
-                    history=every,
+                    history=every or history,
                 ),
             )
         known.memory.sweep()

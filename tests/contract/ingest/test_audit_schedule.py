@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,8 +48,11 @@ class Opened:
     took_s: float = 0.5
     keys: list[str] = field(default_factory=list)
     away: bool = False
+    hook: Callable[[str], None] | None = None
 
     def get(self, key: str) -> Any:
+        if self.hook is not None:
+            self.hook(key)
         if self.away:
             raise UnavailableError("the store does not answer")
         if key.endswith(".parquet"):
@@ -346,6 +349,38 @@ def test_a_lost_file_is_found_when_all_files_are_read_again() -> None:
     with capture_logs():
         found = audited.look()
     assert any("is not in the store" in text for text in found.findings), found.findings
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_that_is_merged_and_reaped_while_all_files_are_read_is_no_damage(first: bool) -> None:
+    """The first and the daily audit read for long; by the end, another file has the rows."""
+    audited = Audited()
+    if not first:
+        audited.look()
+        audited.lake.clock.now_s += ALL_FILES_S
+    old = audited.lake.files()[0].data_file
+    state = audited.lake.table()
+    writer = audited.ingestor.files.writer(state)
+    (encoded,) = writer.merge([written(old)])
+    (merged,) = writer.put([encoded])
+    change = Foreign(state.uuid, (merged,), (written(old),))
+
+    def reaped(key: str) -> Any:
+        if old.file_path.endswith(key) and audited.store.hook is not None:
+            audited.store.hook = None
+            Committer(audited.lake.local, audited.ingestor.table, ports=audited.lake.context().ports).commit(
+                change, writer
+            )
+            del audited.lake.store._objects[key]
+
+    audited.store.hook = reaped
+    with capture_logs() as logs:
+        found = audited.look()
+    assert audited.store.hook is None
+    assert (found.findings, found.missing) == ((), 0)
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+    assert found.snapshot_id == audited.lake.table().head_id
+    assert found.whole_at_ms == found.at_ms
 
 
 def test_a_recreated_table_is_read_anew() -> None:
