@@ -101,7 +101,11 @@ class AuditSchedule:
             while True:
                 self._sleep(max(0.0, due_s - self._now_s()))
                 due_s = self._now_s() + self._every_s
-                for table in self.tables():
+                tables = self.tables()
+                for gone in self._registry.audits().keys() - set(tables):
+                    self._tables.pop(gone, None)
+                    self._registry.remove_audit(gone)
+                for table in tables:
                     self.look(table)
         except StoppedError:
             return
@@ -135,6 +139,7 @@ class AuditSchedule:
             raise
         except NotFoundError:
             self._tables.pop(table, None)
+            self._registry.remove_audit(table)
             return
         except InvalidError as e:
             self._cannot(table, e.message)
@@ -181,8 +186,16 @@ class AuditSchedule:
         self._sleep(min(REST_S_MAX, took_s * (1.0 / SHARE - 1.0)))
 
     def _cannot(self, table: str, reason: str) -> None:
-        """Show why a table cannot be audited at all, such as one without a commit or without origins."""
-        self._registry.update_audit(table, reason=reason)
+        """Show why a table cannot be audited at all, such as one without a commit or without origins.
+
+        Earlier results are not shown any more: nobody looks whether they still hold.
+        """
+        before = self._registry.audits().get(table)
+        failures = 1 + (before.failures if before is not None else 0)
+        if before is None or before.reason != reason:
+            log.info("table is not audited", table=table, reason=reason)
+        self._registry.remove_audit(table)
+        self._registry.update_audit(table, reason=reason, failures=failures)
 
     def _failed(self, table: str, reason: str) -> None:
         before = self._registry.audits().get(table)

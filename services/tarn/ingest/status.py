@@ -288,9 +288,9 @@ class AuditStatus:
     failures: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """JSON of the status page."""
+        """JSON of the status page; whether the table is whole is unknown if the last audit was not finished."""
         return {
-            "whole": not self.findings if self.at_ms else None,
+            "whole": None if not self.at_ms or (self.reason and not self.findings) else not self.findings,
             "atMs": self.at_ms or None,
             "allFilesAtMs": self.whole_at_ms or None,
             "seconds": round(self.seconds, 3),
@@ -398,6 +398,11 @@ class StatusRegistry:
             found = replace(self._audits.get(table, AuditStatus()), **changes)
             self._audits[table] = found
             return found
+
+    def remove_audit(self, table: str) -> None:
+        """Remove the results of a table's audits."""
+        with self._lock:
+            self._audits.pop(table, None)
 
     def audits(self) -> dict[str, AuditStatus]:
         """The last scheduled audit of each table, by name."""

@@ -422,14 +422,58 @@ def test_a_defect_ends_one_audit_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [entry["log_level"] for entry in logs] == ["error", "warning"]
 
 
-def test_a_table_that_cannot_be_audited_says_why_and_is_no_failure() -> None:
+def test_a_table_that_cannot_be_audited_says_why_and_is_counted() -> None:
     audited = Audited()
     registry = StatusRegistry()
     schedule = audited.made(registry)
     schedule.look("ops.dead_letters")
     found = registry.audits()["ops.dead_letters"]
-    assert (found.failures, found.at_ms) == (0, 0)
+    assert (found.failures, found.at_ms) == (1, 0)
     assert "no stream" in found.reason
+
+
+def test_a_table_that_cannot_be_audited_any_more_shows_no_earlier_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    audited = Audited()
+    assert audited.look().to_json()["whole"] is True
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", 1)
+    audited.look()
+    found = audited.look()
+    assert (found.at_ms, found.whole_at_ms, found.snapshot_id, found.failures) == (0, 0, None, 2)
+    assert found.to_json()["whole"] is None
+    assert metrics(audited.lake.registry) == {"failures_total": 2}
+    assert "run scripts/tarn audit bronze.orders" in found.reason
+
+
+def test_a_failure_leaves_open_whether_the_table_is_still_whole() -> None:
+    audited = Audited()
+    audited.look()
+    audited.store.away = True
+    with capture_logs():
+        found = audited.look()
+    assert found.at_ms > 0
+    assert found.to_json()["whole"] is None
+
+
+def test_a_table_that_was_dropped_or_is_not_ingested_any_more_is_not_shown() -> None:
+    audited = Audited()
+    audited.look()
+    audited.lake.registry.update_audit("bronze.former", at_ms=1)
+    audited.lake.local.drop(audited.ingestor.table)
+    audited.schedule.look(TABLE)
+    assert TABLE not in audited.lake.registry.audits()
+    audited.lake.stop = False
+    looks = [0]
+
+    def sleep(seconds: float) -> None:
+        looks[0] += 1
+        if looks[0] == 2:
+            raise StoppedError
+
+    audited.schedule._sleep = sleep
+    audited.schedule.run()
+    assert audited.lake.registry.audits() == {}
 
 
 def test_it_rests_nine_times_as_long_as_it_reads() -> None:
