@@ -103,7 +103,8 @@ def audit(name: str, ports: LakePorts) -> Report:
 
     Raises:
         NoSuchTableError: the table does not exist.
-        InvalidError: the table has no stream or no trace column, or it cannot be read here.
+        InvalidError: the table has no stream or no trace column, or it cannot be read here, or has too many
+            files.
         CorruptStateError: manifests or the dead letters cannot be read.
         UnavailableError: catalog or store do not respond.
     """
@@ -117,7 +118,7 @@ def audit(name: str, ports: LakePorts) -> Report:
             table=name,
         )
     require_traced(state, table=name)
-    live = LiveFiles(name, state, ports)
+    live = LiveFiles(name, state, ports, files_max=ports.files_max)
     accounts = accounts_of(streams)
     _except_retired(state, accounts)
     findings += judge_streams(live.table)

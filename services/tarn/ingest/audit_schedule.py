@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import structlog
 from pyroaring import BitMap64
 
-from tarn.core.audit.model import Finding, Kind
+from tarn.core.audit.manifests import ManifestReader, TraceIds
+from tarn.core.audit.model import FileEntry, Finding, Kind, ManifestEntry
 from tarn.core.errors import InvalidError, NotFoundError, TarnError
 from tarn.core.table_state import TableState
 from tarn.ingest.audit import Report, audit
@@ -30,11 +31,14 @@ log = structlog.get_logger()
 SHARE = 0.1
 """Share of the time that an audit reads files; the rest of it, it rests."""
 REST_S_MAX = 10.0
+MANIFESTS_S = 0.02
+"""Seconds of reading manifests after which it rests; one takes a few milliseconds."""
 FILES_MAX = 50_000
 """Data files of a table up to which it is audited here; about 1 kB of memory each, while an audit runs."""
 FINDINGS_MAX = 20
 FOREIGN = frozenset({Kind.STREAMS_DOUBLED, Kind.STREAMS_SAME})
 
+T = TypeVar("T")
 Damage: TypeAlias = tuple[frozenset[tuple[str, str]], dict[tuple[str, str, int], BitMap64]]
 """Kinds and places of findings, and offsets by what is wrong with them: to compare two audits."""
 WHOLE: Damage = (frozenset(), {})
@@ -59,6 +63,49 @@ class _Table:
     confirmed: Damage = WHOLE
     words: tuple[Finding, ...] = ()
     logged: frozenset[str] = frozenset()
+
+
+class RestingManifests:
+    """A `ManifestReader` that rests after it took some time; manifests are read by each audit.
+
+    Args:
+        reader: reads them.
+        rest: called with the seconds that reading took.
+        now_s: monotonic time in seconds.
+    """
+
+    def __init__(
+        self, reader: ManifestReader, *, rest: Callable[[float], None], now_s: Callable[[], float]
+    ) -> None:
+        self._reader = reader
+        self._rest = rest
+        self._now_s = now_s
+        self._took_s = 0.0
+
+    def list_sequences(self, data: bytes) -> list[tuple[str, int, int]]:
+        """See `ManifestReader.list_sequences`."""
+        return self._paced(lambda: self._reader.list_sequences(data))
+
+    def list_entries(self, data: bytes) -> list[tuple[ManifestEntry, int | None]]:
+        """See `ManifestReader.list_entries`."""
+        return self._paced(lambda: self._reader.list_entries(data))
+
+    def file_entries(
+        self, data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None
+    ) -> tuple[FileEntry, ...]:
+        """See `ManifestReader.file_entries`."""
+        return self._paced(
+            lambda: self._reader.file_entries(data, added_snapshot_id=added_snapshot_id, trace=trace)
+        )
+
+    def _paced(self, read: Callable[[], T]) -> T:
+        began_s = self._now_s()
+        found = read()
+        self._took_s += self._now_s() - began_s
+        if self._took_s >= MANIFESTS_S:
+            took_s, self._took_s = self._took_s, 0.0
+            self._rest(took_s)
+        return found
 
 
 class AuditSchedule:
@@ -177,6 +224,8 @@ class AuditSchedule:
                     without_record=known.memory.without_record,
                     known=known.memory.removals,
                     history=every or history,
+                    files_max=FILES_MAX,
+                    manifests=RestingManifests(ports.manifests, rest=self._rest, now_s=self._now_s),
                 ),
             )
         known.memory.sweep()
@@ -262,8 +311,9 @@ def _words(damage: Sequence[Finding]) -> Iterator[str]:
 
 
 def _require_small(state: TableState, table: str) -> None:
-    files = state.total("data-files") or 0
-    if files > FILES_MAX:
+    """Refuse a table of many files before anything is read; without a total, they are counted while read."""
+    files = state.total("data-files")
+    if files is not None and files > FILES_MAX:
         raise InvalidError(
             f"{table} has {files} data files, and is audited here up to {FILES_MAX}: run scripts/tarn audit "
             f"{table}, or compact the table",

@@ -25,7 +25,7 @@ from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.ingest.batch_commit import offsets_in, pending_in, retired_in, streams_named
 from tarn.ingest.dead_letters import markers_in
 from tarn.ingest.lake_ports import Clock, StateOfTables, Tell
-from tarn.keeper.walk import IN_FLIGHT_MAX, Places, Walker, in_order
+from tarn.keeper.walk import FILES_MAX, IN_FLIGHT_MAX, Places, Walker, in_order
 
 PROGRESS_EVERY_S = 5.0
 LOG_S_MAX = 20.0
@@ -72,6 +72,7 @@ class LakePorts:
             by each audit, as a log gains no records there.
         history: whether absent offsets are looked for in the files of earlier snapshots.
         known: what such a search found for earlier audits.
+        files_max: live files of a table up to which it is audited; None: those of `keeper.walk`.
     """
 
     tables: StateOfTables
@@ -86,6 +87,7 @@ class LakePorts:
     without_record: dict[tuple[TopicIdentity, int], BitMap64] = field(default_factory=dict)
     history: bool = True
     known: KnownRemovals = field(default_factory=KnownRemovals)
+    files_max: int | None = None
 
     @property
     def walker(self) -> Walker:
@@ -121,6 +123,7 @@ class LiveFiles:
         name: qualified name of the table.
         state: the table as the catalog has it.
         ports: interfaces to the outside.
+        files_max: number of live files beyond which the table is refused; None: the one of `keeper.walk`.
 
     Attributes:
         table: the table as an audited model, with its current snapshot only.
@@ -128,16 +131,25 @@ class LiveFiles:
 
     Raises:
         CorruptStateError: a manifest list, manifest or delete file cannot be read.
-        InvalidError: the table has equality deletes.
+        InvalidError: the table has equality deletes, or too many files.
     """
 
-    def __init__(self, name: str, state: TableState, ports: LakePorts) -> None:
+    def __init__(
+        self, name: str, state: TableState, ports: LakePorts, *, files_max: int | None = None
+    ) -> None:
         self._ports = ports
         self.state = state
-        self.table = self._model(name, [state.head["manifest-list"]] if state.head is not None else [])
+        limit = FILES_MAX if files_max is None else files_max
+        head = [state.head["manifest-list"]] if state.head is not None else []
+        self.table = self._model(name, head, limit)
+        if files_max is not None and sum(map(len, filter(None, self.table.manifests.values()))) > files_max:
+            raise InvalidError(
+                f"{name} has more than {files_max} data and delete files, the limit here: run scripts/tarn "
+                f"audit {name}, or compact the table",
+                table=name,
+            )
         _require_whole(self.table)
-        head = self.table.chain()[-1:]
-        entries = [entry for snapshot in head for entry in self.table.files_of(snapshot)]
+        entries = [entry for snapshot in self.table.chain()[-1:] for entry in self.table.files_of(snapshot)]
         self.data = [entry for entry in entries if not entry.deletes]
         self._deleted: dict[str, BitMap64] = {}
         self._deleted_by: dict[str, set[int | None]] = {}
@@ -195,9 +207,9 @@ class LiveFiles:
         """Yield each file with its result, in order, with read-ahead and progress messages."""
         yield from read_files(self._ports, files, work, what=what)
 
-    def _model(self, name: str, lists: Sequence[str]) -> Table:
+    def _model(self, name: str, lists: Sequence[str], files_max: int = FILES_MAX) -> Table:
         state = self.state
-        found, manifests, unreadable = self._ports.walker.listed(state.metadata, lists)
+        found, manifests, unreadable = self._ports.walker.listed(state.metadata, lists, files_max=files_max)
         *namespace, last = name.split(".")
         pointer = PointerValue(
             key="",

@@ -288,7 +288,7 @@ class AuditStatus:
     failures: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """JSON of the status page; whether the table is whole is unknown if the last audit was not finished."""
+        """JSON of the status page; whether the table is whole is unknown after an unfinished audit."""
         return {
             "whole": None if not self.at_ms or (self.reason and not self.findings) else not self.findings,
             "atMs": self.at_ms or None,

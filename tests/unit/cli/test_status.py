@@ -9,7 +9,17 @@ from datetime import UTC, datetime, timedelta
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
-from tarn.cli.status import Container, Look, Sources, age_s, as_data, audit_faults, audit_reasons, gather, ingestors
+from tarn.cli.status import (
+    Container,
+    Look,
+    Sources,
+    age_s,
+    as_data,
+    audit_faults,
+    audit_reasons,
+    gather,
+    ingestors,
+)
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.position import Position
