@@ -143,6 +143,7 @@ class IngestorStatus:
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
+    held_by: tuple[str, ...] = ()
     replica_of: str = ""
     replicas: int = 1
     ready: int = 0
@@ -191,6 +192,7 @@ class IngestorStatus:
                 "column": self.event_column,
                 "watermark": as_text(self.watermark_us) or None,
                 "completeThrough": as_text(self.complete_us) or None,
+                "heldBackBy": list(self.held_by),
             }
             if self.event_column
             else None,
@@ -245,6 +247,7 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
         freshness=reduce(lambda sums, one: sums.joined(one), (one.freshness for one in statuses)),
         watermark_us=max(marks, default=None),
         complete_us=max(complete, default=None),
+        held_by=tuple(sorted({stream for one in statuses for stream in one.held_by})),
         ready=sum(one.ready for one in statuses),
     )
 
