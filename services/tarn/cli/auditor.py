@@ -118,6 +118,7 @@ def verdict(report: Report) -> str:
         for tallies in ([a.rows for a in accounts], [a.letters for a in accounts])
     )
     unknown = sum(len(account.unknown) for account in accounts)
+    deleted = sum(len(account.deleted) for account in accounts)
     counted = f"{rows:,} rows in {report.files:,} files and {letters:,} dead letters"
     if not report.whole:
         return f"{report.table} is damaged, as said above: {counted} ({report.seconds:.1f} s)."
@@ -125,6 +126,11 @@ def verdict(report: Report) -> str:
         return (
             f"Nothing is doubled or known to be missing in {report.table}: {counted}; {unknown:,} offsets "
             f"have neither, and the log no longer says whether they had a record ({report.seconds:.1f} s)."
+        )
+    if deleted:
+        return (
+            f"Every message of its streams was added to {report.table} once: {counted}; another engine "
+            f"deleted {deleted:,} rows since ({report.seconds:.1f} s)."
         )
     return f"Every message of its streams is in {report.table} once: {counted} ({report.seconds:.1f} s)."
 

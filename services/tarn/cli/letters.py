@@ -259,6 +259,11 @@ def result_lines(done: Replayed, *, dry_run: bool) -> list[str]:
     ]
     if done.snapshots:
         lines.append(f"added by snapshot {', '.join(map(str, done.snapshots))}")
+    if done.joined:
+        lines.append(
+            f"{done.joined:,} of them lie in joined runs of what retention states as dropped: no file shows "
+            "a row of them, so they were tried; any that was a row before goes again by its age"
+        )
     if done.older:
         lines.append(f"{done.older:,} more are of an earlier table of this stream, and are left alone")
     lines += [f"  {count:,}: {reason}" for reason, count in done.bad.most_common(5)]

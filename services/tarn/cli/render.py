@@ -52,7 +52,7 @@ def print_report(report: Report, out: Console, err: Console) -> None:
 
 
 def print_status(seen: Status, out: Console, err: Console) -> None:
-    """Print the status: services, layers, ingestors, tables, then the faults.
+    """Print the status: services, layers, ingestors, tables, the notes, then the faults.
 
     Args:
         seen: status of the lake.
@@ -68,6 +68,8 @@ def print_status(seen: Status, out: Console, err: Console) -> None:
         out.print(_ingestors(seen))
     out.print()
     out.print(_tables(seen) if seen.tables else "no tables")
+    for name, note in seen.notes.items():
+        out.print(Text(visible(f"note: {name}: {note}")))
     printed: set[str] = set()
     services = {s.service: f"{s.service}: {s.detail}" for s in seen.services if not s.ok}
     faults = {name: f"{name}: {fault}" for name, fault in seen.faults.items()}

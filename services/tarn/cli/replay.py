@@ -27,7 +27,7 @@ from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFormat
 from tarn.core.table_state import TableState, commit_ids, marker_property
-from tarn.ingest.batch_commit import decode, encode
+from tarn.ingest.batch_commit import decode, encode, retired_in
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
 from tarn.ingest.lake_files import (
     LakePorts,
@@ -86,6 +86,8 @@ class Replayed:
         table: name of the table.
         stream: name of the stream.
         letters: number of messages with a dead letter.
+        joined: number of those that retention states as dropped, in a statement whose runs were joined; no
+            file shows a row of them, so they are replayed like the others.
         older: number of dead letters of an earlier table of the stream, which are left alone.
         rows: messages that became rows, or would without `dry_run`.
         snapshots: ids of the snapshots that added them.
@@ -95,6 +97,7 @@ class Replayed:
     table: str
     stream: str
     letters: int = 0
+    joined: int = 0
     older: int = 0
     rows: int = 0
     snapshots: list[int] = field(default_factory=list)
@@ -115,6 +118,7 @@ class Replayed:
             "rows": self.rows,
             "snapshot_ids": self.snapshots,
             "still_bad": self.bad.total(),
+            "joined": self.joined,
             "older_letters": self.older,
             "reasons": dict(self.bad.most_common(REASONS_MAX)),
         }
@@ -230,6 +234,7 @@ class _Replay:
         self._spec = spec
         self._ports = ports
         self._tried: Offsets = {}
+        self._joined: Offsets = {}
         self._waited_s = 0.0
         self._committer = Committer(
             ports.catalog,
@@ -271,6 +276,14 @@ class _Replay:
         nothing = BitMap64()
         # Rows that were added before and have been dropped by age since do not come back.
         gone = retired_offsets(state, self.result.stream)
+        retired = retired_in(state, self.result.stream)
+        if retired is not None and retired.joined:
+            # A dead letter may be in a gap that was closed: only the files say which rows there were. A row
+            # that comes back goes again by its age; a message that is left out would be lost.
+            for p, held in found.items():
+                unsure = (held & gone.get(p, nothing)) - rows.get(p, nothing) - self._tried.get(p, nothing)
+                self._joined[p] = self._joined.get(p, BitMap64()) | unsure
+            self.result.joined, gone = sum(map(len, self._joined.values())), {}
         wanted = {
             p: held - rows.get(p, nothing) - self._tried.get(p, nothing) - gone.get(p, nothing)
             for p, held in found.items()

@@ -140,6 +140,8 @@ class Status:
         faults: what is wrong besides, by name: `tables`, `offsets`, `sizes` or `ingest` for a part that could
             not be asked, a table that cannot be read, an `ingestor <name>` that does not run, an
             `audit of <table>` with findings.
+        notes: what should be known besides and is no fault, by name: why the `audit of <table>` was not
+            finished.
         ingest: what ingest says about itself; None if it does not answer.
         seconds: how long looking took.
     """
@@ -151,6 +153,7 @@ class Status:
     ingestors: tuple[IngestorFacts, ...] = ()
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     ingest: Any = None
     seconds: float = 0.0
 
@@ -191,6 +194,7 @@ def gather(sources: Sources, *, clock: Clock, at: datetime) -> Status:
         ingestors=ingestors,
         sizes=sizes or {},
         faults=faults,
+        notes={f"audit of {table}": reason for table, reason in audit_reasons(page).items()},
         ingest=page,
         seconds=clock.now_s() - start_s,
     )
@@ -244,12 +248,26 @@ def ingestors(page: Any) -> tuple[IngestorFacts, ...]:
 
 def audit_faults(page: Any) -> dict[str, str]:
     """What the audits of ingest found, by table; empty if it is another page."""
-    audits = page.get("audits") if isinstance(page, dict) else None
     return {
         table: "; ".join(str(one) for one in found["findings"])
-        for table, found in sorted((audits if isinstance(audits, dict) else {}).items())
-        if isinstance(found, dict) and found.get("findings")
+        for table, found in _audits(page)
+        if found.get("findings")
     }
+
+
+def audit_reasons(page: Any) -> dict[str, str]:
+    """Why the last audits of tables were not finished, by table; empty if it is another page."""
+    return {
+        table: f"the last one was not finished: {found['reason']}"
+        for table, found in _audits(page)
+        if found.get("reason")
+    }
+
+
+def _audits(page: Any) -> list[tuple[str, dict[str, Any]]]:
+    audits = page.get("audits") if isinstance(page, dict) else None
+    listed = sorted(audits.items()) if isinstance(audits, dict) else []
+    return [(table, found) for table, found in listed if isinstance(found, dict)]
 
 
 def age_s(facts: TableFacts, at: datetime) -> float | None:
@@ -275,6 +293,7 @@ def as_data(status: Status) -> dict[str, Any]:
         "ingestors": [asdict(entry) for entry in status.ingestors],
         "tables": [_table_data(facts, status.at, status.sizes.get(facts.name)) for facts in status.tables],
         "faults": dict(status.faults),
+        "notes": dict(status.notes),
         "ingest": status.ingest,
     }
 

@@ -217,7 +217,10 @@ def _below(
         return answer(Where.LETTER, f"a dead letter: {letters[0].reason}")
     retired = retired_in(live.state, stream)
     if retired is not None and (message.partition, message.offset) in retired:
-        return answer(Where.REMOVED, f"its row was older than stream {stream} keeps rows, and was dropped")
+        what = f"its row was older than stream {stream} keeps rows, and was dropped"
+        if retired.joined:
+            what += f" (or it had none: runs were joined, over {retired.joined:,} offsets in all)"
+        return answer(Where.REMOVED, what)
     removed = _removed(message, live, ports)
     if removed:
         return answer(Where.REMOVED, removed)

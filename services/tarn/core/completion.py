@@ -214,6 +214,9 @@ def event(
 ) -> tuple[bytes, bytes]:
     """Key and value of the event that a partition is complete.
 
+    Its sequence number is the highest that the table had assigned, which no rollback lowers: a process that
+    froze may send an event of an older version last, and consumers can see that.
+
     Args:
         state: version of the table that was found to have it complete.
         field: partition field.
@@ -233,6 +236,7 @@ def event(
         "end": _text(end_us),
         "completeThrough": through,
         "snapshotId": state.head_id,
+        "sequenceNumber": state.last_sequence,
         "commitId": commit_id,
     }
     return f"{table}/{field.name}={field.text(number)}".encode(), orjson.dumps(value)

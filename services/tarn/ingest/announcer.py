@@ -13,9 +13,10 @@ import structlog
 from tarn.core import completion
 from tarn.core.completion import Announced, OpenPartitions
 from tarn.core.errors import TarnError
-from tarn.core.source import EventSender
+from tarn.core.source import TopicClient
 from tarn.core.table_state import COMMIT_ID_KEY, TableState
 from tarn.core.watermark import EventTimeRule, as_text, complete_through, idle
+from tarn.ingest.absent_streams import AbsentStreams
 from tarn.ingest.batch_commit import open_in, watermark_in
 from tarn.ingest.status import StatusRegistry
 
@@ -30,19 +31,19 @@ class Announcer:
     """The events of one stream.
 
     Args:
-        sender: sends events.
+        topics: Kafka, which takes the events.
         topic: topic of the events.
         name: name of the ingestor, as the status registry sums up its readers.
         reader: name of the reader whose counters the events are added to.
         stream: name of its stream.
         table: name of its table.
         rule: rule of its watermark.
-        registry: status registry, which knows the other streams of the table.
+        registry: status registry, which knows the other streams of the table that run here.
     """
 
     def __init__(
         self,
-        sender: EventSender,
+        topics: TopicClient,
         topic: str,
         *,
         name: str,
@@ -52,7 +53,7 @@ class Announcer:
         rule: EventTimeRule,
         registry: StatusRegistry,
     ) -> None:
-        self._sender = sender
+        self._sender = topics
         self._topic = topic
         self._name = name
         self._reader = reader
@@ -60,6 +61,7 @@ class Announcer:
         self._table = table
         self._rule = rule
         self._registry = registry
+        self._absent = AbsentStreams(topics, table=table, rule=rule)
         self._sent = Announced()
         self._field: str | None = None
         self._made = False
@@ -83,7 +85,7 @@ class Announcer:
             self._sent = Announced()
             return
         self._follow(state, opened)
-        through_us = self.through(state, now_ms=now_ms)
+        through_us = self.through(state, now_s=now_s, now_ms=now_ms)
         if through_us is None or now_s < self._not_before_s:
             return
         sent = self._sent.numbers
@@ -139,22 +141,31 @@ class Announcer:
         self._field = opened.field
         self._sent = Announced(at=state.head_id if still else None, numbers=still)
 
-    def through(self, state: TableState, *, now_ms: int) -> int | None:
+    def through(self, state: TableState, *, now_s: float, now_ms: int) -> int | None:
         """The time up to which the table is complete: the earliest of its streams' that have not stopped.
 
-        A stream has stopped if all its partitions are idle and it has read its topic to the end.
+        A stream has stopped if all its partitions are idle and it has read its topic to the end. Streams that
+        do not run here count too; see `AbsentStreams`.
 
         Returns:
             Microseconds since the epoch; None while it is unknown of one stream.
         """
         mark = watermark_in(state, self._stream)
         found = None if mark is None else complete_through(state, mark)
+        here = {self._stream}
         for name, status in self._registry.ingestors().items():
-            if name == self._name or status.table != self._table or not status.event_column or found is None:
+            if status.table != self._table:
+                continue
+            here.add(status.stream)
+            if name == self._name or not status.event_column or found is None:
                 continue
             mark = watermark_in(state, status.stream)
             if status.lag == 0 and (mark is None or idle(mark, self._rule, now_ms=now_ms)):
                 continue
             other = None if mark is None else complete_through(state, mark)
             found = None if other is None else min(found, other)
+        held: tuple[str, ...] = ()
+        if found is not None:
+            found, held = self._absent.held_at(state, found, here=here, now_s=now_s, now_ms=now_ms)
+        self._registry.update(self._reader, held_by=held)
         return found

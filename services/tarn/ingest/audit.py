@@ -35,6 +35,7 @@ from tarn.ingest.lake_files import (
     LiveFiles,
     Log,
     commit_of,
+    deleted_on_purpose,
     letter_files,
     may_hold,
     read_files,
@@ -102,7 +103,8 @@ def audit(name: str, ports: LakePorts) -> Report:
 
     Raises:
         NoSuchTableError: the table does not exist.
-        InvalidError: the table has no stream or no trace column, or it cannot be read here.
+        InvalidError: the table has no stream or no trace column, or it cannot be read here, or has too many
+            files.
         CorruptStateError: manifests or the dead letters cannot be read.
         UnavailableError: catalog or store do not respond.
     """
@@ -116,7 +118,7 @@ def audit(name: str, ports: LakePorts) -> Report:
             table=name,
         )
     require_traced(state, table=name)
-    live = LiveFiles(name, state, ports)
+    live = LiveFiles(name, state, ports, files_max=ports.files_max)
     accounts = accounts_of(streams)
     _except_retired(state, accounts)
     findings += judge_streams(live.table)
@@ -126,6 +128,8 @@ def audit(name: str, ports: LakePorts) -> Report:
     for account in accounts.values():
         account.holders = _holders(live, account)
         findings += judge_account(account, table=name)
+        place = account.topic, account.partition
+        ports.known.missing[place] = ports.known.missing.get(place, BitMap64()) | account.missing
     return Report(
         table=name,
         snapshot_id=state.head_id,
@@ -157,10 +161,10 @@ def _count_rows(live: LiveFiles, accounts: Mapping[Place, Account]) -> Iterator[
         for place, offsets in found.deleted.items():
             if place in accounts:
                 account = accounts[place]
-                account.removed |= offsets & between(0, account.next)
-                account.removed_by = (
-                    account.removed_by or f"rows at {shown(offsets)} of {entry.path} were deleted"
-                )
+                # Ingest writes no delete files: another engine did.
+                account.taken |= offsets & between(0, account.next)
+                by = ", ".join(str(number) for number in live.deleted_by(entry)) or "that is not known"
+                _took(account, f"a delete file for {entry.path}, snapshot {by}")
     for (topic, partition), count in sorted(strange.items()):
         beyond = topic in topics
         yield Finding(
@@ -252,14 +256,31 @@ def _evidence(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Accoun
                 ports.without_record[place] = account.asked - account.held
             if log.reason:
                 unasked[account.topic] = log.reason
+    _known_removals(ports, live, accounts)
     if ports.history and any(account.absent for account in accounts.values()):
         _former_rows(ports, live, accounts)
     return unasked
 
 
+def _known_removals(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Account]) -> None:
+    """What an earlier search of the history found, of offsets that are still absent."""
+    for place, account in accounts.items():
+        taken = ports.known.taken.get(place, {})
+        for snapshot_id in [*taken]:
+            if live.state.has_snapshot(snapshot_id) and not live.state.is_ancestor(snapshot_id):
+                del taken[snapshot_id]  # rolled back
+            elif taken[snapshot_id] & account.absent:
+                account.taken |= taken[snapshot_id] & account.absent
+                _took(account, _deletion(live, snapshot_id))
+        account.removed |= ports.known.missing.get(place, BitMap64()) & account.absent
+
+
 def _former_rows(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Account]) -> None:
-    """Find absent offsets among the rows of data files that only earlier snapshots have."""
-    absent = {place: account.absent for place, account in accounts.items()}
+    """Find absent offsets among the rows of data files that only earlier snapshots have.
+
+    The newest such file of a row decides how it went: by another engine's delete, or not.
+    """
+    absent = {place: account.absent - account.taken for place, account in accounts.items()}
     former = {}
     for entry, newest, after in live.former():
         if any(may_hold(entry, partition, offsets) for (_, partition), offsets in absent.items()):
@@ -277,12 +298,31 @@ def _former_rows(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, Acc
             gone = tally.at_least(1) & absent.get(place, BitMap64())
             if gone:
                 account = accounts[place]
-                account.removed |= gone
+                absent[place] = absent[place] - gone
                 _, newest, after = former[entry.path]
+                if after is not None and deleted_on_purpose(commit_of(live.state, after["snapshot-id"])):
+                    by = ports.known.taken.setdefault(place, {})
+                    by[after["snapshot-id"]] = by.get(after["snapshot-id"], BitMap64()) | gone
+                    account.taken |= gone
+                    _took(account, _deletion(live, after["snapshot-id"]))
+                    continue
+                account.removed |= gone
                 account.removed_by = account.removed_by or (
                     f"the table had rows at {shown(gone)} in {entry.path}, last in snapshot "
                     f"{newest['snapshot-id']}; {_removal(live, after)}"
                 )
+
+
+def _took(account: Account, words: str) -> None:
+    """Name a deletion, each once and the first few."""
+    if words not in account.taken_by and len(account.taken_by) < HOLDERS_MAX:
+        account.taken_by = (*account.taken_by, words)
+
+
+def _deletion(live: LiveFiles, snapshot_id: int) -> str:
+    commit = commit_of(live.state, snapshot_id)
+    at = f" of {commit.at:%Y-%m-%d %H:%M:%S}Z" if commit.at is not None else ""
+    return f"snapshot {snapshot_id} ({commit.operation or 'expired'}{at})"
 
 
 def _removal(live: LiveFiles, after: Json | None) -> str:
@@ -331,11 +371,13 @@ def _account_data(account: Account) -> dict[str, Any]:
         "without_record": len(account.without_record),
         "unknown": len(account.unknown),
         "missing": len(account.missing),
+        "deleted": len(account.deleted),
         "doubled": len(account.doubled),
         "beyond": len(account.beyond),
         "ranges": {
             "unknown": listed(account.unknown),
             "missing": listed(account.missing),
+            "deleted": listed(account.deleted),
             "doubled": listed(account.doubled),
             "beyond": listed(account.beyond),
         },

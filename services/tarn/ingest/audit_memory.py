@@ -13,6 +13,7 @@ from tarn.core.audit.accounts import LetterPlace, Origins, Place, Tally
 from tarn.core.audit.model import FileEntry
 from tarn.core.audit.origins import Letter, OriginReader
 from tarn.core.offsets import TopicIdentity
+from tarn.ingest.lake_files import KnownRemovals
 
 BYTES_MAX = 8 * 1024 * 1024
 """Size of what is remembered of the files of one table, in bytes; what does not fit is read again."""
@@ -43,9 +44,11 @@ class AuditMemory:
 
     Attributes:
         without_record: see `LakePorts.without_record`.
+        removals: see `LakePorts.known`.
     """
 
     without_record: dict[tuple[TopicIdentity, int], BitMap64] = field(default_factory=dict)
+    removals: KnownRemovals = field(default_factory=KnownRemovals)
     _files: dict[str, _Rows | _Letters] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
     _bytes: int = 0

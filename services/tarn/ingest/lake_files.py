@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pyroaring import BitMap64
 
-from tarn.core.audit.accounts import between, ranges
+from tarn.core.audit.accounts import Place, between, ranges
 from tarn.core.audit.manifests import ManifestReader, trace_ids
 from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table
 from tarn.core.audit.offsets import KEEP
@@ -25,7 +25,7 @@ from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.ingest.batch_commit import offsets_in, pending_in, retired_in, streams_named
 from tarn.ingest.dead_letters import markers_in
 from tarn.ingest.lake_ports import Clock, StateOfTables, Tell
-from tarn.keeper.walk import IN_FLIGHT_MAX, Places, Walker, in_order
+from tarn.keeper.walk import FILES_MAX, IN_FLIGHT_MAX, Places, Walker, in_order
 
 PROGRESS_EVERY_S = 5.0
 LOG_S_MAX = 20.0
@@ -38,6 +38,20 @@ POLL_RECORDS_MAX = 500
 POLL_S = 1.0
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class KnownRemovals:
+    """What earlier audits of a table found about absent offsets; it holds while they are absent.
+
+    Attributes:
+        missing: per topic and partition, offsets that are missing.
+        taken: likewise, offsets of rows that another engine deleted, by its snapshot; until that is rolled
+            back, and also after it is expired.
+    """
+
+    missing: dict[Place, BitMap64] = field(default_factory=dict)
+    taken: dict[Place, dict[int, BitMap64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,8 @@ class LakePorts:
         without_record: per partition of a topic, offsets at which its log is known to have no record; grown
             by each audit, as a log gains no records there.
         history: whether absent offsets are looked for in the files of earlier snapshots.
+        known: what such a search found for earlier audits.
+        files_max: live files of a table up to which it is audited; None: those of `keeper.walk`.
     """
 
     tables: StateOfTables
@@ -70,6 +86,8 @@ class LakePorts:
     tell: Tell
     without_record: dict[tuple[TopicIdentity, int], BitMap64] = field(default_factory=dict)
     history: bool = True
+    known: KnownRemovals = field(default_factory=KnownRemovals)
+    files_max: int | None = None
 
     @property
     def walker(self) -> Walker:
@@ -105,6 +123,7 @@ class LiveFiles:
         name: qualified name of the table.
         state: the table as the catalog has it.
         ports: interfaces to the outside.
+        files_max: number of live files beyond which the table is refused; None: the one of `keeper.walk`.
 
     Attributes:
         table: the table as an audited model, with its current snapshot only.
@@ -112,18 +131,28 @@ class LiveFiles:
 
     Raises:
         CorruptStateError: a manifest list, manifest or delete file cannot be read.
-        InvalidError: the table has equality deletes.
+        InvalidError: the table has equality deletes, or too many files.
     """
 
-    def __init__(self, name: str, state: TableState, ports: LakePorts) -> None:
+    def __init__(
+        self, name: str, state: TableState, ports: LakePorts, *, files_max: int | None = None
+    ) -> None:
         self._ports = ports
         self.state = state
-        self.table = self._model(name, [state.head["manifest-list"]] if state.head is not None else [])
+        limit = FILES_MAX if files_max is None else files_max
+        head = [state.head["manifest-list"]] if state.head is not None else []
+        self.table = self._model(name, head, limit)
+        if files_max is not None and sum(map(len, filter(None, self.table.manifests.values()))) > files_max:
+            raise InvalidError(
+                f"{name} has more than {files_max} data and delete files, the limit here: run scripts/tarn "
+                f"audit {name}, or compact the table",
+                table=name,
+            )
         _require_whole(self.table)
-        head = self.table.chain()[-1:]
-        entries = [entry for snapshot in head for entry in self.table.files_of(snapshot)]
+        entries = [entry for snapshot in self.table.chain()[-1:] for entry in self.table.files_of(snapshot)]
         self.data = [entry for entry in entries if not entry.deletes]
         self._deleted: dict[str, BitMap64] = {}
+        self._deleted_by: dict[str, set[int | None]] = {}
         # A Puffin file has vectors of several data files, and an entry for each.
         deletes = list({entry.path: entry for entry in entries if entry.deletes}.values())
         for entry, found in self.read(deletes, ports.origins.deleted, what="delete files"):
@@ -131,10 +160,15 @@ class LiveFiles:
                 raise CorruptStateError(f"delete file {entry.path} of {name} is missing; {FSCK}")
             for path, positions in found.items():
                 self._deleted[path] = self._deleted.get(path, BitMap64()) | positions
+                self._deleted_by.setdefault(path, set()).add(entry.snapshot_id)
 
     def deleted(self, file: FileEntry) -> BitMap64:
         """Positions of a data file's rows that delete files remove."""
         return self._deleted.get(file.path, BitMap64())
+
+    def deleted_by(self, file: FileEntry) -> list[int]:
+        """Snapshots that added the delete files of a data file, as far as manifests say."""
+        return sorted(number for number in self._deleted_by.get(file.path, ()) if number is not None)
 
     def former(self) -> Iterator[tuple[FileEntry, Json, Json | None]]:
         """Yield data files of kept ancestors that the current snapshot has no more.
@@ -173,9 +207,9 @@ class LiveFiles:
         """Yield each file with its result, in order, with read-ahead and progress messages."""
         yield from read_files(self._ports, files, work, what=what)
 
-    def _model(self, name: str, lists: Sequence[str]) -> Table:
+    def _model(self, name: str, lists: Sequence[str], files_max: int = FILES_MAX) -> Table:
         state = self.state
-        found, manifests, unreadable = self._ports.walker.listed(state.metadata, lists)
+        found, manifests, unreadable = self._ports.walker.listed(state.metadata, lists, files_max=files_max)
         *namespace, last = name.split(".")
         pointer = PointerValue(
             key="",
@@ -334,6 +368,15 @@ def commit_of(state: TableState, snapshot_id: int | None) -> CommitFacts:
                 operation=str(summary.get("operation", "")),
             )
     return CommitFacts(snapshot_id=snapshot_id)
+
+
+DELETES = frozenset({"delete", "overwrite"})
+"""Operations of a snapshot by which an engine deletes rows; a compaction is a `replace`."""
+
+
+def deleted_on_purpose(commit: CommitFacts) -> bool:
+    """Whether another engine's kept snapshot is one that deletes rows."""
+    return commit.commit_id is None and commit.operation in DELETES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,6 +143,7 @@ class IngestorStatus:
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
+    held_by: tuple[str, ...] = ()
     replica_of: str = ""
     replicas: int = 1
     ready: int = 0
@@ -191,6 +192,7 @@ class IngestorStatus:
                 "column": self.event_column,
                 "watermark": as_text(self.watermark_us) or None,
                 "completeThrough": as_text(self.complete_us) or None,
+                "heldBackBy": list(self.held_by),
             }
             if self.event_column
             else None,
@@ -245,6 +247,7 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
         freshness=reduce(lambda sums, one: sums.joined(one), (one.freshness for one in statuses)),
         watermark_us=max(marks, default=None),
         complete_us=max(complete, default=None),
+        held_by=tuple(sorted({stream for one in statuses for stream in one.held_by})),
         ready=sum(one.ready for one in statuses),
     )
 
@@ -288,9 +291,9 @@ class AuditStatus:
     failures: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """JSON of the status page."""
+        """JSON of the status page; whether the table is whole is unknown after an unfinished audit."""
         return {
-            "whole": not self.findings if self.at_ms else None,
+            "whole": None if not self.at_ms or (self.reason and not self.findings) else not self.findings,
             "atMs": self.at_ms or None,
             "allFilesAtMs": self.whole_at_ms or None,
             "seconds": round(self.seconds, 3),
@@ -398,6 +401,11 @@ class StatusRegistry:
             found = replace(self._audits.get(table, AuditStatus()), **changes)
             self._audits[table] = found
             return found
+
+    def remove_audit(self, table: str) -> None:
+        """Remove the results of a table's audits."""
+        with self._lock:
+            self._audits.pop(table, None)
 
     def audits(self) -> dict[str, AuditStatus]:
         """The last scheduled audit of each table, by name."""

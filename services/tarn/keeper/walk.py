@@ -138,8 +138,14 @@ class Walker:
             )
         return None
 
-    def listed(self, metadata: Json, wanted: Iterable[str]) -> Listed:
-        """Read these manifest lists of a table and their manifests; see `Table` for the three results."""
+    def listed(self, metadata: Json, wanted: Iterable[str], *, files_max: int = FILES_MAX) -> Listed:
+        """Read these manifest lists of a table and their manifests; see `Table` for the three results.
+
+        Args:
+            metadata: the table's metadata.
+            wanted: locations of the manifest lists.
+            files_max: once so many live files are exceeded, no further manifest is looked into.
+        """
         unreadable: dict[str, str] = {}
         lists: Lists = {}
         added: dict[str, int | None] = {}
@@ -154,10 +160,10 @@ class Walker:
                 continue
             lists[location] = tuple(entry for entry, _ in entries)
             added.update({entry.path: snapshot for entry, snapshot in entries})
-        return lists, self._manifests(metadata, added, unreadable), unreadable
+        return lists, self._manifests(metadata, added, unreadable, files_max), unreadable
 
     def _manifests(
-        self, metadata: Json, added: dict[str, int | None], unreadable: dict[str, str]
+        self, metadata: Json, added: dict[str, int | None], unreadable: dict[str, str], files_max: int
     ) -> Manifests:
         trace = trace_ids(metadata)
         found: Manifests = {}
@@ -166,8 +172,8 @@ class Walker:
             found[location] = None
             if data is None:
                 continue
-            if count > FILES_MAX:
-                unreadable[location] = f"not looked at: the table has more than {FILES_MAX} live files"
+            if count > files_max:
+                unreadable[location] = f"not looked at: the table has more than {files_max} live files"
                 continue
             try:
                 entries = self._manifest_reader.file_entries(

@@ -324,21 +324,63 @@ def test_dead_letters_that_are_added_meanwhile_do_not_count(seen: Seen) -> None:
     assert counts(report.accounts[0]) == WHOLE
 
 
-def test_rows_that_an_overwrite_removed_are_missing_and_it_is_named(seen: Seen) -> None:
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("operation", ["overwrite", "delete"])
+def test_rows_that_another_engine_deleted_are_a_note_and_its_snapshot_is_named(
+    seen: Seen, operation: str, asked: bool
+) -> None:
+    seen.edit(**{"manifest-list": seen.list_before(16), "summary": {"operation": operation}})
+    if not asked:
+        seen.topics = AwayTopics()
+    report = seen.audit()
+    finding = next(found for found in report.findings if found.kind is Kind.ROWS_DELETED)
+    assert report.whole
+    assert "at 8 offsets: 16 to 23; snapshot 4711 (" + operation in finding.what
+    assert "roll" not in finding.fix
+    account = report.accounts[0]
+    assert len(account.deleted) == 8
+    assert counts(account) | {"without": 0, "unknown": 0} == {**WHOLE, "without": 0, "rows": 13}
+    assert report.data()["partitions"][0]["deleted"] == 8
+
+
+def test_rows_that_a_compaction_lost_after_a_delete_are_damage(seen: Seen) -> None:
+    """The newest file of a row decides: the delete left these rows in, the replace after it did not."""
+    before, whole = seen.list_before(16), seen.lake.table().head
+    assert whole is not None
+    seen.edit(**{"manifest-list": before})
+    seen.edit(
+        **{"manifest-list": whole["manifest-list"], "snapshot-id": 4712, "summary": {"operation": "append"}}
+    )
+    seen.edit(**{"manifest-list": before, "snapshot-id": 4713, "summary": {"operation": "replace"}})
+    (finding,) = seen.audit().findings
+    assert finding.kind is Kind.OFFSETS_MISSING
+    assert "snapshot 4713 (replace of" in finding.what
+
+
+COMPACTION = {"operation": "replace"}
+TARNS = {"operation": "overwrite", "tarn.commit-id": "c"}
+
+
+@pytest.mark.parametrize("summary", [COMPACTION, TARNS])
+def test_rows_that_a_rewrite_lost_are_missing_and_it_is_named(seen: Seen, summary: dict[str, str]) -> None:
     path = seen.file_with(20)
-    seen.edit(**{"manifest-list": seen.list_before(16)})
+    seen.edit(**{"manifest-list": seen.list_before(16), "summary": summary})
     report = seen.audit()
     (finding,) = report.findings
     assert finding.kind is Kind.OFFSETS_MISSING
     assert not report.whole
-    for part in ("16 to 23; the log has records at 8 of them", path, "snapshot 4711 (overwrite of"):
+    for part in (
+        "16 to 23; the log has records at 8 of them",
+        path,
+        f"snapshot 4711 ({summary['operation']} of",
+    ):
         assert part in finding.what, (part, finding.what)
     assert counts(report.accounts[0]) == {**WHOLE, "rows": 13, "missing": 8}
 
 
 def test_kept_history_proves_the_loss_when_the_log_cannot(seen: Seen) -> None:
     seen.topics = AwayTopics()
-    seen.edit(**{"manifest-list": seen.list_before(16)})
+    seen.edit(**{"manifest-list": seen.list_before(16), "summary": COMPACTION})
     report = seen.audit()
     assert [found.kind for found in report.findings] == [Kind.OFFSETS_MISSING, Kind.OFFSETS_HOLE]
     assert counts(report.accounts[0]) == {**WHOLE, "rows": 13, "missing": 8, "without": 0, "unknown": 2}
@@ -520,9 +562,10 @@ def test_a_row_that_a_delete_file_removes_is_not_in_the_table(seen: Seen) -> Non
     report = seen.audit()
     assert seen.store.keys.count("warehouse/deletes.parquet") == 1, "entries may name a file several times"
     (finding,) = report.findings
-    assert finding.kind is Kind.OFFSETS_MISSING
-    assert f"rows at 20 of {path} were deleted" in finding.what
-    assert counts(report.accounts[0]) == {**WHOLE, "rows": 20, "missing": 1}
+    assert finding.kind is Kind.ROWS_DELETED
+    assert f"at 1 offsets: 20; a delete file for {path}" in finding.what
+    assert report.whole
+    assert counts(report.accounts[0]) == {**WHOLE, "rows": 20}
     assert seen.trace("orders/0/20").found[0].where is Where.REMOVED
     assert seen.trace("orders/0/21").found[0].where is Where.ROW
 

@@ -33,6 +33,7 @@ from tarn.core.errors import (
     OutcomeUnknownError,
 )
 from tarn.core.outcome import Conflict, Rejected, Unknown
+from tarn.core.retired import Retired
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile
@@ -313,6 +314,38 @@ def test_rows_of_a_file_that_was_removed_do_not_come_back_while_history_shows_th
     assert not [n for n in world.ids() if n >= BIG]
     done = world.replay()
     assert (done.already, done.rows) == (6, 0)
+
+
+def retire(world: World, runs: tuple[tuple[int, int], ...], joined: int) -> None:
+    """Let the table's last snapshot state that retention dropped these offsets of partition 0."""
+    pointer = world.lake.store.get("catalog/v1/pointers/bronze/orders.json")
+    assert pointer is not None
+    key = json.loads(pointer.data)["metadata-location"].removeprefix(f"s3://{BUCKET}/")
+    stored = world.lake.store.get(key)
+    assert stored is not None
+    metadata = json.loads(stored.data)
+    retired = Retired(rows=1, runs={0: runs}, joined=joined)
+    for snapshot in metadata["snapshots"]:
+        snapshot["summary"]["tarn.retired.orders"] = retired.to_json()
+    world.lake.store.put(key, json.dumps(metadata).encode())
+    world.lake.local.catalog = type(world.lake.local)(world.lake.store).catalog
+    world.catalog = Hooked(world.lake)
+
+
+def test_a_dead_letter_in_a_gap_that_was_closed_is_replayed(world: World) -> None:
+    """Messages 0, 10, 20 and 30 are offsets 0, 5, 10 and 15 of partition 0; 30 is no JSON."""
+    world.ingest(WIDE)
+    retire(world, ((0, 11),), joined=0)
+    done = world.replay(dry_run=True)
+    assert (done.letters, done.already, done.rows, done.joined) == (8, 3, 3, 0), "each of them was a row"
+    retire(world, ((0, 11),), joined=1)
+    done = world.replay()
+    assert (done.letters, done.already, done.rows, done.joined) == (8, 0, 6, 3)
+    assert done.data()["joined"] == 3
+    assert any("3 of them lie in joined runs" in line for line in result_lines(done, dry_run=False))
+    world.whole()
+    again = world.replay()
+    assert (again.already, again.rows, again.joined) == (6, 0, 0)
 
 
 def test_a_dead_letter_that_was_deleted_is_neither_listed_nor_replayed(world: World) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,15 +17,17 @@ from structlog.testing import capture_logs
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
-from tarn.core.audit.accounts import Origins, Tally
+from tarn.core.audit.accounts import Account, Origins, Tally
 from tarn.core.audit.model import FileEntry
 from tarn.core.errors import UnavailableError
-from tarn.core.table_state import Append, WrittenFile
+from tarn.core.offsets import TopicIdentity
+from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.ingest import audit_memory, audit_schedule
+from tarn.ingest.audit import _known_removals
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Committer
 from tarn.ingest.context import StoppedError
-from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.lake_files import KnownRemovals, LakePorts, LiveFiles
 from tarn.ingest.lake_ports import Clock
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.status import AuditStatus, StatusRegistry
@@ -32,6 +35,7 @@ from tarn.keeper.walk import Places
 from tarn.testing.memory_topic import HOLE, Topic
 from tests.support.lake import BUCKET, TABLE, Lake, order
 
+SOURCE = TopicIdentity(cluster="c", topic="orders", topic_id="t")
 EVERY_S, ALL_FILES_S = 900.0, 86_400.0
 
 
@@ -44,8 +48,11 @@ class Opened:
     took_s: float = 0.5
     keys: list[str] = field(default_factory=list)
     away: bool = False
+    hook: Callable[[str], None] | None = None
 
     def get(self, key: str) -> Any:
+        if self.hook is not None:
+            self.hook(key)
         if self.away:
             raise UnavailableError("the store does not answer")
         if key.endswith(".parquet"):
@@ -240,6 +247,96 @@ def test_a_doubled_row_is_confirmed_by_reading_everything_and_logged_once() -> N
     assert found.to_json()["whole"] is False
 
 
+def drop(audited: Audited, *, operation: str, number: int = 0) -> int:
+    """Drop the first data file as another engine does; returns the number of its rows."""
+    gone = audited.lake.files()[0].data_file
+    state = audited.lake.table()
+    change = Foreign(state.uuid, (), (written(gone),), commit_id=f"foreign-{number}")
+    Committer(audited.lake.local, audited.ingestor.table, ports=audited.lake.context().ports).commit(
+        change, audited.ingestor.files.writer(state)
+    )
+    edit_head(audited.lake, operation=operation)
+    return int(gone.record_count)
+
+
+def edit_head(lake: Lake, *, operation: str, without: str = "tarn.") -> None:
+    """Change the summary of the table's last snapshot: to one of another engine, as it has no commit id."""
+    pointer = lake.store.get("catalog/v1/pointers/bronze/orders.json")
+    assert pointer is not None
+    key = json.loads(pointer.data)["metadata-location"].removeprefix(f"s3://{BUCKET}/")
+    stored = lake.store.get(key)
+    assert stored is not None
+    metadata = json.loads(stored.data)
+    summary = metadata["snapshots"][-1]["summary"]
+    kept = {name: value for name, value in summary.items() if not name.startswith(without)}
+    metadata["snapshots"][-1]["summary"] = kept | {"operation": operation}
+    lake.store.put(key, json.dumps(metadata).encode())
+    lake.local.catalog = type(lake.local)(lake.store).catalog
+
+
+def test_rows_that_another_engine_deleted_are_no_damage_and_are_remembered() -> None:
+    audited = Audited()
+    audited.look()
+    drop(audited, operation="delete")
+    with capture_logs() as logs:
+        first = audited.look()
+    assert (first.findings, first.missing) == ((), 0)
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+    audited.store.keys.clear()
+    again = audited.look()
+    assert (again.findings, again.missing, again.read, audited.store.keys) == ((), 0, 0, [])
+    assert again.whole_at_ms == first.whole_at_ms
+    # The next time that all files are read, too; and what a rewrite loses after it is damage.
+    audited.lake.clock.now_s += ALL_FILES_S
+    assert audited.look().findings == ()
+    lost = drop(audited, operation="replace", number=1)
+    with capture_logs():
+        found = audited.look()
+    assert found.missing == lost
+    assert len(found.findings) == 1
+
+
+def test_a_delete_is_remembered_after_its_snapshot_is_expired_and_forgotten_with_a_rollback() -> None:
+    known = KnownRemovals(taken={("orders", 0): {7: BitMap64([1]), 9: BitMap64([2])}})
+    audited = Audited()
+    state = audited.lake.table()
+    left = BitMap64(range(100)) - BitMap64([1, 2])
+    account = Account(topic="orders", partition=0, streams=("orders",), ends={SOURCE: 100}, rows=tally(left))
+    metadata = {**state.metadata, "snapshots": [*state.metadata["snapshots"], {"snapshot-id": 9}]}
+    live = LiveFiles.__new__(LiveFiles)
+    live.state = TableState(metadata)
+    with audited.ports() as ports:
+        _known_removals(replace(ports, known=known), live, {("orders", 0): account})
+    assert list(account.taken) == [1]
+    assert known.taken == {("orders", 0): {7: BitMap64([1])}}
+
+
+def test_damage_that_is_known_is_not_read_for_again_and_a_further_loss_is_new() -> None:
+    audited = Audited()
+    audited.look()
+    lost = drop(audited, operation="replace")
+    with capture_logs():
+        first = audited.look()
+    assert first.missing == lost
+    audited.store.keys.clear()
+    with capture_logs() as logs:
+        again = audited.look()
+    assert (again.findings, again.missing) == (first.findings, lost)
+    assert (audited.store.keys, again.read) == ([], 0)
+    assert [entry["log_level"] for entry in logs] == ["debug"]
+    # The log forgets the records: it stays found.
+    audited.topic.starts[0] = len(audited.topic.logs[0])
+    again = audited.look()
+    assert (again.findings, again.missing, again.read) == (first.findings, lost, 0)
+    audited.topic.starts[0] = 0
+    more = drop(audited, operation="replace", number=1)
+    with capture_logs() as logs:
+        found = audited.look()
+    assert found.missing == lost + more
+    assert found.findings != first.findings
+    assert [entry["log_level"] for entry in logs] == ["error", "debug"]
+
+
 def test_a_lost_file_is_found_when_all_files_are_read_again() -> None:
     audited = Audited()
     audited.look()
@@ -252,6 +349,38 @@ def test_a_lost_file_is_found_when_all_files_are_read_again() -> None:
     with capture_logs():
         found = audited.look()
     assert any("is not in the store" in text for text in found.findings), found.findings
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_that_is_merged_and_reaped_while_all_files_are_read_is_no_damage(first: bool) -> None:
+    """The first and the daily audit read for long; by the end, another file has the rows."""
+    audited = Audited()
+    if not first:
+        audited.look()
+        audited.lake.clock.now_s += ALL_FILES_S
+    old = audited.lake.files()[0].data_file
+    state = audited.lake.table()
+    writer = audited.ingestor.files.writer(state)
+    (encoded,) = writer.merge([written(old)])
+    (merged,) = writer.put([encoded])
+    change = Foreign(state.uuid, (merged,), (written(old),))
+
+    def reaped(key: str) -> Any:
+        if old.file_path.endswith(key) and audited.store.hook is not None:
+            audited.store.hook = None
+            Committer(audited.lake.local, audited.ingestor.table, ports=audited.lake.context().ports).commit(
+                change, writer
+            )
+            del audited.lake.store._objects[key]
+
+    audited.store.hook = reaped
+    with capture_logs() as logs:
+        found = audited.look()
+    assert audited.store.hook is None
+    assert (found.findings, found.missing) == ((), 0)
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
+    assert found.snapshot_id == audited.lake.table().head_id
+    assert found.whole_at_ms == found.at_ms
 
 
 def test_a_recreated_table_is_read_anew() -> None:
@@ -293,22 +422,67 @@ def test_a_defect_ends_one_audit_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [entry["log_level"] for entry in logs] == ["error", "warning"]
 
 
-def test_a_table_that_cannot_be_audited_says_why_and_is_no_failure() -> None:
+def test_a_table_that_cannot_be_audited_says_why_and_is_counted() -> None:
     audited = Audited()
     registry = StatusRegistry()
     schedule = audited.made(registry)
     schedule.look("ops.dead_letters")
     found = registry.audits()["ops.dead_letters"]
-    assert (found.failures, found.at_ms) == (0, 0)
+    assert (found.failures, found.at_ms) == (1, 0)
     assert "no stream" in found.reason
+
+
+def test_a_table_that_cannot_be_audited_any_more_shows_no_earlier_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    audited = Audited()
+    assert audited.look().to_json()["whole"] is True
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", 1)
+    audited.look()
+    found = audited.look()
+    assert (found.at_ms, found.whole_at_ms, found.snapshot_id, found.failures) == (0, 0, None, 2)
+    assert found.to_json()["whole"] is None
+    assert metrics(audited.lake.registry) == {"failures_total": 2}
+    assert "run scripts/tarn audit bronze.orders" in found.reason
+
+
+def test_a_failure_leaves_open_whether_the_table_is_still_whole() -> None:
+    audited = Audited()
+    audited.look()
+    audited.store.away = True
+    with capture_logs():
+        found = audited.look()
+    assert found.at_ms > 0
+    assert found.to_json()["whole"] is None
+
+
+def test_a_table_that_was_dropped_or_is_not_ingested_any_more_is_not_shown() -> None:
+    audited = Audited()
+    audited.look()
+    audited.lake.registry.update_audit("bronze.former", at_ms=1)
+    audited.lake.local.drop(audited.ingestor.table)
+    audited.schedule.look(TABLE)
+    assert TABLE not in audited.lake.registry.audits()
+    audited.lake.stop = False
+    looks = [0]
+
+    def sleep(seconds: float) -> None:
+        looks[0] += 1
+        if looks[0] == 2:
+            raise StoppedError
+
+    audited.schedule._sleep = sleep
+    audited.schedule.run()
+    assert audited.lake.registry.audits() == {}
 
 
 def test_it_rests_nine_times_as_long_as_it_reads() -> None:
     audited = Audited()
     audited.rests.clear()
     found = audited.look()
-    assert len(audited.rests) == found.read
-    assert all(4.5 <= rest <= 4.9 for rest in audited.rests), audited.rests
+    files = [rest for rest in audited.rests if rest > 1]  # and a little after manifests
+    assert len(files) == found.read
+    assert all(4.5 <= rest <= 4.9 for rest in files), audited.rests
 
 
 def test_a_table_of_too_many_files_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +491,56 @@ def test_a_table_of_too_many_files_is_left_to_the_command(monkeypatch: pytest.Mo
     found = audited.look()
     assert "run scripts/tarn audit bronze.orders" in found.reason
     assert audited.store.keys == []
+
+
+def test_the_limit_holds_for_a_table_whose_summary_has_no_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+    audited.send(*[order(n) for n in range(20, 30)])
+    edit_head(audited.lake, operation="append", without="total-data-files")
+    assert audited.lake.table().total("data-files") is None
+    files = len(audited.lake.files())
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", files - 1)
+    audited.store.keys.clear()
+    found = audited.look()
+    assert f"has more than {files - 1} data and delete files" in found.reason
+    assert "run scripts/tarn audit bronze.orders" in found.reason
+    assert audited.store.keys == [], "no data file is read"
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", files)
+    assert audited.look().reason == ""
+
+
+def test_no_manifest_is_looked_into_once_there_are_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+    for n in range(3):
+        audited.send(*[order(20 + 10 * n + m) for m in range(10)])
+    edit_head(audited.lake, operation="append", without="total-data-files")
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", 1)
+    looked: list[int] = []
+    entries = manifest_audit.file_entries
+
+    def seen(data: bytes, **options: Any) -> Any:
+        looked.append(len(entries(data, **options)))
+        return entries(data, **options)
+
+    monkeypatch.setattr(manifest_audit, "file_entries", seen)
+    audited.look()
+    assert sum(looked[:-1]) <= 1 < sum(looked)
+
+
+def test_it_rests_after_reading_manifests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+    audited.look()
+    entries = manifest_audit.file_entries
+
+    def slow(data: bytes, **options: Any) -> Any:
+        audited.lake.clock.now_s += 0.3
+        return entries(data, **options)
+
+    monkeypatch.setattr(manifest_audit, "file_entries", slow)
+    audited.rests.clear()
+    assert audited.look().read == 0
+    assert audited.rests
+    assert all(rest >= 2.7 for rest in audited.rests), audited.rests
 
 
 def test_what_does_not_fit_into_memory_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

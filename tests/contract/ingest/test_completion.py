@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarn.cli.ports import Offsets
 from tarn.cli.rollback import RollbackPorts, roll_back
@@ -107,6 +108,7 @@ def test_an_hour_is_announced_once_the_watermark_has_passed_its_end() -> None:
         "end": "2023-11-14T23:00:00Z",
         "completeThrough": "2023-11-14T23:00:00Z",
         "snapshotId": head["snapshot-id"],
+        "sequenceNumber": head["sequence-number"],
         "commitId": head["summary"][COMMIT_ID_KEY],
     }
     assert world.lake.sources.keys[EVENTS] == [b"bronze.orders/at_hour=2023-11-14-22"]
@@ -273,6 +275,28 @@ def test_a_row_that_was_under_way_when_its_hour_was_announced_announces_it_again
     assert len(world.lake.offsets()) == 3
 
 
+def test_an_event_of_an_older_version_that_is_sent_last_has_a_lower_number() -> None:
+    """A process froze after it read the table: the consumer takes the event with the highest number."""
+    world = World()
+    world.send(10, 61)
+    world.work()
+    old = world.lake.table()
+    frozen = world.ingestor._upkeep._announcer
+    assert frozen is not None
+    world.restart()
+    world.send(11)
+    world.work()
+    before = len(world.events())
+    frozen._sent = Announced()
+    frozen.look(old, now_s=world.lake.clock(), now_ms=0)
+    assert len(world.events()) == before + 1
+    numbers = [event["sequenceNumber"] for event in world.events()]
+    newest = world.events()[numbers.index(max(numbers))]
+    assert newest["snapshotId"] == world.lake.table().head_id
+    assert world.events()[-1]["snapshotId"] == old.head_id
+    assert numbers[-1] < max(numbers)
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_after_a_rollback_the_hour_is_announced_again_when_it_is_complete_again(recorded: bool) -> None:
     world = World()
@@ -292,6 +316,8 @@ def test_after_a_rollback_the_hour_is_announced_again_when_it_is_complete_again(
     world.work()
     world.work()
     assert world.hours() == ["22", "22"]
+    first, last = (event["sequenceNumber"] for event in world.events())
+    assert first < last == world.lake.table().last_sequence, "a rollback does not lower it"
     assert len(world.lake.offsets()) == 2 + recorded
 
 
@@ -376,6 +402,103 @@ def test_a_topic_that_never_had_a_message_does_not_hold_the_others_back() -> Non
     world.lake.work(second, turns=20)
     world.send(10, 61)
     world.lake.work(first, turns=60)
+    assert world.hours() == ["22"]
+
+
+def without_returns(world: World) -> tuple[Ingestor, Topic]:
+    """Orders alone after both topics ran: the stream of returns has an hour open, and nobody runs it."""
+    second = two_topics(world, StatusRegistry())[1]
+    returns = world.lake.sources.topics["returns"]
+    returns.send(0, order(1, 30))
+    world.lake.work(second, turns=60)
+    (spec, _) = announcing(topics="[orders, returns]").per_topic(["orders", "returns"])
+    return Ingestor(spec, world.lake.context(registry=StatusRegistry(), limits=LIMITS)), returns
+
+
+def lines(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [entry for entry in logs if "holds completion events back" in entry["event"]]
+
+
+def test_a_stream_that_does_not_run_here_holds_events_back_until_it_has_read_its_topic() -> None:
+    world = World()
+    alone, returns = without_returns(world)
+    returns.send(0, order(2, 40))
+    world.send(10, 61)
+    world.lake.clock.now_s += 31
+    with capture_logs() as logs:
+        world.lake.work(alone, turns=60)
+        world.lake.work(alone, turns=60)
+    assert world.events() == [], "a row of this hour is in the other topic"
+    (line,) = lines(logs)
+    assert line["stream"] == "orders.returns"
+    assert "tarn.ended.orders.returns" in line["do"]
+    assert "partitions [0] of returns" in line["reason"]
+    status = alone._context.registry.get("orders.orders")
+    assert status.held_by == ("orders.returns",)
+    # Another process reads it, and the stream is idle again.
+    _, spec = announcing(topics="[orders, returns]").per_topic(["orders", "returns"])
+    other = Ingestor(spec, world.lake.context(registry=StatusRegistry(), limits=LIMITS))
+    world.lake.work(other, turns=60)
+    world.lake.clock.now_s += 31
+    world.lake.work(alone, turns=60)
+    assert world.hours() == ["22"]
+    assert len(world.lake.offsets()) == 4
+    assert alone._context.registry.get("orders.orders").held_by == ()
+
+
+@pytest.mark.parametrize("how", ["idle", "topic deleted", "topic recreated"])
+def test_a_stream_that_does_not_run_here_and_can_bring_nothing_does_not_hold_events_back(how: str) -> None:
+    world = World()
+    alone, returns = without_returns(world)
+    world.send(10, 61)
+    world.lake.work(alone, turns=60)
+    assert world.events() == [], "it had a message a moment ago"
+    if how != "idle":
+        returns.send(0, order(2, 40))
+    if how == "topic deleted":
+        del world.lake.sources.topics["returns"]
+    if how == "topic recreated":
+        returns.topic_id = "id-3"
+    world.lake.clock.now_s += 31
+    world.lake.work(alone, turns=60)
+    assert world.hours() == ["22"]
+
+
+def test_a_stream_that_a_person_ended_does_not_hold_events_back() -> None:
+    world = World()
+    alone, returns = without_returns(world)
+    returns.send(0, order(2, 40))
+    world.send(10, 61)
+    world.lake.clock.now_s += 31
+    world.lake.work(alone, turns=60)
+    assert world.events() == []
+    update = {"action": "set-properties", "updates": {"tarn.ended.orders.returns": "true"}}
+    world.lake.local.catalog.tables.commit(world.lake.local._slot(world.ingestor.table), [], [update])
+    world.send(62)
+    world.lake.work(alone, turns=60)
+    assert world.hours() == ["22"]
+
+
+def test_a_topic_that_cannot_be_asked_holds_events_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    alone, _ = without_returns(world)
+    world.send(10, 61)
+    world.lake.clock.now_s += 31
+    opened = world.lake.sources.open
+
+    def away(topic: str, *, stream: str) -> Any:
+        if topic == "returns":
+            raise UnavailableError("no broker answers")
+        return opened(topic, stream=stream)
+
+    monkeypatch.setattr(world.lake.sources, "open", away)
+    world.lake.work(alone, turns=60)
+    assert world.events() == []
+    monkeypatch.undo()
+    world.lake.work(alone, turns=60)
+    assert world.events() == [], "it is asked every 30 s"
+    world.lake.clock.now_s += 31
+    world.lake.work(alone, turns=60)
     assert world.hours() == ["22"]
 
 

@@ -250,6 +250,7 @@ def test_status_metrics_and_properties_show_it_floored_to_the_partition_too() ->
         "column": "at",
         "watermark": "2023-11-14T22:23:20Z",
         "completeThrough": "2023-11-14T22:00:00Z",
+        "heldBackBy": [],
     }
     properties = world.lake.table().properties
     assert properties["tarn.watermark.orders"] == "2023-11-14T22:23:20Z"
@@ -270,6 +271,7 @@ def test_a_new_process_shows_it_before_its_first_batch() -> None:
         "column": "at",
         "watermark": "2023-11-14T22:23:20Z",
         "completeThrough": None,
+        "heldBackBy": [],
     }
     assert "complete_through_timestamp_seconds{" not in to_metrics(world.lake.registry)
 

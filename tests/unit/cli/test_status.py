@@ -9,7 +9,17 @@ from datetime import UTC, datetime, timedelta
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
-from tarn.cli.status import Container, Look, Sources, age_s, as_data, audit_faults, gather, ingestors
+from tarn.cli.status import (
+    Container,
+    Look,
+    Sources,
+    age_s,
+    as_data,
+    audit_faults,
+    audit_reasons,
+    gather,
+    ingestors,
+)
 from tarn.core.errors import NoSuchNamespaceError, NoSuchTableError, TarnError, UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.position import Position
@@ -319,6 +329,19 @@ def test_what_an_audit_found_is_a_fault_with_what_to_do():
     assert not seen.ok
     assert seen.faults == {"audit of a.b": "offsets doubled: 7 twice. What to do: roll back; another"}
     assert audit_faults(None) == audit_faults({"audits": [1]}) == audit_faults({"audits": {"a": 1}}) == {}
+
+
+def test_why_an_audit_was_not_finished_is_a_note_and_no_fault():
+    audits = {
+        "a.b": {"findings": [], "reason": "a.b has no column _tarn"},
+        "a.fine": {"findings": [], "reason": ""},
+        "a.other": 1,
+    }
+    seen = status([UP], MemoryLake(), lambda: {**page("Running"), "audits": audits})
+    assert seen.ok
+    note = "the last one was not finished: a.b has no column _tarn"
+    assert as_data(seen)["notes"] == seen.notes == {"audit of a.b": note}
+    assert audit_reasons(None) == audit_reasons({"audits": [1]}) == {}
 
 
 def test_an_ingestor_that_is_stuck_is_a_fault_with_its_message():

@@ -142,6 +142,8 @@ class Account:
         removed: offsets of rows that the table had and has no more, as far as its kept history shows.
         retired: offsets of rows that retention dropped.
         removed_by: where those rows were, and which snapshot removed them.
+        taken: those whose row another engine deleted, as far as delete files or its kept history show.
+        taken_by: which snapshots deleted them, as words.
         holders: for the first doubled offset, the files that have it.
     """
 
@@ -157,6 +159,8 @@ class Account:
     removed: BitMap64 = field(default_factory=BitMap64)
     retired: BitMap64 = field(default_factory=BitMap64)
     removed_by: str = ""
+    taken: BitMap64 = field(default_factory=BitMap64)
+    taken_by: tuple[str, ...] = ()
     holders: str = ""
 
     @property
@@ -181,7 +185,7 @@ class Account:
         The table does not record where a stream began. It began at the start of the log, which only grows: so
         no later than the log starts now, and no later than the first row.
         """
-        known = self.present | self.removed | self.retired
+        known = self.present | self.removed | self.taken | self.retired
         first = known.min() if known else self.next
         return first if self.log_start is None else min(first, self.log_start)
 
@@ -192,18 +196,26 @@ class Account:
 
     @property
     def missing(self) -> BitMap64:
-        """Offsets of the gap with evidence of a record: the log has it, or the table had its row."""
-        return self.gap & (self.held | self.removed)
+        """Offsets of the gap with evidence of a record: the log has it, or the table had its row.
+
+        Not those whose row another engine deleted.
+        """
+        return (self.gap & (self.held | self.removed)) - self.taken
+
+    @property
+    def deleted(self) -> BitMap64:
+        """Offsets of the gap whose row another engine deleted."""
+        return self.gap & self.taken
 
     @property
     def without_record(self) -> BitMap64:
         """Offsets of the gap at which the log has no record: aborted, compacted or control records."""
-        return (self.gap & self.asked) - self.missing
+        return (self.gap & self.asked) - self.missing - self.taken
 
     @property
     def unknown(self) -> BitMap64:
         """Offsets of the gap about which nothing more is known."""
-        return self.gap - self.missing - self.asked
+        return self.gap - self.missing - self.asked - self.taken
 
     @property
     def doubled(self) -> BitMap64:
@@ -273,6 +285,14 @@ def judge_account(account: Account, *, table: str) -> Iterator[Finding]:
             + "; ".join(evidence),
             "if rows were deleted on purpose, nothing; otherwise stop the ingestor and roll the table back "
             "to a snapshot that has them",
+        )
+    deleted = account.deleted
+    if deleted:
+        yield found(
+            Kind.ROWS_DELETED,
+            f"another engine deleted rows at {len(deleted)} offsets: {shown(deleted)}; "
+            + "; ".join(account.taken_by),
+            "nothing, if they were deleted on purpose",
         )
     if doubled:
         yield found(

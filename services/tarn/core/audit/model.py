@@ -56,6 +56,7 @@ class Kind(StrEnum):
     OFFSETS_MISSING = "offsets missing"
     OFFSETS_BEYOND = "rows beyond the offset map"
     ROWS_UNTRACED = "rows without an origin"
+    ROWS_DELETED = "rows deleted"
     STREAMS_DOUBLED = "topic ingested twice"
     STREAMS_SAME = "two streams of one topic"
     LETTERS = "dead letters missing"
@@ -74,6 +75,7 @@ NOTES = frozenset(
         Kind.LETTERS_WAITING,
         Kind.LETTERS_AGAIN,
         Kind.ROWS_UNTRACED,
+        Kind.ROWS_DELETED,
     }
 )
 """Kinds that are no damage in themselves: nothing is lost, or a cause outside the lake explains them."""
