@@ -137,6 +137,7 @@ class Manifests:
         snapshot_id: int,
         schema: Schema,
         removed: frozenset[str] = frozenset(),
+        found_in: frozenset[str] = frozenset(),
     ) -> WrittenList:
         """Write the manifest list of a snapshot: the added manifest, then those of the base snapshot.
 
@@ -152,6 +153,7 @@ class Manifests:
             snapshot_id: id of the new snapshot.
             schema: schema of the table, used if manifests are rewritten.
             removed: locations of data files that the snapshot removes.
+            found_in: locations of manifests that listed some of them, which may have been rewritten since.
 
         Raises:
             UnavailableError: the store does not respond.
@@ -161,7 +163,7 @@ class Manifests:
         base = self._base(state)
         live = [m for m in base.manifests if m.added_files_count != 0 or m.existing_files_count != 0]
         if removed:
-            carried = self._without(removed, live, state, snapshot_id, schema)
+            carried = self._without(removed, live, state, snapshot_id, schema, found_in)
         else:
             carried = self._merge(live, state, snapshot_id, schema)
         sequence = state.last_sequence + 1
@@ -252,8 +254,12 @@ class Manifests:
         state: TableState,
         snapshot_id: int,
         schema: Schema,
+        found_in: frozenset[str],
     ) -> list[ManifestFile]:
-        """The manifests without these files, which are looked for in the newest manifests first.
+        """The manifests without these files.
+
+        They are looked for in the manifests where they were found, then in all others, the newest first, in
+        which the small files of a merge and rewritten entries are.
 
         Raises:
             FilesNotLiveError: one of them is in no manifest, or partition values would not survive.
@@ -262,7 +268,10 @@ class Manifests:
         if not survives_manifests(spec, schema):
             raise FilesNotLiveError("manifests with partition values of type double are not rewritten")
         left, found = set(removed), list(manifests)
-        for n, manifest in sorted(enumerate(manifests), key=lambda item: -(item[1].sequence_number or 0)):
+        for n, manifest in sorted(
+            enumerate(manifests),
+            key=lambda item: (item[1].manifest_path not in found_in, -(item[1].sequence_number or 0)),
+        ):
             if not left:
                 break
             if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != spec.spec_id:

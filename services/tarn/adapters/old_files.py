@@ -65,7 +65,7 @@ class OldFiles:
             entries = read_entries(self._objects.read(path), manifest, spec, schema)
             ages = [(_latest_us(entry.data_file, field_id), entry.data_file) for entry in entries]
             self._youngest[path] = min((at_us for at_us, _ in ages), default=NEVER)
-            yield from (_written(file, spec.spec_id) for at_us, file in ages if at_us < before_us)
+            yield from (_written(file, spec.spec_id, path) for at_us, file in ages if at_us < before_us)
 
 
 def _latest_us(file: Any, field_id: int) -> int:
@@ -77,11 +77,12 @@ def _latest_us(file: Any, field_id: int) -> int:
     return int.from_bytes(upper, "little", signed=True)
 
 
-def _written(file: Any, spec_id: int) -> WrittenFile:
+def _written(file: Any, spec_id: int, manifest: str) -> WrittenFile:
     return WrittenFile(
         path=file.file_path,
         partition=tuple(file.partition),
         spec_id=spec_id,
         records=int(file.record_count),
         bytes=int(file.file_size_in_bytes),
+        manifest=manifest,
     )

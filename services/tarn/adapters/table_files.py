@@ -216,6 +216,7 @@ class IcebergSnapshot:
         self._files = files
         self._snapshot_id = snapshot_id
         self._removed = frozenset(file.path for file in removed)
+        self._found_in = frozenset(file.manifest for file in removed if file.manifest is not None)
         self._manifest: BegunManifest | None = None
 
     def write_manifest_list(self, base: TableState) -> WrittenList:
@@ -230,6 +231,7 @@ class IcebergSnapshot:
             snapshot_id=self._snapshot_id,
             schema=self._layout.schema,
             removed=self._removed,
+            found_in=self._found_in,
         )
         # All of them were on the way while the list was written.
         if self._manifest is not None:

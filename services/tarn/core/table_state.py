@@ -218,6 +218,7 @@ class WrittenFile:
         bytes: file size in bytes.
         statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
         finish: returns once the file is in the store; required before a table may list it.
+        manifest: of a file that a table lists, the manifest in which it was found; it may be rewritten since.
     """
 
     path: str
@@ -227,6 +228,7 @@ class WrittenFile:
     bytes: int
     statistics: dict[str, Any] = field(default_factory=dict)
     finish: Callable[[], None] = field(default=_in_the_store, compare=False, repr=False)
+    manifest: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from pyroaring import BitMap64
 
+from tarn.adapters import manifests
+from tarn.adapters.files import FileIO
 from tarn.core.audit.accounts import Origins, Tally
 from tarn.core.audit.model import FileEntry
 from tarn.core.table_state import TableState, WrittenFile
 from tarn.ingest import retirement
+from tarn.ingest.changes import Done
 from tarn.ingest.health import hanging
 from tarn.ingest.retirement import Retirement
-from tests.contract.ingest.test_retention import LIMITS, World, listed, order
+from tests.contract.ingest.test_retention import LIMITS, NOW, World, listed, order
 from tests.support.lake import BUCKET
 
 
@@ -197,3 +201,41 @@ def test_a_drop_that_takes_long_is_alive_and_makes_way_for_a_batch() -> None:
     assert world.offsets() == [10]
     assert (len(ages), max(ages)) == (10, 0.0), "a sign of life before each"
     assert hanging(registry, now_s=world.lake.clock()) == []
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_drop_reads_the_manifests_of_its_files_unless_they_were_rewritten_since(
+    rewritten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "MERGE_COUNT", 1_000)
+    world = World()
+    world.ingestor = world.lake.ingestor(world.spec, limits=replace(LIMITS, retire_s=3_600))
+    for hours in (47.5, *[1] * 12):
+        world.send(hours)
+    keep, files = world.ingestor._upkeep, world.ingestor.files
+    assert keep._retirement is not None
+    look = partial(keep._retirement.change, world.lake.table(), files, new_id=world.lake.new_id)
+    now_ms = round(NOW.timestamp() * 1_000)
+    read: list[str] = []
+    inner = FileIO.read
+
+    def seen(self: FileIO, location: str) -> bytes:
+        read.append(location)
+        return inner(self, location)
+
+    monkeypatch.setattr(FileIO, "read", seen)
+    assert look(now_ms=now_ms) is None
+    assert len(read) == 14, "the list, and each manifest once"
+    read.clear()
+    change = look(now_ms=now_ms + 3_600_000)
+    assert change is not None
+    assert len(read) == 2, "the list, and the manifest of the old file"
+    (old,) = change.removed
+    assert old.manifest == read[1]
+    if rewritten:
+        change = replace(change, removed=(replace(old, manifest="s3://elsewhere/m0.avro"),))
+    read.clear()
+    assert isinstance(world.ingestor._commits.commit(change, files.writer(world.lake.table())), Done)
+    assert len([path for path in read if path.endswith("-m0.avro")]) == (13 if rewritten else 1)
+    assert 0 not in world.offsets()
+    assert len(world.offsets()) == 12
