@@ -299,6 +299,20 @@ def test_a_table_with_delete_files_is_left_alone(logged: list[Any]) -> None:
     ]
 
 
+def test_local_times_without_a_zone_go_as_if_they_were_utc() -> None:
+    """As docs/ingestion.md says: of a `timestamp` column nobody knows the zone."""
+    world = World()
+    text = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]").replace("timestamptz", "timestamp")
+    made = parse_spec(f"{text}  retention: {{age: 48h, column: at}}\n", file="orders.yaml")
+    world.ingestor = world.lake.ingestor(made, limits=LIMITS)
+    behind = (NOW - timedelta(hours=44 + 5)).replace(tzinfo=None).isoformat()
+    ahead = (NOW - timedelta(hours=50 - 9)).replace(tzinfo=None).isoformat()
+    for at in (behind, ahead):
+        world.raw(json.dumps({"id": 1, "at": at}).encode())
+    world.wait()
+    assert world.offsets() == [1], "44 hours old at UTC-5 is gone, 50 hours at UTC+9 is not"
+
+
 def listed(world: World, path: str, hours_ago: float) -> None:
     """Another writer lists a file of its own, as `add_files` does."""
     state = world.lake.table()
