@@ -148,6 +148,17 @@ def test_offsets_of_which_nothing_is_known_exit_0_and_are_in_the_verdict(monkeyp
     assert "7 offsets have neither, and the log no longer says" in lines[-1]
 
 
+def test_rows_that_another_engine_deleted_exit_0_and_are_in_the_verdict(monkeypatch, capsys):
+    found = report(rows=1_190)
+    found.accounts[0].taken |= between(1_190, 1_200)
+    answers(monkeypatch, auditing, "audit", found)
+    assert run("audit", "bronze.orders") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "Every message of its streams was added to bronze.orders once: 1,190 rows in 12 files and 3 dead "
+        "letters; another engine deleted 10 rows since (0.3 s)."
+    )
+
+
 def test_json_is_all_of_stdout(monkeypatch, capsys):
     answers(monkeypatch, auditing, "audit", report(DAMAGE))
     assert run("audit", "bronze.orders", "--json") == 1

@@ -154,3 +154,13 @@ def test_findings_are_printed_as_they_are(name: str):
     out, _ = consoles()
     keeper._print(FsckReport(findings=[Finding(kind=Kind.DOUBLE, where=name, what="w", fix="f")]), out)
     assert name.replace("\x1b", "\\x1b") in text(out)
+
+
+def test_notes_of_the_status_are_on_stdout():
+    out, err = Console(file=io.StringIO(), width=160), Console(file=io.StringIO(), width=160)
+    notes = {"audit of a.b": "the last one was not finished: a.b has [no] column _tarn"}
+    print_status(Status(at=AT, services=(), tables=(), notes=notes), out, err)
+    assert (
+        "note: audit of a.b: the last one was not finished: a.b has [no] column _tarn" in out.file.getvalue()
+    )
+    assert err.file.getvalue() == ""
