@@ -205,6 +205,41 @@ def test_a_view_takes_rights_on_itself_and_on_what_it_reads(sql: Sql) -> None:
     assert sql.refused("vera", "DROP VIEW acl.look")
 
 
+def test_a_view_asks_as_its_reader_whomever_it_names(sql: Sql) -> None:
+    """Who changes a view may write any name where Trino looks for whom to ask as."""
+    sql.rows("will", "CREATE VIEW acl.peek AS SELECT x FROM acl.two")
+    sql.rows("cli", "CREATE VIEW acl.look_in AS SELECT x FROM acl.three")
+    try:
+        as_will = RestCatalog(sql.lake.catalog, warehouse="tarn", credential=lambda: credential(sql, "will"))
+        wanted = {"action": "set-properties", "updates": {"trino.run-as-owner": "cli"}}
+        query = {"type": "sql", "sql": "SELECT x FROM acl.three", "dialect": "trino"}
+        version = {
+            **{"version-id": 2, "timestamp-ms": 1, "schema-id": 0, "summary": {}},
+            **{"default-catalog": "tarn", "default-namespace": ["acl"], "representations": [query]},
+        }
+        now = {"action": "set-current-view-version", "view-version-id": -1}
+        for updates in ([wanted], [wanted, {"action": "add-view-version", "view-version": version}, now]):
+            as_will.call("POST", "/v1/namespaces/acl/views/peek", {"updates": updates}, what="change it")
+            for who, reads in (("will", len(updates) == 1), ("rita", False), ("mona", True), ("cli", True)):
+                assert succeeded(sql, who, "SELECT x FROM acl.peek") == reads, (who, updates)
+        assert "will may not" in chain(sql, "will", "SELECT x FROM acl.peek")
+        # The one of an admin, readable for will: it reads no more than will may.
+        sql.grant("will", READ, "acl", "look_in", kind="view")
+        eventually(
+            "will sees the view",
+            lambda: "acl.three" in chain(sql, "will", "SELECT x FROM acl.look_in"),
+            timeout_s=IN_EFFECT_S,
+        )
+    finally:
+        sql.rows("cli", "DROP VIEW acl.peek")
+        sql.rows("cli", "DROP VIEW acl.look_in")
+
+
+def credential(sql: Sql, who: str) -> str:
+    (client,) = [one["client-id"] for one in sql.access.principals() if one["name"] == who]
+    return f"{client}:{sql.secrets[who]}"
+
+
 def succeeded(sql: Sql, who: str, statement: str, **more: Any) -> bool:
     try:
         sql.rows(who, statement, **more)
