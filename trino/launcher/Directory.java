@@ -69,6 +69,12 @@ final class Directory
      */
     record Known(Map<String, String> clients, Set<String> admins, boolean guarded) {}
 
+    private static final class Shared
+    {
+        private static final Directory ONE = "open".equals(System.getenv("TARN_TRINO_ACCESS")) ? null : new Directory(
+                System.getenv("TARN_CATALOG_URI"), System.getenv("TARN_CATALOG_CREDENTIAL"), Path.of(System.getenv("TARN_TRINO_RULES")));
+    }
+
     /** Whether a secret was right, and until when that counts. */
     private record Login(String client, long untilNs) {}
 
@@ -103,6 +109,12 @@ final class Directory
         // All that was read is older than may be.
         readNs = System.nanoTime() - AGE_NS_MAX - RETRY_NS;
         triedNs = readNs;
+    }
+
+    /** The one of this process, by its environment; null where everybody may do everything (TARN_TRINO_ACCESS=open). */
+    static Directory shared()
+    {
+        return Shared.ONE;
     }
 
     String ownCredential()
@@ -303,7 +315,7 @@ final class Directory
             String admins = new TreeSet<>(found.admins()).stream().map(Directory::quoted).collect(Collectors.joining("|"));
             written.put("queries", List.of(Map.of("user", admins, "allow", everything), Map.of("allow", List.of("execute"))));
             written.put("system_information", List.of(Map.of("user", admins, "allow", List.of("read"))));
-            // It deletes files without a commit, so without a decision of the catalog.
+            // It deletes files without a commit, so without a decision of the catalog; see also Rules.
             written.put("catalog_session_properties", List.of(
                     Map.of("user", admins, "allow", true),
                     Map.of("property", "remove_orphan_files_min_retention", "allow", false),
