@@ -143,10 +143,10 @@ class Views:
 
 
 def answered(found: Metadata) -> Metadata:
-    """Return a view as it is answered: without the user whom Trino would ask as, so that it asks as its reader.
+    """Return a view as it is answered: without the user that Trino would ask as: it asks as the reader.
 
-    `CREATE VIEW` in Trino stores its user in `trino.run-as-owner`, unless it says SECURITY INVOKER. Nobody has
-    proven to be that user when another one reads the view, and whoever may change the view could name any.
+    `CREATE VIEW` in Trino stores its user in `trino.run-as-owner`, unless it says SECURITY INVOKER. Nobody
+    has proven to be that user when another one reads the view, and who may change the view could name any.
     """
     properties = found.parsed.get("properties") or {}
     if RUN_AS not in properties:

@@ -341,7 +341,7 @@ def test_a_reader_deletes_no_files(sql: Sql) -> None:
 
 
 def test_who_names_the_files_of_another_table_cannot_have_them_deleted(sql: Sql) -> None:
-    """By a table of its own, out of whose history it lets them expire: Trino would delete with its own user."""
+    """By a table of its own, out of whose history they would expire: Trino deletes with its own user."""
     lake = open_catalog(sql.lake)
     sql.rows("will", "CREATE TABLE acl.trap (x integer)")
     try:
