@@ -22,6 +22,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.Collectors;
 
 import com.fasterxml.jackson.databind.JsonNode;
@@ -67,6 +69,12 @@ final class Directory
      */
     record Known(Map<String, String> clients, Set<String> admins, boolean guarded) {}
 
+    private static final class Shared
+    {
+        private static final Directory ONE = "open".equals(System.getenv("TARN_TRINO_ACCESS")) ? null : new Directory(
+                System.getenv("TARN_CATALOG_URI"), System.getenv("TARN_CATALOG_CREDENTIAL"), Path.of(System.getenv("TARN_TRINO_RULES")));
+    }
+
     /** Whether a secret was right, and until when that counts. */
     private record Login(String client, long untilNs) {}
 
@@ -79,12 +87,14 @@ final class Directory
     private final String uri;
     private final String credential;
     private final Path rules;
+    /** Held by the one thread that asks; it alone writes the fields below. */
+    private final ReentrantLock asking = new ReentrantLock();
 
-    private Known known;
-    private long readNs;
-    private long triedNs;
+    private volatile Known known;
+    private volatile long readNs;
+    private volatile long triedNs;
+    private volatile String failure = "it has not been asked yet";
     private String token;
-    private String failure = "it has not been asked yet";
 
     /**
      * @param uri the catalog's address
@@ -101,6 +111,12 @@ final class Directory
         triedNs = readNs;
     }
 
+    /** The one of this process, by its environment; null where everybody may do everything (TARN_TRINO_ACCESS=open). */
+    static Directory shared()
+    {
+        return Shared.ONE;
+    }
+
     String ownCredential()
     {
         return credential;
@@ -109,31 +125,69 @@ final class Directory
     /**
      * Returns what the catalog says, or said last while it does not answer.
      *
+     * One thread asks; meanwhile the others go on with what is known, so that a catalog that hangs does not hold them up.
+     * Who cannot go on, because nothing is known yet or not the one who came, waits for the answer, but no longer than RETRY_NS.
+     *
      * @param fresh whether what was read just before will not do: somebody came whom it does not know
      */
-    synchronized Known known(boolean fresh)
+    Known known(boolean fresh)
             throws UnavailableException
     {
-        long now = System.nanoTime();
-        if ((fresh || now - readNs >= AGE_NS_MAX) && now - triedNs >= RETRY_NS) {
-            triedNs = now;
+        if (isDue(fresh) && hasTurn(fresh || known == null)) {
             try {
-                Known found = read();
-                if (known == null || !known.admins().equals(found.admins()) || known.guarded() != found.guarded()) {
-                    write(found);
+                if (isDue(fresh)) {
+                    refresh();
                 }
-                known = found;
-                readNs = now;
             }
-            catch (IOException e) {
-                failure = e.getMessage();
-                token = null;
+            finally {
+                asking.unlock();
             }
         }
-        if (known == null) {
+        Known found = known;
+        if (found == null) {
             throw new UnavailableException("the catalog has not said who its principals are: " + failure, null);
         }
-        return known;
+        return found;
+    }
+
+    private boolean isDue(boolean fresh)
+    {
+        long now = System.nanoTime();
+        return (fresh || now - readNs >= AGE_NS_MAX) && now - triedNs >= RETRY_NS;
+    }
+
+    private boolean hasTurn(boolean waits)
+            throws UnavailableException
+    {
+        try {
+            return waits ? asking.tryLock(RETRY_NS, TimeUnit.NANOSECONDS) : asking.tryLock();
+        }
+        catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new UnavailableException("interrupted while the catalog was asked", e);
+        }
+    }
+
+    private void refresh()
+    {
+        long now = System.nanoTime();
+        try {
+            Known found = read();
+            Known before = known;
+            if (before == null || !before.admins().equals(found.admins()) || before.guarded() != found.guarded()) {
+                write(found);
+            }
+            known = found;
+            readNs = now;
+        }
+        catch (IOException e) {
+            failure = e.getMessage();
+            token = null;
+        }
+        finally {
+            // After the attempt: one that took longer than the pause would be followed by the next at once.
+            triedNs = System.nanoTime();
+        }
     }
 
     /** Returns whether a secret is that of a client id. */
@@ -261,7 +315,7 @@ final class Directory
             String admins = new TreeSet<>(found.admins()).stream().map(Directory::quoted).collect(Collectors.joining("|"));
             written.put("queries", List.of(Map.of("user", admins, "allow", everything), Map.of("allow", List.of("execute"))));
             written.put("system_information", List.of(Map.of("user", admins, "allow", List.of("read"))));
-            // It deletes files without a commit, so without a decision of the catalog.
+            // It deletes files without a commit, so without a decision of the catalog; see also Rules.
             written.put("catalog_session_properties", List.of(
                     Map.of("user", admins, "allow", true),
                     Map.of("property", "remove_orphan_files_min_retention", "allow", false),

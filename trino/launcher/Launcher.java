@@ -6,9 +6,11 @@ import jakarta.servlet.Filter;
 import java.util.List;
 import tarn.KnownHosts;
 import tarn.Principals;
+import tarn.Rules;
 
 /**
  * Starts the Trino server from its jars, with filters in front: one refuses other pages' requests, one asks for principals.
+ * Of its access control it knows one more, `tarn`.
  * Trino's own launcher class is not published as a jar.
  */
 public final class Launcher
@@ -31,6 +33,7 @@ public final class Launcher
         return List.of(binder -> {
             newSetBinder(binder, Filter.class).addBinding().to(KnownHosts.class);
             newSetBinder(binder, Filter.class).addBinding().to(Principals.class);
+            binder.bind(Rules.Registration.class).asEagerSingleton();
         });
     }
 }

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.net.URLDecoder;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Enumeration;
@@ -54,9 +53,7 @@ public final class Principals
 
     public Principals()
     {
-        boolean open = "open".equals(System.getenv("TARN_TRINO_ACCESS"));
-        directory = open ? null : new Directory(
-                System.getenv("TARN_CATALOG_URI"), System.getenv("TARN_CATALOG_CREDENTIAL"), Path.of(System.getenv("TARN_TRINO_RULES")));
+        directory = Directory.shared();
     }
 
     @Override

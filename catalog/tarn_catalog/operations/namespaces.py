@@ -227,8 +227,13 @@ class Namespaces:
         self._update(levels, self._there, changed, repeat)
         return PropertiesChanged(updated=list(updates), removed=removed, missing=missing)
 
-    def change_owner(self, levels: Levels, owner: str) -> None:
+    def change_owner(self, levels: Levels, owner: str, *, uuid: str | None = None) -> None:
         """Make the principal with this client id the owner; what is in the namespace keeps its own.
+
+        Args:
+            levels: the levels of the namespace's name.
+            owner: the client id.
+            uuid: the uuid of the namespace that is meant; another one that got the name does not count.
 
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
@@ -236,6 +241,8 @@ class Namespaces:
         """
 
         def changed(held: Versioned[Namespace]) -> Namespace | None:
+            if uuid not in (None, held.value.uuid):
+                raise _missing(levels)
             return None if held.value.owner == owner else replace(held.value, owner=owner)
 
         self._update(levels, self._there, changed)
@@ -488,7 +495,10 @@ def _existing(levels: Levels, held: Versioned[Namespace] | None) -> Versioned[Na
         NoSuchNamespaceError: the namespace does not exist.
     """
     if held is None or not held.value.there:
-        raise NoSuchNamespaceError(
-            f"Namespace does not exist: {'.'.join(levels)}", namespace=".".join(levels)
-        )
+        raise _missing(levels)
     return held
+
+
+def _missing(levels: Levels) -> NoSuchNamespaceError:
+    name = ".".join(levels)
+    return NoSuchNamespaceError(f"Namespace does not exist: {name}", namespace=name)

@@ -302,6 +302,11 @@ class Session(Checks):
             NoSuchPrincipalError: no principal has the name; a role owns nothing.
             NotFoundError: the thing does not exist, and the caller may know that.
         """
+        checked: str | None = None
+        if not self.caller.admin and not isinstance(on, TableIdentifier):
+            # Before the check: another namespace that gets the name after it is not the one that was checked.
+            found = self._catalog.namespaces.find(on) if on else None
+            checked = found.uuid if found is not None else ""
         thing = self._allow(Operation.CHANGE_OWNER, {Place.OBJECT: on})[Place.OBJECT]
         with self._audit.change(Operation.CHANGE_OWNER, text_of(on), to=to):
             if not isinstance(thing, TableIdentifier) and not thing:
@@ -310,7 +315,7 @@ class Session(Checks):
             if isinstance(thing, TableIdentifier):
                 self._catalog.tables.change_owner(thing, owner)
             else:
-                self._catalog.namespaces.change_owner(thing, owner)
+                self._catalog.namespaces.change_owner(thing, owner, uuid=checked)
 
     def _client_id(self, name: str) -> str:
         """Return the client id of the principal with this name, a service's or a stored one.

@@ -11,14 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
+import orjson
+
 from tarn_catalog.metadata import view_metadata
 from tarn_catalog.metadata.schemas import Json
-from tarn_catalog.metadata.types import ViewMetadata
+from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.tables import COMMIT_ATTEMPTS_MAX, Tables
 from tarn_catalog.state.context import IdempotencyKey, Metadata, lost
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import happened
+
+RUN_AS = "trino.run-as-owner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,20 @@ class Views:
                 if happened(outcome, f"the change of view {slot.text}", look="load the view and look"):
                     return stored
         raise lost(f"the change of view {slot.text}", COMMIT_ATTEMPTS_MAX)
+
+
+def answered(found: Metadata) -> Metadata:
+    """Return a view as it is answered: without the user that Trino would ask as: it asks as the reader.
+
+    `CREATE VIEW` in Trino stores its user in `trino.run-as-owner`, unless it says SECURITY INVOKER. Nobody
+    has proven to be that user when another one reads the view, and who may change the view could name any.
+    """
+    properties = found.parsed.get("properties") or {}
+    if RUN_AS not in properties:
+        return found
+    kept = {name: value for name, value in properties.items() if name != RUN_AS}
+    seen = cast("TableMetadata", {**found.parsed, "properties": kept})
+    return replace(found, raw=orjson.dumps(seen), parsed=seen)
 
 
 def parsed(found: Metadata) -> ViewMetadata:

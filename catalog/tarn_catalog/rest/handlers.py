@@ -15,7 +15,7 @@ from tarn_catalog.operations.health import Health
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.vending import Vended
-from tarn_catalog.operations.views import CreateViewRequest
+from tarn_catalog.operations.views import CreateViewRequest, answered
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.request import RestRequest, get, levels_of, objects, strings
 from tarn_catalog.rest.response import (
@@ -228,8 +228,8 @@ class Handlers:
             keys: vended credentials.
         """
         client, key = call.session.caller.client_id or "", keys.keys.access_key_id if keys else ""
-        answered = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint, client, key))
-        etag = f'"{hashlib.sha256(answered.encode()).hexdigest()[:32]}"'
+        answer = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint, client, key))
+        etag = f'"{hashlib.sha256(answer.encode()).hexdigest()[:32]}"'
         if call.method == "GET" and etag in _tags(call.headers.get("if-none-match", "")):
             return RestResponse(status=NOT_MODIFIED, headers={"etag": etag})
         raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
@@ -295,9 +295,8 @@ class Handlers:
         overwrite = kind == TABLE and get(body, "overwrite", bool, False)
         repeat = call.repeat(f"register-{kind}")
         if kind == VIEW or not wants_keys(call):
-            return self._table(
-                call, call.session.register(slot, location, overwrite=overwrite, repeat=repeat)
-            )
+            stored = call.session.register(slot, location, overwrite=overwrite, repeat=repeat)
+            return self._table(call, answered(stored) if kind == VIEW else stored)
         stored, keys = call.session.register_with_keys(slot, location, overwrite=overwrite, repeat=repeat)
         return self._table(call, stored, slot=slot, keys=keys)
 
@@ -323,11 +322,12 @@ class Handlers:
             location=get(body, "location", str, None),
         )
         slot = TableIdentifier.of(levels_of(arguments[0]), get(body, "name", str), VIEW)
-        return self._table(call, call.session.create_view(slot, wanted, repeat=call.repeat("create-view")))
+        stored = call.session.create_view(slot, wanted, repeat=call.repeat("create-view"))
+        return self._table(call, answered(stored))
 
     def load_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         """Answer `GET …/views/{view}`."""
-        return self._table(call, call.session.load(_view(arguments)))
+        return self._table(call, answered(call.session.load(_view(arguments))))
 
     def view_exists(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         """Answer `HEAD …/views/{view}`."""
@@ -344,7 +344,7 @@ class Handlers:
             objects(body, "updates"),
             repeat=call.repeat("replace-view"),
         )
-        return self._table(call, stored)
+        return self._table(call, answered(stored))
 
     def drop_view(self, call: RestRequest, arguments: list[str]) -> RestResponse:
         """Answer `DELETE …/views/{view}`."""

@@ -232,7 +232,7 @@ def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, en
         StopError: a requirement is missing; each problem was printed with its fix.
     """
     found, machine = engine.look(), engine.machine()
-    wanted, problems = engine.plan(found, machine, offline)
+    wanted, problems = engine.plan(found, machine, offline, overlay=here.overlay)
     running = False
     images_there = False
     published = checks.Published()

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from tarn.cli import wiring
 from tarn.cli.formats import TABLE_COLUMNS_MAX
 from tarn.cli.settings import Settings
-from tarn.core.errors import InvalidError
+from tarn.core.errors import InvalidError, TarnError
 
 PRIVILEGES = ("READ", "WRITE", "CREATE", "MANAGE")
 KINDS = ("namespace", "table", "view")
@@ -65,11 +66,18 @@ def grant(privileges: Privileges, on: On, to: Grantee, as_json_: Json = False) -
 
 @app.command()
 def revoke(privileges: Privileges, on: On, to: Grantee, as_json_: Json = False) -> None:
-    """Take back what was granted."""
+    """Take back what was granted. An owner stays one: see `tarn owner`."""
     thing = parse_on(on)
-    _changed(
-        to, thing, wiring.access(Settings.read()).revoke(thing, to, parse_privileges(privileges)), as_json_
-    )
+    access = wiring.access(Settings.read())
+    _changed(to, thing, access.revoke(thing, to, parse_privileges(privileges)), as_json_)
+    # Who revokes its own MANAGE may not look any more; the revocation itself is done.
+    with suppress(TarnError):
+        if access.grants(thing)["owner"] == to:
+            print(  # noqa: T201
+                f"note: {to} owns {on_text(thing)} and may still do everything with it; `tarn owner "
+                f"{on_text(thing)} --to PRINCIPAL` gives it to another one",
+                file=sys.stderr,
+            )
 
 
 @app.command()

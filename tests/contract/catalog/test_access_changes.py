@@ -197,6 +197,28 @@ def test_the_table_that_was_checked_is_the_one_that_is_given(lake: World) -> Non
     assert owner(lake, "table:ns.t") == "tester"
 
 
+def test_the_namespace_that_was_checked_is_the_one_that_is_given(lake: World) -> None:
+    """Another namespace gets the name between the check and the change."""
+    lake.grant("bob", "namespace:ns", "CREATE")
+    lake.namespace("ns.own", "bob")
+    raced = False
+
+    def plan(op: Any) -> Fault | None:
+        nonlocal raced
+        if op.kind == "put" and not raced and op.key == namespace_key(("ns", "own")):
+            raced = True
+            lake.store.plan = lambda _: None
+            lake.must("admin", "DELETE", "/v1/namespaces/ns%1Fown")
+            lake.namespace("ns.own")
+        return None
+
+    lake.store.plan = plan
+    answer = give(lake, "bob", "namespace:ns.own", "eve")
+    assert raced
+    assert answer.status_code == 404, answer.text
+    assert owner(lake, "namespace:ns.own") == "tester"
+
+
 # -- secrets
 
 

@@ -153,6 +153,26 @@ def test_config_advertises_what_is_there_and_only_that(world: World) -> None:
         assert words in message
 
 
+def test_no_answer_names_a_user_whom_trino_would_ask_as(world: World) -> None:
+    """It would ask as that user without a credential; the stored file keeps what was written."""
+    base, named = "/v1/namespaces/ns/views", {"trino.run-as-owner": "admin"}
+    assert world.view().status_code == 200
+    change = {"updates": [{"action": "set-properties", "updates": {**named, "a": "1"}}]}
+    answers = [world.post(f"{base}/v", change), world.published.get(f"{base}/v")]
+    location = answers[0].json()["metadata-location"]
+    stored = world.store.inner.get(location.removeprefix("s3://tarn/"))
+    assert stored is not None
+    assert json.loads(stored.data)["properties"] == {**named, "a": "1"}
+    assert world.published.delete(f"{base}/v").status_code == 204
+    register = {"name": "w", "metadata-location": location}
+    answers += [world.post("/v1/namespaces/ns/register-view", register), world.published.get(f"{base}/w")]
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["metadata"]
+        assert found["properties"] == {"a": "1"}
+        assert len(found["versions"]) == 1
+
+
 def test_a_view_over_http_from_its_create_to_its_drop(world: World) -> None:
     base = "/v1/namespaces/ns/views"
     made = world.view()

@@ -102,6 +102,29 @@ def test_from_a_new_principal_to_its_end(world: World, capsys: pytest.CaptureFix
         bob.load(orders)
 
 
+def test_a_revoke_says_that_an_owner_stays_one(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    made = printed(capsys, "principal", "create", "bob")
+    on = "table:shop.eu.orders"
+    for words in (("grant", "manage", on, "bob"), ("revoke", "manage", on, "bob")):
+        assert run(*words) == 0
+        assert capsys.readouterr().err == ""
+    assert run("grant", "manage", on, "bob") == 0
+    # MANAGE is enough to become the owner, which outlives it.
+    AccessClient(world.client(f"{made['client-id']}:{made['client-secret']}").call).change_owner(
+        parse_on(on), "bob"
+    )
+    capsys.readouterr()
+    assert run("revoke", "manage", on, "bob") == 0
+    out, err = capsys.readouterr()
+    assert out == f"bob: nothing on {on}\n"
+    assert err.startswith(f"note: bob owns {on} and may still do everything with it")
+    assert f"tarn owner {on} --to" in err
+    assert run("owner", on, "--to", "tester") == 0
+    capsys.readouterr()
+    assert run("revoke", "manage", on, "bob") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_roles_give_what_was_granted_to_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     made = printed(capsys, "principal", "create", "bob")
     bob = world.client(f"{made['client-id']}:{made['client-secret']}")

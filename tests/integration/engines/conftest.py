@@ -162,13 +162,15 @@ class Trino:
         self.container = container
         self.address = f"127.0.0.1:{container.get_exposed_port(8080)}"
 
-    def rows(self, sql: str, *, session: Mapping[str, str] | None = None) -> list[list[object]]:
+    def rows(
+        self, sql: str, *, session: Mapping[str, str] | None = None, user: str = "test"
+    ) -> list[list[object]]:
         """All rows of one query, run with these session properties."""
         host, _, port = self.address.partition(":")
         with trino.dbapi.connect(
             host=host,
             port=int(port),
-            user="test",
+            user=user,
             catalog="tarn",
             session_properties=dict(session or {}),
         ) as connection:

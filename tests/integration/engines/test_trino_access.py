@@ -14,11 +14,13 @@ import httpx
 import jwt
 import pytest
 import trino.dbapi
+from pyiceberg.table.update import SetSnapshotRefUpdate
 from trino.exceptions import Error as TrinoError
 from trino.exceptions import HttpError, TrinoQueryError
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.cli.clients.access import AccessClient
+from tests.integration.engines.clients import open_catalog
 from tests.integration.engines.conftest import Lake, Trino
 from tests.integration.minio.conftest import eventually
 
@@ -205,6 +207,41 @@ def test_a_view_takes_rights_on_itself_and_on_what_it_reads(sql: Sql) -> None:
     assert sql.refused("vera", "DROP VIEW acl.look")
 
 
+def test_a_view_asks_as_its_reader_whomever_it_names(sql: Sql) -> None:
+    """Who changes a view may write any name where Trino looks for whom to ask as."""
+    sql.rows("will", "CREATE VIEW acl.peek AS SELECT x FROM acl.two")
+    sql.rows("cli", "CREATE VIEW acl.look_in AS SELECT x FROM acl.three")
+    try:
+        as_will = RestCatalog(sql.lake.catalog, warehouse="tarn", credential=lambda: credential(sql, "will"))
+        wanted = {"action": "set-properties", "updates": {"trino.run-as-owner": "cli"}}
+        query = {"type": "sql", "sql": "SELECT x FROM acl.three", "dialect": "trino"}
+        version = {
+            **{"version-id": 2, "timestamp-ms": 1, "schema-id": 0, "summary": {}},
+            **{"default-catalog": "tarn", "default-namespace": ["acl"], "representations": [query]},
+        }
+        now = {"action": "set-current-view-version", "view-version-id": -1}
+        for updates in ([wanted], [wanted, {"action": "add-view-version", "view-version": version}, now]):
+            as_will.call("POST", "/v1/namespaces/acl/views/peek", {"updates": updates}, what="change it")
+            for who, reads in (("will", len(updates) == 1), ("rita", False), ("mona", True), ("cli", True)):
+                assert succeeded(sql, who, "SELECT x FROM acl.peek") == reads, (who, updates)
+        assert "will may not" in chain(sql, "will", "SELECT x FROM acl.peek")
+        # The one of an admin, readable for will: it reads no more than will may.
+        sql.grant("will", READ, "acl", "look_in", kind="view")
+        eventually(
+            "will sees the view",
+            lambda: "acl.three" in chain(sql, "will", "SELECT x FROM acl.look_in"),
+            timeout_s=IN_EFFECT_S,
+        )
+    finally:
+        sql.rows("cli", "DROP VIEW acl.peek")
+        sql.rows("cli", "DROP VIEW acl.look_in")
+
+
+def credential(sql: Sql, who: str) -> str:
+    (client,) = [one["client-id"] for one in sql.access.principals() if one["name"] == who]
+    return f"{client}:{sql.secrets[who]}"
+
+
 def succeeded(sql: Sql, who: str, statement: str, **more: Any) -> bool:
     try:
         sql.rows(who, statement, **more)
@@ -294,11 +331,54 @@ def test_nobody_but_trino_itself_is_a_node(sql: Sql) -> None:
 
 def test_a_reader_deletes_no_files(sql: Sql) -> None:
     said = sql.refused("rita", "ALTER TABLE acl.one EXECUTE remove_orphan_files(retention_threshold => '7d')")
-    assert "minimum retention" in said, said
+    assert "is for admins" in said, said
+    orphans = "ALTER TABLE acl.one EXECUTE remove_orphan_files(retention_threshold => '7d')"
+    assert "minimum retention" in sql.refused("cli", orphans)
     shorter = {"session_properties": {"tarn.remove_orphan_files_min_retention": "0s"}}
     said = sql.refused("rita", "SELECT x FROM acl.one", **shorter)
     assert "Access Denied" in said, said
     assert sql.rows("cli", "SELECT 1", **shorter) == [[1]]
+
+
+def test_who_names_the_files_of_another_table_cannot_have_them_deleted(sql: Sql) -> None:
+    """By a table of its own, out of whose history they would expire: Trino deletes with its own user."""
+    lake = open_catalog(sql.lake)
+    sql.rows("will", "CREATE TABLE acl.trap (x integer)")
+    try:
+        files = [path for (path,) in sql.rows("will", 'SELECT file_path FROM acl."two$files"')]
+        assert files
+        lake.load_table("acl.trap").add_files(files)
+        sql.rows("will", "DELETE FROM acl.trap")
+        sql.rows("will", "INSERT INTO acl.trap VALUES 5")
+        trap = lake.load_table("acl.trap")
+        # The branch's own age counts, whatever retention Trino asks for at least.
+        aged = SetSnapshotRefUpdate(
+            ref_name="main",
+            type="branch",
+            snapshot_id=trap.metadata.current_snapshot_id,
+            max_snapshot_age_ms=1,
+            min_snapshots_to_keep=1,
+            max_ref_age_ms=None,
+        )
+        lake.commit_table(trap, (), (aged,))
+        for threshold, session in (
+            ("0s", {"tarn.expire_snapshots_min_retention": "0s"}),
+            ("7d", {}),
+            ("36500d", {}),
+        ):
+            said = sql.refused(
+                "will",
+                f"ALTER TABLE acl.trap EXECUTE expire_snapshots(retention_threshold => '{threshold}')",
+                session_properties=session,
+            )
+            assert "is for admins" in said, said
+        assert all(sql.lake.holds(path) for path in files)
+        assert len(lake.load_table("acl.trap").snapshots()) > 1
+        sql.rows("will", "ALTER TABLE acl.trap EXECUTE optimize")
+        assert all(sql.lake.holds(path) for path in files)
+    finally:
+        sql.rows("will", "DROP TABLE acl.trap")
+    assert sql.rows("cli", "ALTER TABLE acl.two EXECUTE expire_snapshots(retention_threshold => '7d')") == []
 
 
 def test_what_is_revoked_or_rotated_ends_within_the_stated_time(sql: Sql) -> None:

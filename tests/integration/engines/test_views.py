@@ -73,6 +73,18 @@ def test_a_view_of_trino_is_read_by_spark_and_keeps_its_name(
     assert trino_server.rows(f"SHOW TABLES FROM tarn.{NAMESPACE}") == [["t"]]
 
 
+def test_a_view_of_trino_is_read_by_others_than_its_maker(trino_server: Trino) -> None:
+    """Without SECURITY INVOKER it names its maker, as whom Trino would ask without a credential."""
+    trino_server.rows("CREATE SCHEMA tarn.views_others")
+    trino_server.rows("CREATE TABLE tarn.views_others.t AS SELECT 1 x")
+    trino_server.rows("CREATE VIEW tarn.views_others.v AS SELECT x FROM tarn.views_others.t", user="alice")
+    for user in ("alice", "bob"):
+        assert trino_server.rows("SELECT x FROM tarn.views_others.v", user=user) == [[1]], user
+    trino_server.rows("DROP VIEW tarn.views_others.v", user="bob")
+    trino_server.rows("DROP TABLE tarn.views_others.t")
+    trino_server.rows("DROP SCHEMA tarn.views_others")
+
+
 def test_a_view_with_two_dialects_is_read_by_both(
     spark: SparkSession, trino_server: Trino, clients: Clients, table: str
 ) -> None:

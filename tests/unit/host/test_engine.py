@@ -81,6 +81,19 @@ def test_old_or_missing_compose(compose: str | None) -> None:
     assert compose is None or compose in problems[0].what
 
 
+@pytest.mark.parametrize(("compose", "taken"), [("2.23.3", False), ("2.24.3", False), ("2.24.4", True)])
+def test_a_compose_file_on_top_needs_a_newer_compose(compose: str, taken: bool) -> None:
+    found = dataclasses.replace(UP, compose=compose)
+    other = dataclasses.replace(DEBIAN_ROOT, debian=False)
+    assert plan(found, other, offline=False) == (Plan(), [])
+    _, problems = plan(found, other, offline=False, overlay="catalog/replicas/compose.yml")
+    assert (problems == []) == taken
+    if not taken:
+        assert problems[0].what == (
+            f"Docker Compose is {compose}; needed is 2.24.4 for catalog/replicas/compose.yml, or newer"
+        )
+
+
 def test_offline_refuses_what_would_need_the_network() -> None:
     _, problems = plan(DEAD, DEBIAN_ROOT, offline=True)
     assert len(problems) == 1

@@ -20,6 +20,8 @@ from tarn_host.stack import apt, engine_kind, project
 from tarn_host.stack.engine_kind import Kind, version_tuple
 
 COMPOSE_AT_LEAST = (2, 20)
+COMPOSE_OF_OVERLAYS = (2, 24, 4)
+"""The first that knows `!override`, by which a compose file on top takes away a port."""
 CLIENTS = ("docker-cli",)
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
@@ -136,8 +138,16 @@ def machine(environ: Mapping[str, str] = os.environ) -> Machine:
     )
 
 
-def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Problem]]:
-    """Steps to get a running engine and Compose, or why that is impossible. Pure."""
+def plan(engine: Engine, here: Machine, offline: bool, *, overlay: str = "") -> tuple[Plan, list[Problem]]:
+    """Steps to get a running engine and Compose, or why that is impossible. Pure.
+
+    Args:
+        engine: the engine as found.
+        here: this machine.
+        offline: whether nothing may be fetched.
+        overlay: the compose file on top of the stack's own, if one was chosen.
+    """
+    at_least = COMPOSE_OF_OVERLAYS if overlay else COMPOSE_AT_LEAST
     problems: list[Problem] = []
     install_engine = install_client = start = install_compose = False
     if engine.server is not None:
@@ -183,9 +193,9 @@ def plan(engine: Engine, here: Machine, offline: bool) -> tuple[Plan, list[Probl
                     "start Docker Desktop, or another Docker engine 20.10 or newer",
                 )
             )
-    compose_ok = engine.compose is not None and version_tuple(engine.compose) >= COMPOSE_AT_LEAST
+    compose_ok = engine.compose is not None and version_tuple(engine.compose) >= at_least
     if not compose_ok and not problems:
-        wanted = ".".join(str(part) for part in COMPOSE_AT_LEAST)
+        wanted = ".".join(str(part) for part in at_least) + (f" for {overlay}," if overlay else "")
         if here.linux and here.debian:
             install_compose = True
         else:

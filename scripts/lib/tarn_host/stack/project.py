@@ -61,14 +61,18 @@ class Project:
         """`full`, or `small`: without Spark, Trino and what needs them."""
         return self.settings.get("TARN_PROFILE") or "full"
 
+    @property
+    def overlay(self) -> str:
+        """The compose file on top of the stack's own, relative to the clone; empty without one."""
+        if int(self.settings.get(REPLICAS) or 1) > 1:
+            return REPLICAS_FILE
+        return CATALOG_FILES[self.settings.get(CATALOG) or "tarn"]
+
     def env(self) -> dict[str, str]:
         """The variables of every docker and docker compose call; the rest comes from .env itself."""
         own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
-        more = CATALOG_FILES[self.settings.get(CATALOG) or "tarn"]
-        if int(self.settings.get(REPLICAS) or 1) > 1:
-            more = REPLICAS_FILE
-        if more:
-            own["COMPOSE_FILE"] = f"{self.settings.get('COMPOSE_FILE') or COMPOSE_FILE.name}:{more}"
+        if self.overlay:
+            own["COMPOSE_FILE"] = f"{self.settings.get('COMPOSE_FILE') or COMPOSE_FILE.name}:{self.overlay}"
         return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
 
 
