@@ -80,6 +80,13 @@ class TableState:
         """Highest sequence number assigned so far."""
         return int(self.metadata.get("last-sequence-number") or 0)
 
+    @property
+    def has_totals(self) -> bool:
+        """Whether the current snapshot's summary has all totals; other writers may leave them out."""
+        return all(
+            self.total(what) is not None for what in ("records", "data-files", "files-size", "delete-files")
+        )
+
     def total(self, what: str) -> int | None:
         """A total of the current snapshot's summary, such as `data-files`; None if it has none.
 

@@ -15,8 +15,6 @@ from tarn.ingest.batch_commit import (
     watermark_in,
 )
 
-_TOTALS = ("records", "data-files", "files-size", "delete-files")
-
 
 def why_not(state: TableState) -> str | None:
     """Why files of this version of the table cannot be merged; None if they can.
@@ -26,7 +24,7 @@ def why_not(state: TableState) -> str | None:
     """
     if state.format_version >= 3:
         return "row ids of format version 3 are not carried over"
-    if any(state.total(what) is None for what in _TOTALS):
+    if not state.has_totals:
         return "the summary of its snapshot has no totals"
     if state.total("delete-files") != 0:
         return "the table has delete files"

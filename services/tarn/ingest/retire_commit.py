@@ -17,8 +17,6 @@ from tarn.ingest.batch_commit import (
     watermark_in,
 )
 
-_TOTALS = ("records", "data-files", "files-size", "delete-files")
-
 
 def why_kept(state: TableState) -> str | None:
     """Why no file of this version of the table is dropped; None if files can be.
@@ -28,7 +26,7 @@ def why_kept(state: TableState) -> str | None:
     """
     if state.head_id is None:
         return None
-    if any(state.total(what) is None for what in _TOTALS):
+    if not state.has_totals:
         return (
             "the summary of its snapshot has no totals, as another writer left them out: there may be delete "
             "files; have that writer state them, or roll the table back to before it (scripts/tarn rollback)"
