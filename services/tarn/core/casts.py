@@ -6,6 +6,8 @@ rejected with the reason, and so is what would change: a cast to `long` takes `"
 
 from __future__ import annotations
 
+from decimal import Decimal, InvalidOperation
+
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -121,8 +123,21 @@ def _whole(field: FieldSpec, texts: pa.Array, reasons: dict[int, str]) -> pa.Arr
     numbers = _kept(field, other, pc.match_substring_regex(other, _NUMBER), "a whole number", reasons)
     doubles = numbers.cast(pa.float64())
     exact = pc.and_(pc.equal(pc.floor(doubles), doubles), pc.less(pc.abs(doubles), EXACT_FLOAT_END))
+    # Texts that a double rounds to a whole number: `1e-400` is not 0.
+    rounded = [
+        value is not None and whole is True and not _is_whole(value)
+        for value, whole in zip(numbers.to_pylist(), exact.to_pylist(), strict=True)
+    ]
+    exact = pc.and_(exact, pc.invert(pa.array(rounded, pa.bool_())))
     kept = _kept(field, numbers, exact, "a whole number", reasons)
     return pc.coalesce(found, _without(doubles, kept.is_null()).cast(pa.int64()))
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return Decimal(text) == int(float(text))
+    except InvalidOperation:  # an exponent beyond what Python's decimals hold
+        return False
 
 
 def _longs(texts: pa.Array) -> pa.Array:

@@ -254,6 +254,8 @@ def test_reasons_name_the_column_what_was_expected_and_what_came() -> None:
     assert reason("int", '"3000000000"').startswith("v: 3000000000 is no int: ")
     assert reason("boolean", '"yes"') == "v: 'yes' is no boolean: expected true or false"
     assert reason("double", '"1e999"') == "v: the number 1e999 is too large"
+    for rounded in ("1e-400", "1e-999999999", "1.00000000000000000001", f"1e-{10**20}"):
+        assert reason("long", rounded).endswith("is no long: expected a whole number"), "a double rounds it"
     assert len(reason("long", json.dumps("x" * 500))) < 150
 
 
