@@ -78,7 +78,7 @@ class Lake:
         if wrong:
             raise TableMismatchError(
                 f"{table} is not as the pipeline needs it: {'; '.join(wrong)}; change it back, or drop the "
-                "tables that the pipeline makes (silver, gold, ref) and let it make them anew"
+                "tables that the pipeline makes (silver, gold, ref) and let it make them again"
             )
 
     def snapshots(self, table: str, entry: str, *, tag: str = "") -> list[Snapshot]:

@@ -199,13 +199,13 @@ def require_same_stream(done: Position, available: Position) -> None:
     if changed:
         raise PositionError(
             f"bronze is not the one that silver was made from: {'; '.join(changed)}; drop the silver and "
-            "gold tables to make them anew from what is there"
+            "gold tables to make them again from what is there"
         )
     for p, end in done.next:
         if available.offset(p) < end:
             raise PositionError(
                 f"bronze went back: partition {p} ends at {available.offset(p)}, silver has read up to "
-                f"{end}; was bronze rolled back? Drop the silver and gold tables to make them anew"
+                f"{end}; was bronze rolled back? Drop the silver and gold tables to make them again"
             )
 
 

@@ -30,7 +30,7 @@ def answers_watched(sim: Sim) -> Iterator[None]:
             sim.watch.committing -= 1
         if isinstance(change, BatchCommit) and not sim.watch.rewritten:
             sim.watch.problems += [
-                f"a batch of {_told(change)} was answered {type(result).__name__}, and {text}"
+                f"a batch of {_named(change)} was answered {type(result).__name__}, and {text}"
                 for text in _wrong(sim, change, result, writer)
             ]
         return result
@@ -65,5 +65,5 @@ def _offsets(state: TableState, change: BatchCommit) -> dict[int, int]:
     return dict(found.next) if found is not None else {}
 
 
-def _told(change: BatchCommit) -> str:
+def _named(change: BatchCommit) -> str:
     return ", ".join(f"{r.partition}: {r.start} to {r.end}" for r in change.ranges)

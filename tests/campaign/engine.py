@@ -57,7 +57,7 @@ class Turned:
         self._sim = sim
         self._owner: int | None = None
         self._depth = 0
-        self._told = 0
+        self._wakes = 0
 
     def __enter__(self) -> Turned:
         """Take the lock; others may go on before, as before any instruction of a thread."""
@@ -83,18 +83,18 @@ class Turned:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a notification; time passes only for a wait that may end by it."""
-        sim, told, depth = self._sim, self._told, self._depth
+        sim, wakes, depth = self._sim, self._wakes, self._depth
         clock = sim.lake.clock
         until_s = None if timeout is None else clock.now_s + timeout
         if until_s is None and sim.acting() is None:
             raise AssertionError("a wait that nobody can end")
         self._owner, self._depth = None, 0
-        while self._told == told and (until_s is None or clock.now_s < until_s):
+        while self._wakes == wakes and (until_s is None or clock.now_s < until_s):
             clock.now_s += 0.0 if until_s is None else WAIT_STEP_S
             sim.pause()
         self._take()
         self._depth = depth
-        return self._told != told
+        return self._wakes != wakes
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until the predicate holds, or the time is over."""
@@ -109,7 +109,7 @@ class Turned:
 
     def notify_all(self) -> None:
         """Wake all who wait."""
-        self._told += 1
+        self._wakes += 1
 
 
 class Writers(Executor):

@@ -110,9 +110,9 @@ class Recreated(Killed):
             format_version=body.table.format_version,
             replicas=body.replicas,
             direct=body.commit == "direct",
-            stream="anew",
+            stream="rewritten",
         )
-        sim.watch.stream, sim.watch.rewritten = "anew", True
+        sim.watch.stream, sim.watch.rewritten = "rewritten", True
         sim.watch.versions[-1] = replaced(sim.watch.versions[-1], next={})
 
 

@@ -70,7 +70,7 @@ class Replica:
         self.restart()
 
     def restart(self) -> None:
-        """Start it anew."""
+        """Start it again."""
         self.local = self._sim.local_on(self.store, self.skew_ms)
 
 

@@ -45,7 +45,7 @@ class Race(Scenario):
             sim.schedule.run(actors, crash_at={})
             if len(won) != 1:
                 sim.watch.problems.append(
-                    f"{len(won)} of {len(left)} writers were told that they won a round"
+                    f"{len(won)} of {len(left)} writers got the answer that they won a round"
                 )
                 return
             del left[won[0]]

@@ -59,14 +59,8 @@ def status(stack: Stack) -> tuple[int, dict[str, Any], float]:
     return answer.code, json.loads(line), took_s
 
 
-def await_well(stack: Stack) -> None:
-    eventually(
-        lambda: set(stack.health().values()) == {"healthy"}, timeout_s=WELL_S, what="the stack is well"
-    )
-
-
 def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> None:
-    await_well(stack)
+    stack.await_healthy(timeout_s=WELL_S)
     seen: list[dict[str, Any]] = []
 
     def well() -> bool:
@@ -132,7 +126,7 @@ def test_status_of_half_a_stack_names_what_is_away_and_tells_the_rest(stack: Sta
     assert {facts["name"] for facts in told["tables"]} >= {"ops.canary"}
     assert "canary" in {entry["name"] for entry in told["ingestors"]}
     assert took_s < HALF_STATUS_S_MAX
-    await_well(stack)
+    stack.await_healthy(timeout_s=WELL_S)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +176,7 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
     canary = "ops.canary"
     for _ in range(2):
         assert stack.script("tarn", "canary", timeout_s=180).code == 0
-    await_well(stack)
+    stack.await_healthy(timeout_s=WELL_S)
     newest = 'SELECT snapshot_id FROM ops."canary$snapshots" ORDER BY committed_at DESC'
     before = stack.query(f"SELECT count(*), count(DISTINCT id) FROM {canary}")
     current, former = (row[0] for row in stack.query(newest)[:2])

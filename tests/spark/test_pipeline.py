@@ -205,7 +205,7 @@ def _properties(lake: Lake, table: str) -> dict[str, str]:
 
 
 @pytest.mark.in_turn(1, "a dropped silver or gold table stays empty")
-def test_dropped_tables_are_made_anew(lake: Lake) -> None:
+def test_dropped_tables_are_recreated(lake: Lake) -> None:
     flights.load_reference(lake)
     log = bronze.Log()
     flights.fill(lake, log, flights.stream())

@@ -173,7 +173,7 @@ class Stack:
         """Wait until every long-running service is healthy.
 
         Raises:
-            AssertionError: they were not before the timeout.
+            AssertionError: they were not before the timeout; it names the others and their last probes' output.
         """
 
         def others() -> dict[str, str]:
@@ -183,7 +183,9 @@ class Stack:
         try:
             eventually(lambda: not others(), timeout_s=timeout_s, what="all healthy")
         except AssertionError as error:
-            raise AssertionError(f"{error}; {others()}") from error
+            there = self.health()
+            probes = {name: self.last_probe(name) for name in others() if name in there}
+            raise AssertionError(f"{error}; {others()}; {probes}") from error
 
     def inside(self, service: str, *words: str, timeout_s: float = 60) -> Answer:
         """Run a program inside a running service's container, as the service's user."""

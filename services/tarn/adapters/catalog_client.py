@@ -326,7 +326,9 @@ class RestCatalog:
             return
         reason = _reason(answer)
         if status in (401, 419):
-            raise UnauthenticatedError(f"could not {what}: the catalog takes no token of ours: {reason}")
+            raise UnauthenticatedError(
+                f"could not {what}: the catalog rejects this client's tokens: {reason}"
+            )
         if status == 403:
             raise ForbiddenError(f"may not {what}: {reason}; grant the right to this principal")
         if status == 404:

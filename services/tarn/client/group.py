@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError, OutcomeUnknownError, ReaderPlaceError, ReaderTakenError
 from tarn.core.object_store import (
     ObjectStore,
@@ -61,9 +62,7 @@ class GroupValue:
             CorruptStateError: the object is not of this form.
         """
         try:
-            value = orjson.loads(data)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(data, FORMAT)
             position = ReaderPosition.from_json(orjson.dumps(value["position"]))
             return GroupValue(reader=str(value["reader"]), nonce=str(value["nonce"]), position=position)
         except (ValueError, KeyError, TypeError, CorruptStateError) as e:

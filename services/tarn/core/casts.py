@@ -21,6 +21,8 @@ SHOWN_CHARS_MAX = 60
 RAW = pa.binary()
 """Type of a value of JSON as it was sent, before a cast."""
 _WHOLE = r"^-?(0|[1-9]\d*)$"
+_POINT_ZERO = r"^-?\d{1,15}\.0+$"
+"""Whole numbers with a point that a double holds exactly."""
 _NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$"
 
 
@@ -123,12 +125,13 @@ def _whole(field: FieldSpec, texts: pa.Array, reasons: dict[int, str]) -> pa.Arr
     numbers = _kept(field, other, pc.match_substring_regex(other, _NUMBER), "a whole number", reasons)
     doubles = numbers.cast(pa.float64())
     exact = pc.and_(pc.equal(pc.floor(doubles), doubles), pc.less(pc.abs(doubles), EXACT_FLOAT_END))
-    # Texts that a double rounds to a whole number: `1e-400` is not 0.
-    rounded = [
-        value is not None and whole is True and not _is_whole(value)
-        for value, whole in zip(numbers.to_pylist(), exact.to_pylist(), strict=True)
-    ]
-    exact = pc.and_(exact, pc.invert(pa.array(rounded, pa.bool_())))
+    # A double rounds some texts to a whole number: `1e-400` is not 0. Those that end in `.0` are exact.
+    doubtful = pc.and_(exact, pc.invert(pc.match_substring_regex(numbers, _POINT_ZERO)))
+    if rounded := [i for i in _where(doubtful) if not _is_whole(numbers[i].as_py())]:
+        mask = [True] * len(exact)
+        for i in rounded:
+            mask[i] = False
+        exact = pc.and_(exact, pa.array(mask))
     kept = _kept(field, numbers, exact, "a whole number", reasons)
     return pc.coalesce(found, _without(doubles, kept.is_null()).cast(pa.int64()))
 

@@ -22,6 +22,7 @@ from itertools import pairwise
 
 import orjson
 
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
 from tarn.core.table_state import Json, TableState, WrittenFile, current_part, current_schema
 
@@ -189,9 +190,7 @@ class OpenPartitions:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT)
             runs = tuple((int(start), int(end)) for start, end in value["runs"])
             late = tuple((int(start), int(end), int(at)) for start, end, at in value.get("late", ()))
             return OpenPartitions(field=str(value["field"]), runs=runs, late=late)

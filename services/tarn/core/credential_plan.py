@@ -323,7 +323,7 @@ def _check_shape(volumes: Volumes) -> None:
 
 
 def _check_content(consumer: str, name: str, content: str) -> None:
-    fix = f"remove the volume secrets-{consumer} and start again, it is filled anew"
+    fix = f"remove the volume secrets-{consumer} and start again, it is filled again"
     if not content or len(content) > SECRET_CHARS_MAX or not content.isprintable():
         raise InvalidError(
             f"secret file {consumer}/{name} has {len(content)} characters of the wrong kind; "

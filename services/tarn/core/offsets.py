@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import orjson
 
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError, SourceChangedError
 from tarn.core.outcome import AlreadyCommitted, Rejected
 
@@ -103,9 +104,7 @@ class OffsetMap:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT)
             source = TopicIdentity(cluster=value["cluster"], topic=value["topic"], topic_id=value["topic-id"])
             after = {int(p): int(o) for p, o in value["next"].items()}
             if any(p < 0 or o < 0 for p, o in after.items()):

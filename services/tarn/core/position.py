@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import orjson
-
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
 
 PROPERTY = "tarn.position"
@@ -39,9 +38,7 @@ class Position:
             CorruptStateError: the text is not a position of format 1.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT)
             source: Mapping[str, object] = value["source"]
             return Position(
                 topic=str(source.get("topic") or ""),

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import orjson
 
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError, InvalidError, ReaderPlaceError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.table_state import TableState, marker_property
@@ -77,9 +78,7 @@ class ReaderPosition:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT)
             maps = [OffsetMap.from_json(orjson.dumps(topic).decode()) for topic in value["topics"]]
             seen = None
             if value["seen"] is not None:

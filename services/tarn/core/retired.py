@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import orjson
 
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
 
 PREFIX = "tarn.retired."
@@ -82,9 +83,7 @@ class Retired:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT)
             runs = {int(p): tuple((int(a), int(b)) for a, b in one) for p, one in value["runs"].items()}
             return Retired(rows=int(value["rows"]), joined=int(value["joined"]), runs=runs)
         except (ValueError, KeyError, TypeError, AttributeError) as e:

@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tarn.core import versioned_json
 from tarn.core.completion import time_field
 from tarn.core.errors import CorruptStateError, InvalidSpecError
 from tarn.core.table_state import TableState, current_schema
@@ -89,9 +90,7 @@ class Watermark:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT)
             return Watermark(
                 column=str(value["column"]),
                 at_us=_number(value["at-us"]),

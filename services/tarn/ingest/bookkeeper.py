@@ -108,7 +108,7 @@ class Bookkeeper:
         with self._changed:
             taken, self._queue = self._queue[:MEMBERS_MAX], self._queue[MEMBERS_MAX:]
         try:
-            self._committer.commit_all(taken, on_settled=self._notify, on_wait=self._tell_waiting)
+            self._committer.commit_all(taken, on_settled=self._notify, on_wait=self._show_waiting)
         except BaseException as e:  # noqa: BLE001 - raised to each of those who wait
             for member in taken:
                 member.result = member.result or e
@@ -117,7 +117,7 @@ class Bookkeeper:
         with self._changed:
             self._changed.notify_all()
 
-    def _tell_waiting(self, reason: str) -> None:
+    def _show_waiting(self, reason: str) -> None:
         """Those who wait for the next snapshot wait for the same reason."""
         with self._changed:
             waiting = list(self._queue)

@@ -435,7 +435,7 @@ class StatusReporter:
         self._registry = registry
         self._clock = clock
         self._now_ms = now_ms
-        self._told: tuple[State, str, str] | None = None
+        self._shown: tuple[State, str, str] | None = None
 
     def tell(self, state: State, error: TarnError | None = None) -> None:
         """Record the state; log it if it changed."""
@@ -443,8 +443,8 @@ class StatusReporter:
         message = error.message if error is not None else ""
         changes: dict[str, object] = {"state": state, "reason": reason, "message": message}
         changes["beat_s"] = self._clock()
-        before, self._told = self._told, (state, reason, "" if state is State.WAITING else message)
-        if before != self._told:
+        before, self._shown = self._shown, (state, reason, "" if state is State.WAITING else message)
+        if before != self._shown:
             changes["since_ms"] = self._now_ms()
             if state is State.STOPPED:
                 log.error("ingestor stopped", ingestor=self._name, reason=reason, message=message)
@@ -463,7 +463,7 @@ class StatusReporter:
         """Record and log an unexpected exception of this ingestor."""
         message = f"{type(error).__name__}: {error}; a defect of Tarn, please report it"
         log.error("ingestor failed", ingestor=self._name, exc_info=error)
-        self._told = (State.STOPPED, "Defect", message)
+        self._shown = (State.STOPPED, "Defect", message)
         self._registry.update(
             self._name,
             state=State.STOPPED,

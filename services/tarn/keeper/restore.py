@@ -103,7 +103,7 @@ def restore(
             raise InvalidError(
                 f"the backup is of bucket {begin.bucket!r} and warehouse {begin.warehouse!r}, this lake has "
                 f"{bucket!r} and {warehouse!r}: the locations in it would point elsewhere. Set "
-                f"TARN_BUCKET={begin.bucket} and TARN_WAREHOUSE={begin.warehouse} in .env and start anew"
+                f"TARN_BUCKET={begin.bucket} and TARN_WAREHOUSE={begin.warehouse} in .env and start again"
             )
         _require_empty(held, begin)
         began.append(begin)
@@ -179,7 +179,7 @@ def _require_empty(held: Held, begin: Begin) -> None:
         raise NotEmptyError(
             f"a restore of the backup {held.marker} was cut off here after it had begun with the catalog "
             f"({_some(held.catalog)}), and this is the backup {begin.id}. Run it again with the first one, "
-            f"or start anew. {EMPTY_FIRST}"
+            f"or start again. {EMPTY_FIRST}"
         )
     if held.catalog or held.files:
         raise NotEmptyError(

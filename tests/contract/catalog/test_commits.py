@@ -416,7 +416,7 @@ def test_nothing_to_do_is_judged_on_the_stored_table(world: World) -> None:
     assert world.healthy().tables.load(SLOT).parsed["properties"]["a"] == "1"
 
 
-def test_a_drop_of_a_namespace_that_was_made_live_again_looks_anew(world: World) -> None:
+def test_a_drop_of_a_namespace_that_was_made_live_again_looks_again(world: World) -> None:
     """Its swap to dropping lost the reply and was undone by a create: it must not go on with that ETag."""
     key = namespace_key(("ns",))
     other = world.healthy()

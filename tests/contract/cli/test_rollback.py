@@ -253,7 +253,7 @@ def test_a_table_whose_offsets_are_damaged_can_go_back(world: World, damage: str
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_before_the_streams_first_commit_it_begins_anew_if_the_log_reaches_back(start: int) -> None:
+def test_before_the_streams_first_commit_it_begins_again_if_the_log_reaches_back(start: int) -> None:
     world = World()
     oldest = world.lake.table().metadata["snapshots"][0]
     assert "tarn.offsets.orders" in oldest["summary"], "the first snapshot is a batch"

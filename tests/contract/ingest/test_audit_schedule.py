@@ -383,7 +383,7 @@ def test_a_file_that_is_merged_and_reaped_while_all_files_are_read_is_no_damage(
     assert found.whole_at_ms == found.at_ms
 
 
-def test_a_recreated_table_is_read_anew() -> None:
+def test_a_recreated_table_is_read_again() -> None:
     audited = Audited()
     audited.look()
     audited.lake.local.drop(audited.ingestor.table)

@@ -317,13 +317,13 @@ def test_a_table_dropped_under_a_running_ingestor_is_made_again_and_filled(logge
     assert lake.offsets() == [(0, 0), (0, 1)]
 
 
-def test_a_table_made_anew_with_other_columns_is_refused(logged: Logged) -> None:
+def test_a_table_recreated_with_other_columns_is_refused(logged: Logged) -> None:
     topic = Topic("orders", 1)
     topic.send(0, order(1))
     lake = Lake(topic)
     story = Story(lake, turns=120)
 
-    def make_anew() -> None:
+    def recreate() -> None:
         lake.local.drop(TABLE)
         request = story.ingestor.files.create_request()
         request["schema"]["fields"] = [
@@ -332,7 +332,7 @@ def test_a_table_made_anew_with_other_columns_is_refused(logged: Logged) -> None
         lake.local.create(TABLE, request)
         topic.send(0, order(2))
 
-    story.on_turn[40] = make_anew
+    story.on_turn[40] = recreate
     story.run()
     found = stops(logged)
     assert [reason for reason, _ in found] == ["InvalidSpec"]

@@ -167,7 +167,7 @@ def test_a_token_that_is_no_longer_taken_is_replaced_once(script: Script, catalo
     assert isinstance(catalog.commit(TABLE, REQUEST, key="k"), CommitDone)
     assert [headers["authorization"] for _, _, headers, _ in script.seen] == ["Bearer t1", "Bearer t2"]
     script.answers = [(401, error("no")), (401, error("no"))]
-    with pytest.raises(UnauthenticatedError, match="no token of ours"):
+    with pytest.raises(UnauthenticatedError, match="rejects this client's tokens"):
         catalog.commit(TABLE, REQUEST, key="k")
     assert len(script.seen) == 4
 

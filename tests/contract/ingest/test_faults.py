@@ -362,7 +362,7 @@ def test_the_map_survives_the_expiry_of_every_snapshot_but_the_newest_foreign_on
     assert faults.counts == {}
 
 
-def test_a_table_made_anew_under_its_name_takes_no_batch_of_the_old_one(lake: Lake) -> None:
+def test_a_table_recreated_under_its_name_takes_no_batch_of_the_old_one(lake: Lake) -> None:
     """Its first rows must be the log's first, not those of the batch that was in flight."""
     pieces = Pieces(lake)
     assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer), Done)

@@ -142,7 +142,7 @@ def test_what_fails_to_judge_fails_alone(lake: Lake) -> None:
     assert hands.next() == {0: 4}
 
 
-def test_one_of_a_table_that_was_made_anew_plans_again(lake: Lake) -> None:
+def test_one_of_a_table_that_was_recreated_plans_again(lake: Lake) -> None:
     hands = Hands(lake)
     old = replace(hands.batch(1, 0, 4), table_uuid="another")
     first, second = hands.commit(old, hands.batch(0, 0, 4))

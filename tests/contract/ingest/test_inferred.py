@@ -266,7 +266,7 @@ def test_too_many_keys_create_nothing_and_stop_no_table_that_exists(logged: list
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "why"),
     [
         ({"table": ", partitioning: [day(id)]"}, "column id is long, and day takes date"),
         ({"table": ", partitioning: [nothing]"}, "partitioning names column 'nothing'"),
@@ -275,7 +275,7 @@ def test_too_many_keys_create_nothing_and_stop_no_table_that_exists(logged: list
         ({"mapping": "{cast: {who: string}}"}, "makes who a string, and its values are struct<n: long>"),
     ],
 )
-def test_a_spec_that_the_messages_do_not_fit_creates_nothing(more: dict[str, str], told: str) -> None:
+def test_a_spec_that_the_messages_do_not_fit_creates_nothing(more: dict[str, str], why: str) -> None:
     topic = Topic("orders", 1)
     lake = Lake(topic)
     send(topic, {"id": 1, "who": {"n": 1}})
@@ -283,7 +283,7 @@ def test_a_spec_that_the_messages_do_not_fit_creates_nothing(more: dict[str, str
         InvalidSpecError, match="cannot be created with the columns of the first messages"
     ) as e:
         lake.work(lake.ingestor(spec(**more)))
-    assert told in str(e.value)
+    assert why in str(e.value)
     assert not lake_has(lake)
 
 

@@ -187,7 +187,7 @@ def test_two_streams_share_a_dead_letter_table():
     assert sorted(r["value"] for r in lake.rows("ops.dead_letters")) == [b"bad-1", b"bad-2"]
 
 
-def test_a_topic_made_anew_stops_the_ingestor():
+def test_a_topic_recreated_stops_the_ingestor():
     lake, _ = lake_with(5)
     lake.work(lake.ingestor())
     again = Topic("orders", 2, topic_id="id-2")
@@ -198,7 +198,7 @@ def test_a_topic_made_anew_stops_the_ingestor():
     assert len(lake.rows()) == 10
 
 
-def test_a_topic_made_anew_while_it_is_read_stops_before_the_commit():
+def test_a_topic_recreated_while_it_is_read_stops_before_the_commit():
     """The new topic extends beyond the old position: only the topic id reveals the change."""
     lake, _ = lake_with(5)
     ingestor = lake.ingestor()

@@ -119,7 +119,7 @@ def test_a_commit_under_way_is_awaited_when_the_service_stops_and_its_offsets_ar
     assert lake.sources.group_offsets == {0: held}
 
 
-def test_a_topic_made_anew_after_its_records_were_read_is_noticed_before_they_are_committed() -> None:
+def test_a_topic_recreated_after_its_records_were_read_is_noticed_before_they_are_committed() -> None:
     lake, _ = lake_with(30)
     lake.commits_now = lambda: False
     again = Topic("orders", 1, topic_id="id-2")

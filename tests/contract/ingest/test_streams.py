@@ -114,11 +114,11 @@ def test_two_streams_that_begin_at_once_never_both_go_in() -> None:
     assert numbers(lake) == [0, 1]
 
 
-def test_a_topic_made_anew_may_begin_under_a_new_name() -> None:
+def test_a_topic_recreated_may_begin_under_a_new_name() -> None:
     lake, _ = filled()
-    anew = Topic("orders", 1, topic_id="id-2")
-    anew.send(0, order(100))
-    lake.sources.topics["orders"] = anew
+    again = Topic("orders", 1, topic_id="id-2")
+    again.send(0, order(100))
+    lake.sources.topics["orders"] = again
     lake.work(lake.ingestor(named("second")))
     assert len(lake.rows()) == 16
 
@@ -266,11 +266,11 @@ def test_there_is_no_lag_before_anything_was_asked() -> None:
     assert (status.lag, status.lag_reason) == (None, "the table or the topic could not be asked: not yet")
 
 
-def test_a_topic_made_anew_has_no_lag_in_the_old_offsets(logged: list[Any]) -> None:
+def test_a_topic_recreated_has_no_lag_in_the_old_offsets(logged: list[Any]) -> None:
     lake, _ = filled()
-    anew = Topic("orders", 1, topic_id="id-2")
-    anew.send(0, order(1))
-    lake.sources.topics["orders"] = anew
+    again = Topic("orders", 1, topic_id="id-2")
+    again.send(0, order(1))
+    lake.sources.topics["orders"] = again
     story = Resting(lake, rests=2)
     story.ingestor.run()
     assert [(s, lag) for s, lag, _ in story.seen] == [(State.STOPPED, None)] * 2

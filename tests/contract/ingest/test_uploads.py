@@ -132,7 +132,7 @@ def test_files_that_are_put_are_in_the_store() -> None:
 
 
 @pytest.mark.parametrize("versions", [(2, 2), (3, 3), (2, 3)], ids=["2", "3", "2, then 3"])
-def test_a_list_of_remembered_entries_is_the_one_that_is_encoded_anew(versions: tuple[int, int]) -> None:
+def test_a_list_of_remembered_entries_is_the_one_that_is_encoded_again(versions: tuple[int, int]) -> None:
     topic = Topic("orders", 1)
     lake = Lake(topic)
     before, after = versions
@@ -159,8 +159,8 @@ def test_a_list_of_remembered_entries_is_the_one_that_is_encoded_anew(versions: 
     assert isinstance(writer, IcebergWriter)
     schema = writer._layout.schema
     by_memory = writer._manifests.write_manifest_list(state, None, snapshot_id=5, schema=schema)
-    anew = forgetful.write_manifest_list(state, None, snapshot_id=5, schema=schema)
-    one, other = (read_list(lake.objects.read(written.path)) for written in (by_memory, anew))
+    again = forgetful.write_manifest_list(state, None, snapshot_id=5, schema=schema)
+    one, other = (read_list(lake.objects.read(written.path)) for written in (by_memory, again))
     assert len(one) > 3
     assert [manifest._data for manifest in one] == [manifest._data for manifest in other]
     assert sorted(row["id"] for row in lake.rows()) == list(range(commits))

@@ -177,8 +177,8 @@ def test_a_dropped_table_stays_and_a_purged_one_goes_after_its_grace() -> None:
     lake.catalog.tables.drop(dropped.slot)
     lake.catalog.names.purge(purged.slot)
     lake.catalog.names.purge(again.slot)
-    anew = lake.table("again")
-    anew.append(2)
+    recreated = lake.table("again")
+    recreated.append(2)
     reaper = lake.reaper()
     reaper.run_once()
     assert len(lake.keys(purged.folder)) > 0

@@ -404,6 +404,7 @@ def test_a_client_that_leaves_is_gone_for_the_replica_too(behind: Behind) -> Non
     eventually(lambda: behind.got("got /hold") == 1, timeout_s=30, what="the replica has it")
     client.close()
     eventually(lambda: behind.got("gone /hold") == 1, timeout_s=30, what="the replica learns it")
+    assert behind.got("got /hold") == 1, "the front sent it once"
 
 
 @pytest.mark.timeout(300)

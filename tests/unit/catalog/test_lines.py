@@ -114,7 +114,9 @@ def test_how_many_wait_in_a_line_is_bounded() -> None:
         tasks = [await line.ask(str(number)) for number in range(3)]
         await line.refused("one more")
         tasks.append(await line.ask("elsewhere", place=Place(what="b")))
+        assert line.served == ["0", "elsewhere"], "the others wait, and the one more is not among them"
         await line.end(*tasks)
+        assert sorted(line.served) == ["0", "1", "2", "elsewhere"]
 
     run(play())
 
@@ -147,6 +149,7 @@ def test_bodies_that_wait_in_all_lines_are_bounded_together() -> None:
         tasks.append(await line.ask("c2", place=places["c"], body_bytes=50))
         await line.refused("c3", place=places["c"], body_bytes=1)
         await line.end(*tasks)
+        assert sorted(line.served) == ["a0", "a1", "b0", "b1", "c0", "c2"]
 
     run(play())
 

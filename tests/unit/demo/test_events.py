@@ -172,7 +172,7 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
 
 
 def _readable(message: Message) -> dict[str, object] | None:
-    """The event, or None if bronze could not take it: written here anew, not taken from the code."""
+    """The event, or None if bronze could not take it: written here again, not taken from the code."""
     try:
         event = json.loads(message.value)
         datetime.fromisoformat(event["event_time"])

@@ -236,7 +236,7 @@ def _network(facts: Facts) -> list[Finding]:
                 what = f"{one.service} cannot resolve the name {name}{why[3:]}"
                 fix = (
                     "the engine's own DNS does not answer: run scripts/down and scripts/up, which make the "
-                    "networks anew; if it stays so, restart the engine"
+                    "networks again; if it stays so, restart the engine"
                 )
                 found.append(Finding("dns", what, fix, service=f"{one.service} {name}"))
             else:
@@ -324,8 +324,8 @@ def _stale(facts: Facts) -> list[Finding]:
 
 def _ingestor(one: Ingestor) -> Finding:
     fixes = {
-        "SourceChanged": "the log is not the one that the table was fed from: a volume of another copy, or a "
-        "log made anew. Give back the right kafka-data or minio-data volume, or give the ingestor a new name",
+        "SourceChanged": "the log is not the one that the table was fed from: a volume of another copy, or "
+        "a new log. Give back the right kafka-data or minio-data volume, or give the ingestor a new name",
         "OffsetGap": "restore the log, or accept the loss and give the ingestor a new name",
     }
     fix = fixes.get(one.reason, "docs/ingestion.md, `When it stops`, says what to do for each reason")

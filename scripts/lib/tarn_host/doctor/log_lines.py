@@ -47,7 +47,7 @@ BUILD_FAULTS = (
         "a registry's certificate is not trusted inside the build",
         "put the CA's certificate (PEM, its name ends in .crt) into /usr/local/share/ca-certificates, run "
         "update-ca-certificates, remove the base image (docker image rm {base}) and run scripts/up again: "
-        "the base image is made anew with it",
+        "the base image is made again with it",
     ),
     _known(
         "build-disk",

@@ -70,7 +70,7 @@ def _uv() -> Path:
         return uv
     if f"uv=={version} " not in PINS.read_text(encoding="utf-8"):
         raise StopError(
-            f"{PINS} does not pin uv {version}, the UV_VERSION of versions.env", "make it anew: see its head"
+            f"{PINS} does not pin uv {version}, the UV_VERSION of versions.env", "make it again: see its head"
         )
     line(f"    installing uv {version} into .tarn/uv")
     shutil.rmtree(UV_HOME, ignore_errors=True)

@@ -17,7 +17,7 @@ from tarn.core.catalog_objects import (
 from tarn.core.errors import TarnError
 from tarn.core.naming import namespace_key, pointer_key
 
-FROM_BACKUP = "restore this object from a backup, or make the table anew from what is left of it"
+FROM_BACKUP = "restore this object from a backup, or make the table again from what is left of it"
 
 
 def judge_names(

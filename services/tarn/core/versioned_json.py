@@ -1,0 +1,19 @@
+"""JSON that states its format: what Tarn keeps in summaries, properties and objects begins with `"v"`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+
+def read(text: str | bytes, version: int) -> Any:
+    """Parse JSON of one format.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is not JSON, or not of this format.
+    """
+    value = orjson.loads(text)
+    if value["v"] != version:
+        raise ValueError(f"format {value['v']}, this version reads {version}")
+    return value
