@@ -173,7 +173,7 @@ class Stack:
         """Wait until every long-running service is healthy.
 
         Raises:
-            AssertionError: they were not before the timeout; it names the others and their last probes' output.
+            AssertionError: they were not before the timeout; names them and what their last probes printed.
         """
 
         def others() -> dict[str, str]:
