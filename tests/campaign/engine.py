@@ -334,7 +334,7 @@ class Engine:
             if self.over():
                 raise StoppedError
 
-        sources = MemoryTopicClient(*sim.topics.values())
+        sources = self._sources = MemoryTopicClient(*sim.topics.values())
         sources.topics = sim.topics
         sources.group_offsets = GroupOffsets(sim, self)
         sources.on_poll = lambda: sim.scenario.polled(self)
@@ -355,6 +355,10 @@ class Engine:
             executor=lambda: SteppedExecutor(lambda: sim.chance.random() < sim.at_once),
             new_id=sim.new_name,
         )
+
+    def reading(self) -> dict[int, int]:
+        """Next offset of each partition that a reader of this process was pointed at."""
+        return {p: at for reader in self._sources.readers for p, at in reader.positions.items()}
 
     def readers(self) -> list[Ingestor]:
         """The readers of a new process, as the service makes them."""

@@ -24,6 +24,7 @@ from tarn.core.table_state import TableState
 from tarn.ingest import batch_commit, committer, dead_letters, ingestor
 from tarn.ingest.committer import Committer, NeedsReplan
 from tarn.ingest.dead_letters import RegisterChange
+from tarn.ingest.ingestor import Ingestor, Plan
 from tarn.ingest.open_batch import OpenBatch
 from tarn.keeper.reaper import Reaper
 from tarn_catalog.metadata import table_metadata, updates
@@ -107,6 +108,10 @@ def _gives_up(self: Committer, members: Any, **options: Any) -> None:
 
 class _RefusedError(Exception):
     pass
+
+
+def _not_begun(self: Ingestor, plan: Plan) -> Plan:
+    return plan
 
 
 _encode_rows = parquet_files.encode_rows
@@ -295,10 +300,16 @@ MUTANTS = (
         patches=mutated((Committer, "commit_all", _gives_up)),
     ),
     Mutant(
+        name="a partition begins with its first records",
+        rule="the start of a partition is committed before its first record is read",
+        faults=(13,),
+        patches=mutated((Ingestor, "_begun", _not_begun)),
+    ),
+    Mutant(
         name="503 is a no",
         rule="the catalog takes a 503 of the store for a proof that nothing was written",
         faults=(8,),
-        seed=38,
+        seed=136,
         patches=mutated((Register, "_write", _busy_is_no)),
     ),
     Mutant(

@@ -43,7 +43,7 @@ class OffsetsGone(Killed):
     def polled(self, engine: Engine) -> None:
         """See `Scenario.polled`."""
         sim = self.sim
-        if sim.healing or not sim.watch.next or self.trimmed or self.chance.random() < 0.5:
+        if sim.healing or self.trimmed or self.chance.random() < 0.5:
             return
         if not self.trims:
             if self.due():
@@ -52,8 +52,10 @@ class OffsetsGone(Killed):
                 sim.group.clear()
                 sim.group.update(new)
             return
+        reading = engine.reading()
         for partition, log in sim.topic.logs.items():
-            known = sim.watch.next.get(partition)
+            # What is read has its start in the table; without that rule, nobody would miss what expires here.
+            known = sim.watch.next.get(partition, reading.get(partition))
             if known is not None and known + 1 < len(log) and self.due():
                 sim.topic.starts[partition] = self.chance.randrange(known + 1, len(log))
                 self.trimmed = True
@@ -86,7 +88,7 @@ class Recreated(Killed):
     def polled(self, engine: Engine) -> None:
         """See `Scenario.polled`."""
         sim = self.sim
-        if sim.healing or not sim.watch.next or self.chance.random() < 0.5 or not self.due():
+        if sim.healing or self.chance.random() < 0.5 or not self.due():
             return
         self.old = [(p, o, sent.id) for p, records in sim.ledger.items() for o, sent in records.items()]
         self.stops = frozenset({"SourceChanged", "OffsetGap"})

@@ -23,16 +23,18 @@ class Hands:
     """Makes batches of streams of a lake's table of orders, and commits them.
 
     Args:
-        lake: the lake; its table exists.
+        lake: the lake; its table is created, without a snapshot, if it does not exist.
         catalog: catalog of the commits; the lake's own by default.
     """
 
     def __init__(self, lake: Lake, catalog: Any = None) -> None:
         self.lake = lake
         context = lake.context()
-        table = lake.ingestor().table
+        ingestor = lake.ingestor()
+        table = ingestor.table
         self.new_id = context.new_id
         self.committer = Committer(catalog or lake.catalog, table, ports=context.ports)
+        Committer(lake.local, table, ports=context.ports).ensure(ingestor.files.create_request())
         self.files = context.tables.table(str(table), COLUMNS.fields, trace=True)
 
     def write(self, topic: str, partition: int, start: int, end: int) -> tuple[WrittenFile, ...]:

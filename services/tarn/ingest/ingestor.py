@@ -20,7 +20,7 @@ from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder, RawRecords
 from tarn.core.completion import Announced
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.offsets import TopicIdentity, require_same_source
+from tarn.core.offsets import OffsetRange, TopicIdentity, require_same_source
 from tarn.core.small_files import SmallFiles
 from tarn.core.source import NoMessagesError, NoSuchTopicError, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
@@ -63,14 +63,14 @@ class Plan:
         identity: identity of the topic.
         state: version of the table.
         fresh: partitions missing from the table's offset map.
-        own: partitions that are read here.
+        own: partitions that are read here, with the offset that each starts at.
     """
 
     source: TopicReader
     identity: TopicIdentity
     state: TableState
     fresh: frozenset[int]
-    own: frozenset[int]
+    own: Mapping[int, int]
 
 
 class Ingestor:
@@ -167,7 +167,10 @@ class Ingestor:
             DataError: continuing would lose or duplicate rows.
             TarnError: any other error that needs a person.
         """
-        plan = self._plan()
+        plan = self._begun(self._plan())
+        if plan is None:
+            return
+        plan.source.seek(plan.own)
         self._reporter.tell(State.RUNNING)
         # Left by any way out only when no commit is under way.
         try:
@@ -252,7 +255,7 @@ class Ingestor:
         return plan.source.poll(records_max=max(1, batch.room), timeout_s=timeout_s)
 
     def _plan(self) -> Plan:
-        """Open the topic, create missing tables and topics, and seek to the table's committed offsets."""
+        """Open the topic, create missing tables and topics, and look up the table's committed offsets."""
         kafka = self.spec.spec.source.kafka
         self._progress.measured = False
         self._small_files.clear()
@@ -280,7 +283,6 @@ class Ingestor:
         self._progress.watermark(state)
         self._beside = streams_named(state) - {self._stream}
         own = self._replica.own(positions)
-        source.seek(own)
         self._dead_letters.register(state)
         self._context.registry.update(self.name, progress_s=self._context.clock())
         log.info(
@@ -293,7 +295,39 @@ class Ingestor:
         )
         known = table.next if table is not None else {}
         fresh = frozenset(p for p in positions if p not in known)
-        return Plan(source=source, identity=identity, state=state, fresh=fresh, own=frozenset(own))
+        return Plan(source=source, identity=identity, state=state, fresh=fresh, own=own)
+
+    def _begun(self, plan: Plan) -> Plan | None:
+        """The plan, once the table has an offset of every partition read here; None if a new one is needed.
+
+        The start of a partition is committed before a record of it is read. If the log then loses records
+        before their commit, the next plan finds a gap, and not a log that begins later.
+        """
+        begun = plan.fresh & plan.own.keys()
+        if not begun:
+            return plan
+        starts = {p: plan.own[p] for p in begun}
+        change = BatchCommit(
+            commit_id=self._context.new_id(),
+            table_uuid=plan.state.uuid,
+            stream=self._stream,
+            source=plan.identity,
+            ranges=tuple(OffsetRange(partition=p, start=at, end=at) for p, at in sorted(starts.items())),
+            fresh=plan.fresh,
+            registered=self._dead_letters.marker,
+            beside=self._beside,
+            event_time=self._event_time,
+            at_ms=self._context.ports.now_ms(),
+            announced=self._upkeep.announced,
+        )
+        result = self._commits.commit(change, self._table.writer)
+        known = offsets_in(result.state, self._stream)
+        if isinstance(result, NeedsReplan) or known is None or starts.items() - known.next.items():
+            log.info("the table moved while a partition began; planning again", ingestor=self.name)
+            return None
+        self._progress.begun(result.state)
+        log.info("partitions begun", ingestor=self.name, offsets={str(p): o for p, o in starts.items()})
+        return replace(plan, state=result.state, fresh=plan.fresh - begun)
 
     def _commit(
         self, read: OpenBatch, plan: Plan, announced: Announced | None

@@ -78,6 +78,11 @@ class Progress:
             complete_us=None if mark is None else complete_through(state, mark),
         )
 
+    def begun(self, state: TableState) -> None:
+        """Record that this version of the table has the starts of all partitions; no batch was committed."""
+        self.watermark(state)
+        self._context.registry.update(self.name, snapshot_id=state.head_id)
+
     def committed(
         self,
         written: WrittenBatch,

@@ -50,7 +50,6 @@ class Desk:
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.lake = Lake(Topic("orders", 3))
-        self.lake.work(self.lake.ingestor(), turns=10)
         self.hands = Hands(self.lake)
         self.gate = Gate(self.lake)
         self.pool = pool

@@ -395,12 +395,16 @@ def test_a_topic_that_stopped_does_not_hold_the_others_back_once_it_was_read_to_
     assert world.hours() == ["22"]
 
 
-def test_a_topic_that_never_had_a_message_does_not_hold_the_others_back() -> None:
+def test_a_topic_that_never_had_a_message_holds_the_others_back_until_it_is_idle() -> None:
     world = World()
     registry = StatusRegistry()
     first, second = two_topics(world, registry)
     world.lake.work(second, turns=20)
     world.send(10, 61)
+    world.lake.work(first, turns=60)
+    assert world.hours() == []
+    world.lake.clock.now_s += 31
+    world.lake.work(second, turns=20)
     world.lake.work(first, turns=60)
     assert world.hours() == ["22"]
 

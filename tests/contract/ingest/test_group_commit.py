@@ -27,9 +27,7 @@ from tests.support.plays import seeds
 
 @pytest.fixture
 def lake() -> Lake:
-    made = Lake(Topic("orders", 3))
-    made.work(made.ingestor(), turns=20)
-    return made
+    return Lake(Topic("orders", 3))
 
 
 def summary(lake: Lake) -> dict[str, str]:
@@ -397,7 +395,6 @@ def test_groups_with_faults_lose_and_double_nothing(seed: int) -> None:
     """Two bookkeepers take random groups of five readers' batches; requests are lost, late and denied."""
     chance = random.Random(seed)
     lake, faults = faulty_lake(Topic("orders", 3), seed, rate=0.5)
-    lake.work(Lake.ingestor(lake), turns=10)
     hands = [Hands(lake), Hands(lake)]
     readers = [Stream("orders", p, 30) for p in range(3)] + [Stream("b", 0, 30), Stream("c", 0, 30)]
     for turn in range(400):

@@ -75,6 +75,40 @@ def test_a_restart_goes_on_exactly_there():
     assert [r["id"] for r in lake.rows() if r["id"] >= 1_000] == [1_000, 1_001]
 
 
+def test_a_partition_has_its_start_in_the_table_before_a_record_is_read():
+    lake, topic = lake_with(5)
+    topic.starts[0] = 2
+    seen = []
+
+    def polled() -> None:
+        found = offsets_in(lake.table(), "orders")
+        seen.append(found and dict(found.next))
+
+    lake.sources.on_poll = polled
+    lake.work(lake.ingestor())
+    assert seen[0] == {0: 2, 1: 0}
+    topic.logs[2], topic.starts[2] = [], 0
+    topic.send(2, order(7))
+    seen.clear()
+    lake.work(lake.ingestor())
+    assert seen[0] == {0: 5, 1: 5, 2: 0}
+    assert lake.offsets() == [(0, 2), (0, 3), (0, 4), *((1, n) for n in range(5)), (2, 0)]
+
+
+def test_records_that_expire_before_the_first_commit_of_their_rows_stop_the_stream():
+    """Without the start in the table, the next plan would begin behind them, and nobody would miss them."""
+    lake, topic = lake_with(5)
+
+    def polled() -> None:
+        topic.starts[1] = 3
+
+    lake.sources.on_poll = polled
+    for _ in range(2):
+        with pytest.raises(OffsetGapError):
+            lake.ingestor().cycle(lambda: False)
+    assert lake.offsets() == []
+
+
 def test_group_offsets_follow_the_table():
     lake, _ = lake_with(5)
     lake.work(lake.ingestor())

@@ -357,7 +357,7 @@ def test_files_outside_the_bucket_or_lost_stay_and_are_named_once(logged: list[A
 def test_a_total_that_another_writer_left_out_is_named_as_that(what: str) -> None:
     world = World()
     world.lake.work(world.ingestor, turns=1)
-    assert world.lake.table().head is None
+    assert world.lake.rows() == []
     assert retirement.why_kept(world.lake.table()) is None, "nothing is there, and nothing is said"
     world.send(60)
     state = world.lake.table()

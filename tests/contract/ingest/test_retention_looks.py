@@ -194,7 +194,7 @@ def test_a_drop_that_takes_long_is_alive_and_makes_way_for_a_batch() -> None:
     world.topic.send(0, order(0, 1))
     world.wait(turns=30)
     removed = [s["summary"].get("deleted-data-files") for s in world.lake.table().ancestors()][::-1]
-    assert removed[10:12] == ["1", None], "a drop of one file, and the batch"
+    assert removed[11:13] == ["1", None], "a drop of one file, and the batch"
     world.lake.commits_now = lambda: True
     world.ingestor._upkeep._retired_s = -1e9
     world.wait(turns=30)
