@@ -177,9 +177,14 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
     for _ in range(2):
         assert stack.script("tarn", "canary", timeout_s=180).code == 0
     stack.await_healthy(timeout_s=WELL_S)
-    newest = 'SELECT snapshot_id FROM ops."canary$snapshots" ORDER BY committed_at DESC'
+    # A merge of small files is a snapshot too, and takes no row away: go back to one with fewer rows.
+    newest = (
+        "SELECT snapshot_id, CAST(summary['total-records'] AS bigint) "
+        'FROM ops."canary$snapshots" ORDER BY committed_at DESC'
+    )
     before = stack.query(f"SELECT count(*), count(DISTINCT id) FROM {canary}")
-    current, former = (row[0] for row in stack.query(newest)[:2])
+    (current, rows), *earlier = stack.query(newest)
+    former = next(number for number, fewer in earlier if fewer < rows)
     answer = stack.script("tarn", "rollback", canary, "--to", str(former), timeout_s=120)
     assert answer.code == 2, "what happens to the offsets must be said"
     assert "--offsets rewind" in answer.text
