@@ -207,8 +207,6 @@ def test_the_next_audit_reads_only_files_that_are_new_and_accounts_for_all() -> 
     assert found.files == files + 1
     assert found.findings == ()
     assert found.whole_at_ms < found.at_ms
-    # All offsets are accounted for again, not only the new ones.
-    audited.topic.logs[0][2] = order(2)
     memory = audited.schedule._tables[TABLE].memory
     assert memory.files == found.files + 1
 
@@ -483,6 +481,14 @@ def test_it_rests_nine_times_as_long_as_it_reads() -> None:
     files = [rest for rest in audited.rests if rest > 1]  # and a little after manifests
     assert len(files) == found.read
     assert all(4.5 <= rest <= 4.9 for rest in files), audited.rests
+
+
+def test_it_rests_ten_seconds_at_most_however_long_a_file_takes() -> None:
+    audited = Audited()
+    audited.store.took_s = 60.0
+    audited.rests.clear()
+    assert audited.look().read == len([rest for rest in audited.rests if rest == 10.0])
+    assert max(audited.rests) == 10.0
 
 
 def test_a_table_of_too_many_files_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

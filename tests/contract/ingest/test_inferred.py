@@ -11,16 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tarn.core.errors import InvalidSpecError, NoSuchTableError
+from tarn.core.errors import InvalidSpecError, NoSuchTableError, UnavailableError
 from tarn.core.source import NoMessagesError
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Json, TableState
+from tarn.ingest import sampling
 from tarn.ingest.health import faults
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.sampling import SAMPLE_RECORDS_MAX
 from tarn.ingest.status import State
-from tarn.testing.memory_topic import HOLE, Topic
+from tarn.testing.memory_topic import HOLE, MemoryTopicReader, Topic
 from tests.contract.ingest.test_bad_input import Story
 from tests.contract.ingest.test_evolution import columns, send
 from tests.support.lake import Lake
@@ -110,6 +111,40 @@ def test_the_sample_is_bounded_and_what_it_cannot_use_is_passed_over() -> None:
     assert kinds(lake) == {"id": "long"}, "what comes after the sample has no column"
     assert len(lake.rows()) == SAMPLE_RECORDS_MAX + 1
     assert len(lake.rows("ops.dead_letters")) == SAMPLE_RECORDS_MAX
+
+
+def test_a_sample_of_long_messages_is_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "SAMPLE_BYTES_MAX", 1_000)
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, *({"id": n} for n in range(SAMPLE_RECORDS_MAX // 2)), {"id": 0, "late": 1})
+    lake.work(lake.ingestor(spec()), turns=60)
+    assert kinds(lake) == {"id": "long"}
+
+
+def test_a_sample_that_does_not_come_is_waited_for_with_signs_of_life_and_then_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log has a message, and the broker does not give it."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, {"id": 1})
+    ages: list[float] = []
+
+    def nothing(_self: MemoryTopicReader, **_limits: Any) -> list[Any]:
+        ages.append(lake.clock.now_s - lake.registry.get("orders").beat_s)
+        lake.clock.now_s += 7.0
+        lake.stop = len(ages) == 100
+        return []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryTopicReader, "poll", nothing)
+        with pytest.raises(UnavailableError, match="has records for a sample, and none came in 30 s"):
+            lake.ingestor(spec()).cycle(lambda: True)
+    assert max(ages) == 0.0
+    lake.stop = False
+    lake.work(lake.ingestor(spec()), turns=30)
+    assert [row["id"] for row in lake.rows()] == [1]
 
 
 def test_without_a_message_it_waits_and_begins_with_the_first() -> None:

@@ -233,6 +233,12 @@ def test_statistics_count_values_nulls_and_nan() -> None:
             None,
             None,
         ),
+        (
+            {"write.parquet.compression-codec": "brotli", "write.parquet.compression-level": "12"},
+            "brotli",
+            None,
+            None,
+        ),
         ({"write.parquet.compression-codec": "nope"}, "zstd", 3, None),
         ({"write.parquet.compression-codec": "uncompressed"}, "none", None, None),
         ({"write.target-file-size-bytes": "1"}, "zstd", 3, 65_536),
@@ -259,5 +265,32 @@ def test_a_bloom_filter_has_a_limit_and_none_is_of_truth_values() -> None:
     }
     limited = found.bloom_filters(10**9)
     assert limited is not None
-    size = -8 * limited["a"]["ndv"] / math.log(1 - 0.01 ** (1 / 8)) / 8
-    assert 0.99 * 2**20 < size <= 2**20
+    assert 0.99 * 2**20 < filter_bytes(limited["a"]) <= 2**20
+    smaller = options_of({**enabled, "write.parquet.bloom-filter-max-bytes": "4096"}, columns)
+    limited = smaller.bloom_filters(10**9)
+    assert limited is not None
+    assert 0.99 * 4096 < filter_bytes(limited["a"]) <= 4096
+
+
+def filter_bytes(wanted: dict[str, Any]) -> float:
+    """The size of a split-block filter: Parquet specification, "Bloom Filter"."""
+    return -float(wanted["ndv"]) / math.log(1 - float(wanted["fpp"]) ** (1 / 8))
+
+
+def test_a_bloom_filter_is_of_the_column_that_the_property_names(tmp_path: Path) -> None:
+    """The path of a nested column in Parquet is longer than its path in the table."""
+    columns = pa.schema(
+        [
+            ("m", pa.map_(pa.string(), pa.string())),
+            ("l", pa.list_(pa.string())),
+            ("s", pa.struct({"a": pa.string()})),
+        ]
+    )
+    names = ("m.key", "m.value", "l.element", "s.a")
+    enabled = {f"write.parquet.bloom-filter-enabled.column.{name}": "true" for name in names}
+    found = options_of(enabled, columns).bloom_filters(1)
+    file = tmp_path / "nested.parquet"
+    row = {"m": [("k", "v")], "l": ["e"], "s": {"a": "b"}}
+    pq.write_table(pa.Table.from_pylist([row], columns), file, bloom_filter_options=found)
+    leaves = {"m, key_value, key", "m, key_value, value", "l, list, element", "s, a"}
+    assert {path for path, offset, _ in filters(file) if offset} == leaves

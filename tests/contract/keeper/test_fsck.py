@@ -210,17 +210,24 @@ def moved(world: World, by: int | None, *, at: int = -4) -> None:
 
 def test_a_map_that_is_behind_its_rows(world: World):
     moved(world, -2)
-    assert "OFFSETS_DOUBLED" in world.kinds()
+    assert world.kinds() == {"OFFSETS_DOUBLED": ["bronze.orders"] * 2}
+    outside, more = (finding.what for finding in world.fsck().damage)
+    assert "has offset 29 of partitions 0 to 0, and the map ends at 28" in outside
+    assert "it adds 2 rows more than the offsets that it covers" in more
 
 
 def test_a_map_that_is_ahead_of_its_rows(world: World):
     moved(world, 2)
-    assert "OFFSETS_DOUBLED" in world.kinds()
+    assert world.kinds() == {"OFFSETS_DOUBLED": ["bronze.orders"] * 2}
+    outside, more = (finding.what for finding in world.fsck().damage)
+    assert "has offset 30 of partitions 0 to 0, which the map before it had up to 32 already" in outside
+    assert "it adds 2 rows more than the offsets that it covers" in more
 
 
 def test_a_map_that_goes_back(world: World):
     moved(world, None)
-    assert "OFFSETS_BROKEN" in world.kinds()
+    assert world.kinds() == {"OFFSETS_BROKEN": ["bronze.orders"]}
+    assert "partition 0 stood at 22 before and stands at 0 now" in world.fsck().damage[0].what
 
 
 def test_a_map_of_another_topic_and_one_that_is_unreadable(world: World):
@@ -249,11 +256,10 @@ def test_rows_that_are_missing_for_their_offsets_are_a_note(world: World):
     assert "4 covered offsets" in report.notes[0].what
 
 
-def test_a_lost_dead_letter_file_and_one_that_is_registered_nowhere(world: World):
+def test_a_lost_dead_letter_file_is_missing_in_its_table_and_in_the_one_that_names_it(world: World):
     letters = [key for key in world.keys("ops/dead_letters-") if key.endswith(".parquet")]
     world.store.delete(letters[0])
-    assert set(world.kinds()) <= {"FILE", "LETTERS"}
-    assert "FILE" in world.kinds()
+    assert world.kinds() == {"FILE": ["ops.dead_letters"], "LETTERS": ["bronze.orders"]}
 
 
 def test_dead_letters_that_the_marker_covers_and_no_table_has(world: World):
@@ -262,7 +268,8 @@ def test_dead_letters_that_the_marker_covers_and_no_table_has(world: World):
     first = metadata["snapshots"][0]
     metadata["snapshots"][-1]["manifest-list"] = first["manifest-list"]
     world.put_json(key, metadata)
-    assert "LETTERS_UNREGISTERED" in world.kinds()
+    assert world.kinds() == {"LETTERS_UNREGISTERED": ["bronze.orders"]}
+    assert "2 dead-letter files count as registered" in world.fsck().damage[0].what
 
 
 def test_dead_letters_that_wait_are_a_note(world: World):
@@ -271,7 +278,8 @@ def test_dead_letters_that_wait_are_a_note(world: World):
     pointer["metadata-location"] = metadata["metadata-log"][0]["metadata-file"]
     world.put_json(key, pointer)
     report = world.fsck()
-    assert Kind.LETTERS_WAITING in [f.kind for f in report.notes]
+    assert [f.kind for f in report.notes] == [Kind.LETTERS_WAITING]
+    assert "3 dead-letter files wait to be registered" in report.notes[0].what
 
 
 def test_a_table_in_a_namespace_that_is_dropped_gone_or_unreadable(world: World):

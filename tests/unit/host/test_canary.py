@@ -102,6 +102,7 @@ def test_one_that_ended_early_does_not_stop_the_start(act: Path) -> None:
         one._running.process.wait(timeout=10)
         one.look(states(*LOADED_BESIDE, "trino"))
         one.finish()
+    assert heard(act) == ["sent:"], "the one that was killed counts for nothing: another one was sent"
 
 
 def test_a_start_that_fails_ends_it(act: Path, monkeypatch: pytest.MonkeyPatch) -> None:
