@@ -29,6 +29,7 @@ from tarn_catalog.operations.identifiers import TableIdentifier, placed, pointer
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.rest import app
 from tarn_catalog.rest.lines import Lines, Place
+from tarn_catalog.rest.routes import SEVERAL
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.record import Record, RecordState
 from tarn_catalog.state.register import RetryPolicy
@@ -383,6 +384,27 @@ def test_a_commit_that_waited_is_judged_when_its_turn_comes(
     assert anns.recv(1_000).startswith(b"HTTP/1.1 403")
     assert bobs.recv(1_000).startswith(b"HTTP/1.1 200")
     assert world.properties() == {"first": "1", "bob": "1"}
+
+
+def test_commits_to_several_tables_go_on_beside_those_that_stand_still_up_to_eight(
+    world: World, client: Client, lines: list[Lines]
+) -> None:
+    """What they change is in their bodies, so they share one line."""
+
+    def together(name: str) -> dict[str, Any]:
+        changed = {"namespace": ["ns"], "name": name}
+        return {"table-changes": [{"identifier": changed, **commit(a="1")}]}
+
+    path = "/v1/transactions/commit"
+    world.stand_still()
+    waiting = [client.send_and_leave_open(path, together("t")) for _ in range(7)]
+    until(lambda: bool(world.stands))
+    assert client.ask("POST", path, together("second"))[0] == 204
+    waiting += [client.send_and_leave_open(path, together("t")) for _ in range(4)]
+    until(lambda: lines[0].waiting(SEVERAL.what) == 3)
+    world.go_on.set()
+    for one in waiting:
+        assert one.recv(1_000).startswith(b"HTTP/1.1 204")
 
 
 # -- commits to several tables

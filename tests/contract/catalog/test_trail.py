@@ -22,6 +22,7 @@ from tarn.core.spec.table import PartitionRule
 from tarn.core.trail import AUDIT, LINES_MAX, LOGS, METRICS, spec_text
 from tarn.testing.memory_topic import MemoryTopicClient, Topic
 from tarn_catalog.operations.trail import (
+    ATTEMPTS_MAX,
     KEPT_MS,
     LINE_BYTES_MAX,
     REPORTS_MAX,
@@ -514,3 +515,18 @@ def test_a_report_that_is_nested_too_deeply_is_dropped_and_the_rest_is_kept() ->
     ]
     assert held is not None
     assert [json.loads(line)["report_type"] for line in held.data.splitlines()] == ["scan-report"]
+
+
+def test_a_replica_that_was_idle_passes_any_number_of_segments_in_one_write() -> None:
+    clocks, store = Clocks(), MemoryStore()
+    idle, busy = clocks.trail(store), clocks.trail(store)
+    idle.audit(event(0))
+    idle.write()
+    for number in range(1, ATTEMPTS_MAX + 5):
+        busy.audit(event(number))
+        busy.write()
+    idle.audit(event(99))
+    with capture_logs() as logs:
+        idle.write()
+    assert logs == []
+    assert objects_in(clocks.reader(store)) == [*(f"n{n}" for n in range(ATTEMPTS_MAX + 5)), "n99"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,19 @@ def test_from_a_new_principal_to_its_end(world: World, capsys: pytest.CaptureFix
     assert run("principal", "drop", "bob") == 0
     with pytest.raises(UnauthenticatedError):
         bob.load(orders)
+
+
+def test_a_credential_is_one_word_however_narrow_the_terminal(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    orders = TableName(("shop", "eu"), "orders")
+    for words in (("create", "bob"), ("rotate", "bob")):
+        assert run("principal", *words) == 0
+        *_, credential = capsys.readouterr().out.split()
+        with pytest.raises(ForbiddenError, match="bob may not load"):
+            world.client(credential).load(orders)
 
 
 def test_a_revoke_says_that_an_owner_stays_one(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,6 +337,21 @@ def test_while_a_reader_has_messages_before_it_the_stream_has_not_stopped() -> N
     assert world.known == {"2023-11-14-22": 3}
 
 
+def test_only_the_first_reader_moves_the_watermark_of_a_stream_that_stopped() -> None:
+    world = World()
+    world.send(0, 10)
+    world.send(1, 20)
+    world.work()
+    commits = world.lake.local.commits
+    world.lake.clock.now_s = FIRST + 3_700.0
+    world.lake.sources.on_poll = lambda: setattr(world.lake.clock, "now_s", world.lake.clock.now_s + 0.1)
+    world.work(1, turns=150)
+    assert (world.lake.local.commits, world.hours()) == (commits, [])
+    world.work(0, turns=150)
+    assert world.lake.local.commits > commits
+    assert world.hours() == ["22"]
+
+
 def test_only_the_first_reader_drops_old_rows_and_the_others_keep_the_statement() -> None:
     world = World(more="  retention: 1d\n")
     world.send(0, -3_000, 5)

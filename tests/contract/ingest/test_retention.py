@@ -25,6 +25,7 @@ from tarn.core.errors import CorruptStateError, InvalidSpecError
 from tarn.core.history import Retention
 from tarn.core.retired import RUNS_MAX, Retired
 from tarn.core.spec import IngestorSpec, parse_spec
+from tarn.core.table_catalog import TableName
 from tarn.ingest import retirement
 from tarn.ingest.audit import Report, audit
 from tarn.ingest.batch_commit import open_in, retired_in, watermark_in
@@ -281,6 +282,27 @@ def test_a_batch_that_waits_goes_first() -> None:
     seen = [s["summary"]["operation"] for s in world.lake.table().ancestors()]
     assert seen.count("delete") == 1
     assert len(world.offsets()) == 30
+
+
+def test_files_of_a_former_partition_spec_stay() -> None:
+    """Their values of partitions are those of other fields than a commit of today names."""
+    world = World()
+    world.send(60)
+    field = {"source-id": 1, "field-id": 1_000, "name": "id_bucket", "transform": "bucket[4]"}
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(TableName(("bronze",), "orders")),
+        [],
+        [
+            {"action": "add-spec", "spec": {"spec-id": 1, "fields": [field]}},
+            {"action": "set-default-spec", "spec-id": -1},
+        ],
+    )
+    world.send(60)
+    assert world.offsets() == [0, 1]
+    assert sorted(len(entry.data_file.partition) for entry in world.lake.files()) == [0, 1]
+    world.wait()
+    assert world.offsets() == [0]
+    assert world.retired() == Retired(rows=1, runs={0: ((1, 2),)})
 
 
 def test_a_table_with_delete_files_is_left_alone(logged: list[Any]) -> None:
