@@ -29,7 +29,7 @@ T = TypeVar("T")
 READERS = 8
 IN_FLIGHT_MAX = 32
 FILES_MAX = 2_000_000
-"""Maximum number of live files of one table held in memory; about 0.4 kB each."""
+"""Maximum number of live files of one table held in memory; about 0.6 kB each."""
 AHEAD_MAX = 50
 
 Lists = dict[str, tuple[ManifestEntry, ...] | None]

@@ -123,10 +123,12 @@ def test_a_block_of_ports_is_stable_and_holds_every_port_of_the_compose_file() -
     block = project.port_block(20_000, names)
     assert set(block) == set(names)
     assert len(set(block.values())) == len(names)
-    assert (block["TARN_PORT_S3"], block["TARN_PORT_CATALOG"]) == ("20000", "20001")
+    assert [block[f"TARN_PORT_{name}"] for name in project.PORT_ORDER] == [
+        str(20_000 + n) for n in range(len(names))
+    ]
     fewer = project.port_block(20_000, names[1:])
     assert fewer == {name: block[name] for name in names[1:]}
-    assert project.port_block(5, ["TARN_PORT_Z", "TARN_PORT_A"]) == {"TARN_PORT_A": "14", "TARN_PORT_Z": "15"}
+    assert project.port_block(5, ["TARN_PORT_Z", "TARN_PORT_A"]) == {"TARN_PORT_A": "13", "TARN_PORT_Z": "14"}
 
 
 def test_what_a_container_mounts_is_made_readable_and_nothing_else_is_touched(tmp_path: Path) -> None:
