@@ -108,6 +108,8 @@ def state(next_, newest=AT - timedelta(seconds=5), bounds=BOUNDS):
     ("next_", "age_s", "progress", "behind"),
     [
         ({0: 100, 1: 50}, 5, Progress.CURRENT, 0),
+        ({0: 100, 1: 50}, 60, Progress.CURRENT, 0),
+        ({0: 100, 1: 50}, 61, Progress.IDLE, 0),
         ({0: 100, 1: 50}, 3600, Progress.IDLE, 0),
         ({0: 99, 1: 50}, 3600, Progress.BEHIND, 1),
         ({}, 5, Progress.EMPTY, 140),
