@@ -18,6 +18,7 @@ from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableErr
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import COMMIT_ID_KEY
+from tarn.ingest import announcer
 from tarn.ingest.batch_commit import open_in, watermark_in
 from tarn.ingest.context import Limits
 from tarn.ingest.ingestor import Ingestor
@@ -125,6 +126,24 @@ def test_only_hours_with_rows_are_announced_in_their_order() -> None:
     world.send(-600, 130, -60, None, 600)
     world.work()
     assert world.hours() == ["12", "21", "00"]
+
+
+def test_so_many_events_are_sent_at_once_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcer, "EVENTS_MAX", 2)
+    world = World()
+    sent: list[int] = []
+    inner = world.lake.sources.send
+
+    def send(topic: str, events: Sequence[tuple[bytes, bytes]]) -> None:
+        sent.append(len(events))
+        inner(topic, events)
+
+    world.lake.sources.send = send  # type: ignore[method-assign]
+    world.send(*(60 * n - 600 for n in range(6)))
+    world.work()
+    world.wait(40)
+    assert world.hours() == ["12", "13", "14", "15", "16", "17"]
+    assert max(sent) == 2
 
 
 def test_a_stream_that_stopped_completes_by_one_commit_for_the_watermark_alone() -> None:
@@ -468,7 +487,8 @@ def test_a_stream_that_does_not_run_here_and_can_bring_nothing_does_not_hold_eve
     assert world.hours() == ["22"]
 
 
-def test_a_stream_that_a_person_ended_does_not_hold_events_back() -> None:
+@pytest.mark.parametrize("ended", ["true", "TRUE"])
+def test_a_stream_that_a_person_ended_does_not_hold_events_back(ended: str) -> None:
     world = World()
     alone, returns = without_returns(world)
     returns.send(0, order(2, 40))
@@ -476,7 +496,7 @@ def test_a_stream_that_a_person_ended_does_not_hold_events_back() -> None:
     world.lake.clock.now_s += 31
     world.lake.work(alone, turns=60)
     assert world.events() == []
-    update = {"action": "set-properties", "updates": {"tarn.ended.orders.returns": "true"}}
+    update = {"action": "set-properties", "updates": {"tarn.ended.orders.returns": ended}}
     world.lake.local.catalog.tables.commit(world.lake.local._slot(world.ingestor.table), [], [update])
     world.send(62)
     world.lake.work(alone, turns=60)
