@@ -83,7 +83,7 @@ class Retirement:
         if reason is not None:
             if reason != self._reason:
                 self._warn(reason)
-            self._reason = reason
+            self._reason, self.more = reason, False
             return None
         self._reason = None
         before_us = now_ms * 1_000 - self._age_us

@@ -19,10 +19,12 @@ from tarn.core.audit.accounts import Origins, Tally, ranges
 from tarn.core.audit.model import FileEntry
 from tarn.core.retired import PREFIX, RUNS_MAX, Retired, few
 from tarn.core.table_state import Append, TableState, WrittenFile
-from tarn.ingest import retirement
+from tarn.ingest import retirement, upkeep
+from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.changes import Done
 from tarn.ingest.health import hanging
 from tarn.ingest.retirement import Retirement
+from tarn.testing.memory_topic import HOLE
 from tests.contract.ingest.test_retention import LIMITS, NOW, World, listed, order
 from tests.support.lake import BUCKET
 
@@ -137,6 +139,45 @@ def test_a_look_that_found_only_files_that_stay_is_followed_by_another_soon(
     world.lake.clock.now_s += 601
     world.wait(turns=80)
     assert world.retired().rows == 1
+
+
+def test_looks_that_find_nothing_do_not_put_off_offsets_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 1)
+    monkeypatch.setattr(retirement, "LEFT_MAX", 0)
+    monkeypatch.setattr(upkeep, "RETIRE_PAUSE_S", 0.5)
+    world = World()
+    world.ingestor = world.lake.ingestor(world.spec, limits=replace(LIMITS, retire_s=600))
+    world.send(1)
+    for number in range(40):
+        listed(world, f"s3://{BUCKET}/foreign{number}", 70)
+    world.lake.work(world.ingestor, turns=3)
+    world.lake.clock.now_s += 601
+    world.wait(turns=20)
+    keep = world.ingestor._upkeep._retirement
+    assert keep is not None
+    assert keep.more, "looks follow each other"
+    world.topic.send(0, HOLE)
+    world.wait(turns=80)
+    assert keep.more
+    held = offsets_in(world.lake.table(), "orders")
+    assert held is not None
+    assert held.next == {0: 2}
+
+
+def test_a_table_whose_files_cannot_go_by_now_is_not_looked_at_again_and_again(
+    state: TableState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 2)
+    old: Any = Old(*names("a", 5))
+    made = Retirement("orders", stream="orders", topic="orders", column="at", age_s=1, origins=old)
+    assert made.change(state, old, now_ms=0, new_id=lambda: "x") is None
+    assert made.more
+    assert state.head is not None
+    monkeypatch.setitem(state.head["summary"], "total-delete-files", "1")
+    assert made.change(state, old, now_ms=0, new_id=lambda: "x") is None
+    assert not made.more, "the next look is an interval away"
 
 
 def scattered(count: int, seed: int) -> list[tuple[int, int]]:
