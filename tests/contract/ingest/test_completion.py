@@ -212,6 +212,20 @@ def test_ingestion_goes_on_where_events_cannot_be_sent_and_they_follow(
     assert world.lake.registry.get("orders").events == 1
 
 
+def test_a_topic_of_events_that_somebody_deleted_is_created_again() -> None:
+    world = World()
+    world.send(10, 61)
+    world.work()
+    assert world.hours() == ["22"]
+    del world.lake.sources.topics[EVENTS]
+    world.lake.clock.now_s += 3_600
+    world.send(121)
+    world.work()
+    assert world.lake.registry.get("orders").events_failed == 1
+    world.wait(31)
+    assert world.hours() == ["23"]
+
+
 def test_a_process_that_ends_before_it_sent_leaves_the_event_to_the_next() -> None:
     world = World()
 
