@@ -482,6 +482,34 @@ def test_a_stream_that_does_not_run_here_and_can_bring_nothing_does_not_hold_eve
     assert world.hours() == ["22"]
 
 
+@pytest.mark.parametrize(("gone", "times"), [(True, 1), (False, 4)])
+def test_topics_that_are_gone_are_seldom_asked_for(
+    gone: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be many: each look of each stream would open a connection for each of them."""
+    world = World()
+    alone, _ = without_returns(world)
+    world.send(10, 61)
+    world.lake.work(alone, turns=60)
+    if gone:
+        del world.lake.sources.topics["returns"]
+    opened, asked = world.lake.sources.open, list[str]()
+
+    def seen(topic: str, *, stream: str) -> Any:
+        asked.append(topic)
+        return opened(topic, stream=stream)
+
+    monkeypatch.setattr(world.lake.sources, "open", seen)
+    for _ in range(4):
+        world.lake.clock.now_s += 31
+        world.lake.work(alone, turns=60)
+    assert world.hours() == ["22"]
+    assert asked.count("returns") == times
+    world.lake.clock.now_s += 600
+    world.lake.work(alone, turns=60)
+    assert asked.count("returns") == times + 1
+
+
 def test_a_stream_that_a_person_ended_does_not_hold_events_back() -> None:
     world = World()
     alone, returns = without_returns(world)
