@@ -18,7 +18,7 @@ from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableErr
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import COMMIT_ID_KEY
-from tarn.ingest.batch_commit import open_in, watermark_in
+from tarn.ingest.batch_commit import offsets_in, open_in, watermark_in
 from tarn.ingest.context import Limits
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.lake_ports import Clock
@@ -480,6 +480,29 @@ def test_a_stream_that_does_not_run_here_and_can_bring_nothing_does_not_hold_eve
     world.lake.clock.now_s += 31
     world.lake.work(alone, turns=60)
     assert world.hours() == ["22"]
+
+
+def test_a_rollback_behind_the_first_commit_takes_away_all_that_the_stream_stated() -> None:
+    """The tag still names the commit that was rolled back, and nothing of it holds."""
+    lake = Lake(Topic("orders", 1), Topic("returns", 1, topic_id="id-2"))
+    specs = announcing(topics="[orders, returns]")
+    one, other = (lake.ingestor(made) for made in specs.per_topic(["orders", "returns"]))
+    lake.sources.topics["orders"].send(0, order(0, 10))
+    lake.work(one, turns=60)
+    first = lake.table().head_id
+    lake.sources.topics["returns"].send(0, order(1, 10), b"junk")
+    lake.work(other, turns=60)
+    found = lake.table()
+    assert watermark_in(found, "orders.returns") is not None
+    assert open_in(found, "orders.returns") is not None
+    update = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": first}
+    lake.local.catalog.tables.commit(lake.local._slot(one.table), [], [update])
+    state = lake.table()
+    assert "tarn-offsets-orders.returns" in state.refs
+    assert offsets_in(state, "orders.returns") is None
+    assert watermark_in(state, "orders.returns") is None
+    assert open_in(state, "orders.returns") is None
+    assert watermark_in(state, "orders.orders") is not None
 
 
 @pytest.mark.parametrize(("gone", "times"), [(True, 1), (False, 4)])
