@@ -9,8 +9,6 @@ from tarn.core.errors import AccessError, NoSuchTableError, NotFoundError
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 
-NAMESPACES_MAX = 1_000
-
 
 class CatalogTables:
     """The tables that a principal may read, over the REST catalog; safe for several threads.
@@ -30,9 +28,7 @@ class CatalogTables:
         """
         found: list[str] = []
         waiting = self._catalog.namespaces()
-        for _ in range(NAMESPACES_MAX):
-            if not waiting:
-                break
+        while waiting:
             namespace = waiting.pop()
             # One that was dropped a moment ago has no tables, and the others have.
             with contextlib.suppress(NotFoundError, AccessError):

@@ -169,9 +169,9 @@ class IcebergWriter:
         """See `TableWriter.unfit`."""
         return unfit(rows, self._layout)
 
-    def encode(self, rows: pa.Table) -> tuple[EncodedFile, ...]:
+    def encode(self, rows: pa.Table, *, whole: bool = False) -> tuple[EncodedFile, ...]:
         """See `TableWriter.encode`."""
-        return encode_rows(self._layout, self.root, rows, new_name=self._new_name)
+        return encode_rows(self._layout, self.root, rows, new_name=self._new_name, whole=whole)
 
     def merge(self, files: Sequence[WrittenFile]) -> tuple[EncodedFile, ...]:
         """See `TableWriter.merge`."""

@@ -129,7 +129,7 @@ class ArrowParser:
 
 
 def read_row(value: bytes) -> pa.RecordBatch:
-    """The row of a message.
+    """The row of a message, without the metadata of its schema.
 
     Raises:
         NoRowError: it is not an Arrow IPC stream of one row, or its buffers are compressed.
@@ -158,7 +158,8 @@ def read_row(value: bytes) -> pa.RecordBatch:
         ) from e
     if elements > ELEMENTS_PER_BYTE_MAX * len(value):
         raise NoRowError(f"an Arrow stream of {elements} elements in {len(value)} bytes; send plain lists")
-    return row
+    # Messages whose schemas differ in nothing else are converted together.
+    return row.replace_schema_metadata(None)
 
 
 def _compressed(value: bytes) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -27,8 +27,15 @@ SINGLE_MAGIC = b"\xc3\x01"
 CONTAINER_MAGIC = b"Obj\x01"
 PARSERS_MAX = 64
 OWN_SCHEMA_BYTES_MAX = 65_536
+HELD_MAX = 500_000
+"""Fields and elements that are Python objects at one time: each takes some 10 to 100 bytes."""
+CELLS_MAX = 1_000_000
+"""Rows times parts of a column's type that are made at one time: a null of a record takes all its parts."""
 _SYNC_BYTES = 16
 _CONFLUENT_HEAD_BYTES = 5
+
+Kind: TypeAlias = pa.DataType | WrongTypeError | None
+"""Type of a column's values, why there is none, or None if the records have no such value."""
 
 
 class AvroParser:
@@ -50,31 +57,36 @@ class AvroParser:
     def parse(self, values: Sequence[bytes]) -> Parsed:
         """See `Parser.parse`."""
         bad: dict[int, str] = {}
+        parts: list[Parsed] = []
         groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+        held = 0
         for i, value in enumerate(values):
             try:
-                schema, found = self._read(value)
+                schema, found, read = self._read(value)
             except AvroValueError as e:
                 bad[i] = f"{e}{_hint(value, self._encoding)}"
             except RecursionError:
                 bad[i] = "its Avro value is nested too deeply"
             else:
                 groups.setdefault(schema, []).append((i, found))
-        parts = [self._rows(parse_schema(schema), held) for schema, held in groups.items()]
-        return joined(self._fields, parts, bad)
+                held += read
+                if held > HELD_MAX:
+                    parts += self._parts(groups)
+                    groups, held = {}, 0
+        return joined(self._fields, [*parts, *self._parts(groups)], bad)
 
-    def _read(self, value: bytes) -> tuple[str, Mapping[str, Any]]:
-        """The schema of a message, as text, and its record.
+    def _read(self, value: bytes) -> tuple[str, Mapping[str, Any], int]:
+        """The schema of a message, as text, its record, and how many fields and elements that has.
 
         Raises:
             AvroValueError: it is no such message.
         """
         if self._encoding == "container":
             schema, datum = _contained(value)
-            return schema, _record(schema, datum, 0)
+            return schema, *_record(schema, datum, 0)
         assert self._schema is not None, "only containers have their own schema"
         if not self._head:
-            return self._schema, _record(self._schema, value, 0)
+            return self._schema, *_record(self._schema, value, 0)
         if not value.startswith(SINGLE_MAGIC):
             raise AvroValueError("not in Avro's single-object encoding: it does not begin with C3 01")
         if not value.startswith(self._head):
@@ -82,11 +94,21 @@ class AvroParser:
                 f"written with the Avro schema of fingerprint {value[2:10].hex()}, the spec's has "
                 f"{self._head[2:].hex()}"
             )
-        return self._schema, _record(self._schema, value, len(self._head))
+        return self._schema, *_record(self._schema, value, len(self._head))
 
-    def _rows(self, schema: AvroType, held: Sequence[tuple[int, Mapping[str, Any]]]) -> Parsed:
+    def _parts(self, groups: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]]) -> Iterator[Parsed]:
+        """Yield rows of the records of each schema, so many at a time that their arrays are not too large."""
+        for text, held in groups.items():
+            schema = parse_schema(text)
+            kinds = [_kind(schema, field) for field in self._fields]
+            size = max(1, CELLS_MAX // max(map(_cells, kinds), default=1))
+            for start in range(0, len(held), size):
+                yield self._rows(kinds, held[start : start + size])
+
+    def _rows(self, kinds: Sequence[Kind], held: Sequence[tuple[int, Mapping[str, Any]]]) -> Parsed:
         records = [record for _, record in held]
-        found = rows_of(self._fields, [_column(schema, field, records) for field in self._fields], len(held))
+        columns = [_column(kind, field, records) for kind, field in zip(kinds, self._fields, strict=True)]
+        found = rows_of(self._fields, columns, len(held))
         return Parsed(
             columns=found.columns,
             index=[held[row][0] for row in found.index],
@@ -110,8 +132,8 @@ def _reader(schema: str) -> Reader:
     return Readers().of(found)
 
 
-def _record(schema: str, value: bytes, at: int) -> Mapping[str, Any]:
-    """The record that is all of a message from `at` on.
+def _record(schema: str, value: bytes, at: int) -> tuple[Mapping[str, Any], int]:
+    """The record that is all of a message from `at` on, and how many fields and elements it has.
 
     Raises:
         AvroValueError: it is none of this schema.
@@ -128,7 +150,7 @@ def _record(schema: str, value: bytes, at: int) -> Mapping[str, Any]:
             f"no value of the Avro schema: {len(value) - cursor.at} bytes are left after it; is the schema "
             "that of the writer?"
         )
-    return found
+    return found, cursor.read
 
 
 def own_schema(value: bytes) -> str:
@@ -204,14 +226,25 @@ def _end_of(cursor: Cursor) -> bytes:
     return found
 
 
-def _column(
-    schema: AvroType, field: FieldSpec, records: Sequence[Mapping[str, Any]]
-) -> pa.Array | WrongTypeError:
-    """A column of the records, or why there can be none."""
+def _kind(schema: AvroType, field: FieldSpec) -> Kind:
+    """The type of a column's values; None if records have none, or why there can be none."""
     try:
-        kind = column_type(schema, field.path)
+        return column_type(schema, field.path)
     except ValueError as e:
         return WrongTypeError(f"{field.name}: {e}")
+
+
+def _cells(kind: Kind | pa.DataType) -> int:
+    """Number of values that one value of this type consists of, at least."""
+    if kind is None or isinstance(kind, WrongTypeError):
+        return 1
+    return 1 + sum(_cells(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def _column(kind: Kind, field: FieldSpec, records: Sequence[Mapping[str, Any]]) -> pa.Array | WrongTypeError:
+    """A column of the records, or why there can be none."""
+    if isinstance(kind, WrongTypeError):
+        return kind
     if kind is None:
         return pa.nulls(len(records))
     values: list[Any] = list(records)

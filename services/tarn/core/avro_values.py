@@ -16,7 +16,7 @@ import pyarrow as pa
 from tarn.core.avro_schema import AvroType
 
 DECIMAL_DIGITS_MAX = 38
-STEPS_PER_BYTE, STEPS_MIN = 16, 100_000
+STEPS_PER_BYTE, STEPS_MIN = 16, 2_000
 PARTS_MAX = 10_000
 """Parts of the type of one column."""
 _UNIT = {"millis": "ms", "micros": "us", "nanos": "ns"}
@@ -56,6 +56,12 @@ class Cursor:
         self.at = at
         self.left = len(data)
         self.steps = STEPS_PER_BYTE * len(data) + STEPS_MIN
+
+    @property
+    def read(self) -> int:
+        """Number of fields and elements that were read."""
+        data = len(self.data)
+        return (STEPS_PER_BYTE * data + STEPS_MIN - self.steps) + (data - self.left)
 
 
 Reader: TypeAlias = Callable[[Cursor], Any]

@@ -3,12 +3,13 @@
 The commit that drops a data file adds the offsets of its rows, as they were read from the file; every later
 commit of the stream carries them. Files are dropped in the order of event time, which need not be that of the
 offsets, so these are runs and not one floor per partition. In a stream whose events are roughly in order they
-are few; beyond `RUNS_MAX`, the runs that are closest to each other are joined.
+are few; beyond `RUNS_MAX`, the runs that are closest to each other are joined. Those of a table that is also
+partitioned by another column are many in each file, so the work is bounded too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -22,6 +23,9 @@ PREFIX = "tarn.retired."
 FORMAT = 1
 RUNS_MAX = 200
 """Runs of offsets that a stream states at most, of all its partitions: each commit repeats them."""
+
+HELD_MAX = 2_000
+"""Runs of one partition that a commit adds at most, some more than are stated: they are joined with those."""
 
 Run = tuple[int, int]
 """Half-open range of offsets."""
@@ -50,25 +54,18 @@ class Retired:
         partition, offset = place
         return any(start <= offset < end for start, end in self.runs.get(partition, ()))
 
-    def plus(self, dropped: Mapping[int, Iterable[Run]], *, rows: int) -> Retired:
+    def plus(self, dropped: Mapping[int, Iterable[Run]], *, rows: int, joined: int = 0) -> Retired:
         """With further rows.
 
         Args:
             dropped: partition to runs of offsets.
             rows: number of the rows.
+            joined: offsets between two of these runs that were joined, as `few` returns it.
         """
         places = self.runs.keys() | dropped.keys()
         runs = {p: _merged([*self.runs.get(p, ()), *dropped.get(p, ())]) for p in places}
-        joined = self.joined
-        gaps = sorted(
-            (after[0] - before[1], p, n)
-            for p, one in runs.items()
-            for n, (before, after) in enumerate(pairwise(one))
-        )
-        for width, partition, _ in gaps[: max(0, sum(map(len, runs.values())) - RUNS_MAX)]:
-            runs[partition] = _closed(runs[partition], width)
-            joined += width
-        return Retired(rows=self.rows + rows, runs=runs, joined=joined)
+        stated, more = _narrowed(runs, RUNS_MAX)
+        return Retired(rows=self.rows + rows, runs=stated, joined=self.joined + joined + more)
 
     def to_json(self) -> str:
         """Compact JSON, as stored in a snapshot summary."""
@@ -104,9 +101,45 @@ def _merged(runs: list[Run]) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _closed(runs: tuple[Run, ...], width: int) -> tuple[Run, ...]:
-    """The runs with the first gap of this width closed."""
-    for n in range(1, len(runs)):
-        if runs[n][0] - runs[n - 1][1] == width:
-            return (*runs[: n - 1], (runs[n - 1][0], runs[n][1]), *runs[n + 1 :])
-    return runs
+def few(runs: Iterable[Run]) -> tuple[tuple[Run, ...], int]:
+    """At most `HELD_MAX` of the runs of a partition, joined where they are closest to each other.
+
+    There may be millions of them: only some are held at a time. `Retired.plus` makes the same of the result
+    as of all, unless earlier runs lie between them.
+
+    Args:
+        runs: runs in order.
+
+    Returns:
+        The runs, and the number of offsets between those that were joined.
+    """
+    held: list[Run] = []
+    joined = 0
+    for run in runs:
+        held.append(run)
+        if len(held) == 2 * HELD_MAX:
+            narrowed, more = _narrowed({0: held}, HELD_MAX)
+            held, joined = [*narrowed[0]], joined + more
+    narrowed, more = _narrowed({0: held}, HELD_MAX)
+    return narrowed[0], joined + more
+
+
+def _narrowed(runs: Mapping[int, Sequence[Run]], most: int) -> tuple[dict[int, tuple[Run, ...]], int]:
+    """The runs with the narrowest gaps closed until `most` are left in all, and the offsets in these gaps."""
+    over = max(0, sum(map(len, runs.values())) - most)
+    gaps = sorted(
+        (after[0] - before[1], p, n)
+        for p, one in runs.items()
+        for n, (before, after) in enumerate(pairwise(one), start=1)
+    )[:over]
+    closed = {(p, n) for _, p, n in gaps}
+    found: dict[int, tuple[Run, ...]] = {}
+    for p, one in runs.items():
+        left: list[Run] = []
+        for n, run in enumerate(one):
+            if (p, n) in closed:
+                left[-1] = left[-1][0], run[1]
+            else:
+                left.append(run)
+        found[p] = tuple(left)
+    return found, sum(width for width, _, _ in gaps)

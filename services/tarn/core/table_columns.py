@@ -72,7 +72,7 @@ def mapped(fields: Sequence[FieldSpec], body: IngestorBody, *, table: str) -> tu
         table: name of the table, for error messages.
 
     Raises:
-        InvalidSpecError: the mapping does not go with them.
+        InvalidSpecError: the mapping does not go with them, or leaves a column of event time empty.
     """
     try:
         found = body.mapping.of_table(fields)
@@ -83,4 +83,13 @@ def mapped(fields: Sequence[FieldSpec], body: IngestorBody, *, table: str) -> tu
             f"table {table} and the spec's mapping: no column is left that a message could fill; drop less",
             table=table,
         )
+    left = {field.name for field in fields} - {field.name for field in found}
+    event_time = body.event_time.column if body.event_time is not None else None
+    for what, column in (("eventTime", event_time), ("retention", body.retention_column)):
+        if column in left:
+            raise InvalidSpecError(
+                f"table {table} and the spec's mapping: {what} goes by column {column}, which mapping leaves "
+                "empty; rename a value to it, or do not drop its key",
+                table=table,
+            )
     return found

@@ -77,8 +77,12 @@ class TableWriter(Protocol):
     def unfit(self, rows: pa.Table) -> dict[int, str]:
         """Rows that no partition can hold, as {row index: reason}."""
 
-    def encode(self, rows: pa.Table) -> tuple[EncodedFile, ...]:
-        """Encode the rows as data files, one per partition; none without rows; nothing is written.
+    def encode(self, rows: pa.Table, *, whole: bool = False) -> tuple[EncodedFile, ...]:
+        """Encode the rows as data files; none without rows; nothing is written.
+
+        Args:
+            rows: the rows.
+            whole: whether a partition is one file, also beyond the table's target size.
 
         Raises:
             InvalidError: the rows touch more partitions than a batch may.

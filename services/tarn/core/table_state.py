@@ -140,21 +140,13 @@ class TableState:
             CorruptStateError: the ancestry is cut, the tag does not help, and the property was written
                 before.
         """
-        oldest: Json | None = None
-        for snapshot in self.ancestors():
-            value = snapshot.get("summary", {}).get(key)
-            if value is not None:
-                return str(value)
-            oldest = snapshot
+        found = self.newest_summary(key, tag=tag)
+        if found is not None:
+            return str(found[key])
+        *_, oldest = (None, *self.ancestors())
         if oldest is None or oldest.get("parent-snapshot-id") is None:
             return None
-        tagged = self.refs.get(tag)
-        if tagged is not None:
-            snapshot = self.snapshot(int(tagged["snapshot-id"]))
-            value = snapshot.get("summary", {}).get(key)
-            if value is not None and _sequence(snapshot) < _sequence(oldest):
-                return str(value)
-        if tagged is not None or marker_property(key) in self.properties:
+        if tag in self.refs or marker_property(key) in self.properties:
             raise CorruptStateError(
                 f"no snapshot of table {self.uuid} that is known to be in its history holds {key!r}: expiry "
                 f"removed it, and the tag {tag!r} is gone or newer; put the tag back, or start a new stream "
@@ -164,6 +156,25 @@ class TableState:
                 tag=tag,
             )
         return None
+
+    def newest_summary(self, key: str, *, tag: str) -> Mapping[str, str] | None:
+        """The summary with the newest value, as `newest` looks for it; None if none is known.
+
+        A tag that is newer than the known ancestors is of commits that were rolled back. Beside a history
+        that is not cut, it may also be of a table that was replaced.
+        """
+        oldest: Json | None = None
+        for snapshot in self.ancestors():
+            summary: Mapping[str, str] = snapshot.get("summary") or {}
+            if key in summary:
+                return summary
+            oldest = snapshot
+        tagged = self.refs.get(tag)
+        if oldest is None or oldest.get("parent-snapshot-id") is None or tagged is None:
+            return None
+        last = self.snapshot(int(tagged["snapshot-id"]))
+        found: Mapping[str, str] = last.get("summary") or {}
+        return found if key in found and _sequence(last) < _sequence(oldest) else None
 
 
 def commit_ids(summary: Mapping[str, str]) -> tuple[str, ...]:

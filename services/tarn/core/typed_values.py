@@ -110,6 +110,11 @@ def _typed(
             return _struct(field, kind, column, row_of, reasons)
         if isinstance(kind, ListOf | MapOf):
             return _repeated(field, kind, column, row_of, reasons)
+        if _is_text(column.type) and _reads_text(field):
+            converted, unread = convert(_optional(field), column.cast(pa.string()))
+            for i, reason in unread.items():
+                reasons.setdefault(row_of(i), reason)
+            return converted
         cast = _cast_for(field, column.type, target)
     except WrongTypeError as e:
         for i in pc.indices_nonzero(column.is_valid()).to_pylist():
@@ -234,21 +239,7 @@ def _cast_for(field: FieldSpec, source: pa.DataType, target: pa.DataType) -> Cal
         return cast
     if _is_text(source) and field.type == "uuid":
         return lambda column: uuids_of_text(column, target)
-    if _is_text(source) and _reads_text(field):
-        return lambda column: text_cast(field, column.cast(pa.string()))
     raise _wrong(field, field.type, source)
-
-
-def text_cast(field: FieldSpec, column: pa.Array) -> pa.Array:
-    """Texts in the field's type, by the rules of JSON.
-
-    Raises:
-        ValueError: one does not fit.
-    """
-    converted, wrong = convert(_optional(field), column)
-    if wrong:
-        raise ValueError(next(iter(wrong.values())).partition(": ")[2])
-    return converted
 
 
 def _optional(field: FieldSpec) -> FieldSpec:
@@ -256,6 +247,7 @@ def _optional(field: FieldSpec) -> FieldSpec:
 
 
 def _reads_text(field: FieldSpec) -> bool:
+    """Whether texts are read by the rules of JSON."""
     kinds = ("date", "timestamp", "timestamptz", "decimal")
     return field.type.partition("(")[0] in kinds and field.encoding == "iso8601"
 

@@ -24,6 +24,8 @@ ENDED_PREFIX = "tarn.ended."
 """Table property that a person sets to `true` for a stream that is not to hold events back."""
 ASK_S = 30.0
 """Interval in which a topic is asked how far it reaches."""
+ASK_GONE_S = 600.0
+"""The same once the topic is gone, or another one has its name: of such topics there may be ever more."""
 
 
 class AbsentStreams:
@@ -39,7 +41,7 @@ class AbsentStreams:
         self._topics = topics
         self._table = table
         self._rule = rule
-        self._asked: dict[str, tuple[float, OffsetMap, str]] = {}
+        self._asked: dict[str, tuple[float, OffsetMap, str]] = {}  # until when it holds, for what, and why
         self._logged: dict[str, str] = {}
 
     def held_at(
@@ -103,23 +105,25 @@ class AbsentStreams:
     def _unread(self, stream: str, offsets: OffsetMap, *, now_s: float) -> str:
         """Why messages of a stream may still come; empty if it has read its topic to the end."""
         known = self._asked.get(stream)
-        if known is None or now_s - known[0] >= ASK_S or known[1] != offsets:
-            known = self._asked[stream] = (now_s, offsets, self._ask(offsets))
+        if known is None or now_s >= known[0] or known[1] != offsets:
+            reason, holds_s = self._ask(offsets)
+            known = self._asked[stream] = (now_s + holds_s, offsets, reason)
         return known[2]
 
-    def _ask(self, offsets: OffsetMap) -> str:
+    def _ask(self, offsets: OffsetMap) -> tuple[str, float]:
+        """Why messages may still come, empty if they cannot; and for how many seconds that holds."""
         topic = offsets.source.topic
         try:
             reader = self._topics.open(topic, stream="complete")
             try:
                 if reader.identity() != offsets.source:
-                    return ""  # it was recreated: what was not read is gone
+                    return "", ASK_GONE_S  # it was recreated: what was not read is gone
                 ends = {p: bounds.end for p, bounds in reader.bounds().items()}
             finally:
                 reader.close()
         except NotFoundError:
-            return ""
+            return "", ASK_GONE_S
         except TarnError as e:
-            return f"its topic {topic} cannot be asked: {e.message}"
+            return f"its topic {topic} cannot be asked: {e.message}", ASK_S
         behind = [p for p, end in ends.items() if end > offsets.next.get(p, 0)]
-        return f"it has not read partitions {behind} of {topic} to the end" if behind else ""
+        return f"it has not read partitions {behind} of {topic} to the end" if behind else "", ASK_S

@@ -112,7 +112,8 @@ class Announcer:
                 self._made = True
             self._sender.send(self._topic, events)
         except TarnError as e:
-            self._not_before_s = now_s + RETRY_S
+            # Somebody may have deleted the topic.
+            self._made, self._not_before_s = False, now_s + RETRY_S
             self._registry.add(self._reader, events_failed=1)
             log.warning(
                 "partitions could not be announced; it is tried again",

@@ -216,7 +216,7 @@ def _count_letters(ports: LakePorts, live: LiveFiles, accounts: Mapping[Place, A
         CorruptStateError: a dead-letter file is missing or cannot be read.
     """
     names = sorted({stream for account in accounts.values() for stream in account.streams})
-    files, homes = letter_files(ports, live.state, names)
+    files, homes = letter_files(ports, live.state, names, audited=live.table.name)
     for entry, found in read_files(ports, files, ports.origins.letters, what="dead-letter files"):
         if found is None:
             raise CorruptStateError(

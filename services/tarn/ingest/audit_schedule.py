@@ -34,7 +34,7 @@ REST_S_MAX = 10.0
 MANIFESTS_S = 0.02
 """Seconds of reading manifests after which it rests; one takes a few milliseconds."""
 FILES_MAX = 50_000
-"""Data files of a table up to which it is audited here; about 1 kB of memory each, while an audit runs."""
+"""Data files up to which a table and its dead-letter tables are audited here; about 1 kB of memory each."""
 FINDINGS_MAX = 20
 FOREIGN = frozenset({Kind.STREAMS_DOUBLED, Kind.STREAMS_SAME})
 

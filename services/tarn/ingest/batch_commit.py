@@ -252,15 +252,7 @@ def next_mark(
 
 def _stated(state: TableState, stream: str) -> Mapping[str, str]:
     """The summary of the stream's last commit. It states everything, so what is not there does not hold."""
-    for snapshot in state.ancestors():
-        summary: Mapping[str, str] = snapshot.get("summary", {})
-        if SUMMARY_PREFIX + stream in summary:
-            return summary
-    tagged = state.refs.get(TAG_PREFIX + stream)
-    if tagged is None:
-        return {}
-    found: Mapping[str, str] = state.snapshot(int(tagged["snapshot-id"])).get("summary", {})
-    return found
+    return state.newest_summary(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream) or {}
 
 
 def stream_append(

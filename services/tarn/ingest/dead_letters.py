@@ -144,13 +144,14 @@ class DeadLetterWriter:
             at: time that is recorded with each bad record.
 
         Returns:
-            The data files written; empty if no record is bad.
+            The data file written; empty if no record is bad.
         """
         if not bad:
             return ()
         rows: pa.Table = dead_letter.rows(batch, bad, ingestor=self._stream, source=self._topic, at=at)
         writer = self._seen()
-        written = writer.put(writer.encode(rows)) if rows.num_rows else ()
+        # One file, whatever the table's target size: the commit of the batch lists a limited number.
+        written = writer.put(writer.encode(rows, whole=True)) if rows.num_rows else ()
         self._written.update({f.path: f for f in written})
         return written
 

@@ -188,6 +188,7 @@ class Ingestor:
         uncommitted: dict[int, int] = {}
         commit: Future[CommittedBatch | NeedsReplan] | None = None
         merged = False  # since the last batch
+        states = False  # whether the commit under way states offsets and watermark as they are now
         while not until():
             now = self._context.clock()
             self._context.registry.update(self.name, beat_s=now)
@@ -201,22 +202,23 @@ class Ingestor:
                     return
                 commit = None
                 plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
-                committed_s = self._context.clock()
+                if states:
+                    committed_s = self._context.clock()
                 uncommitted.update(result.after)
                 continue
             if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
-                commit, merged = executor.submit(self._merge, plan), True
+                commit, merged, states = executor.submit(self._merge, plan), True, False
                 continue
             if commit is None and not due and self._upkeep.retire_due(now):
                 self._batch_due = False
-                commit = executor.submit(self._retire, plan)
+                commit, states = executor.submit(self._retire, plan), False
                 continue
             if due:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
                 self._commits.turn.close(now)
-                commit = executor.submit(self._commit, batch, plan, self._upkeep.announced)
+                commit, states = executor.submit(self._commit, batch, plan, self._upkeep.announced), True
                 batch = self._new_batch()
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
@@ -235,7 +237,7 @@ class Ingestor:
                 still = wait_s is None and commit is None and now - committed_s >= limits.watermark_s
                 change = self._upkeep.mark_change(plan.state) if still else None
                 if change is not None:
-                    commit = executor.submit(self._upkeep.move_mark, change, self._table.writer)
+                    commit, states = executor.submit(self._upkeep.move_mark, change, self._table.writer), True
                     continue
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
             for polled in self._poll(plan, batch, timeout_s):

@@ -124,6 +124,7 @@ class LiveFiles:
         state: the table as the catalog has it.
         ports: interfaces to the outside.
         files_max: number of live files beyond which the table is refused; None: the one of `keeper.walk`.
+        audited: name of the table whose audit they are read for, for messages; by default the table itself.
 
     Attributes:
         table: the table as an audited model, with its current snapshot only.
@@ -135,7 +136,13 @@ class LiveFiles:
     """
 
     def __init__(
-        self, name: str, state: TableState, ports: LakePorts, *, files_max: int | None = None
+        self,
+        name: str,
+        state: TableState,
+        ports: LakePorts,
+        *,
+        files_max: int | None = None,
+        audited: str = "",
     ) -> None:
         self._ports = ports
         self.state = state
@@ -145,7 +152,7 @@ class LiveFiles:
         if files_max is not None and sum(map(len, filter(None, self.table.manifests.values()))) > files_max:
             raise InvalidError(
                 f"{name} has more than {files_max} data and delete files, the limit here: run scripts/tarn "
-                f"audit {name}, or compact the table",
+                f"audit {audited or name}, or compact {name}",
                 table=name,
             )
         _require_whole(self.table)
@@ -282,15 +289,21 @@ def require_traced(state: TableState, *, table: str) -> None:
 
 
 def letter_files(
-    ports: LakePorts, state: TableState, streams: Sequence[str]
+    ports: LakePorts, state: TableState, streams: Sequence[str], *, audited: str = ""
 ) -> tuple[list[FileEntry], list[str]]:
     """Files with dead letters of a table's streams: live in dead-letter tables, or not registered yet.
+
+    Args:
+        ports: interfaces to the outside; its `files_max` holds for each dead-letter table.
+        state: the table.
+        streams: names of the streams.
+        audited: name of the table, for messages.
 
     Returns:
         The files, and the names of the dead-letter tables.
 
     Raises:
-        TarnError: a dead-letter table cannot be read.
+        TarnError: a dead-letter table cannot be read, or has too many files.
     """
     files: dict[str, FileEntry] = {}
     homes: list[str] = []
@@ -302,7 +315,8 @@ def letter_files(
         if not set(streams) & set(known):
             continue
         homes.append(name)
-        files.update({entry.path: entry for entry in LiveFiles(name, found, ports).data})
+        live = LiveFiles(name, found, ports, files_max=ports.files_max, audited=audited)
+        files.update({entry.path: entry for entry in live.data})
         for stream, marker in known.items():
             if marker.table_uuid == state.uuid:
                 newest = markers.get(stream)

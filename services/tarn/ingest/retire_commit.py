@@ -46,6 +46,7 @@ class RetireCommit:
         stream: name of the stream whose rows they have, and nobody else's.
         removed: the files; all of them must be live, or nothing is committed.
         dropped: partition to the offsets of their rows, as runs.
+        joined: offsets between two of these runs that were joined.
         files: nothing.
     """
 
@@ -54,6 +55,7 @@ class RetireCommit:
     stream: str
     removed: tuple[WrittenFile, ...]
     dropped: Mapping[int, tuple[Run, ...]]
+    joined: int = 0
     files: tuple[WrittenFile, ...] = ()
 
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
@@ -74,6 +76,6 @@ class RetireCommit:
             pending=pending_in(state, self.stream),
             mark=watermark_in(state, self.stream),
             opened=open_in(state, self.stream),
-            retired=before.plus(self.dropped, rows=rows).to_json(),
+            retired=before.plus(self.dropped, rows=rows, joined=self.joined).to_json(),
             removed=self.removed,
         )

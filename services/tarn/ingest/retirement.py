@@ -11,6 +11,7 @@ from tarn.core.audit.accounts import ranges
 from tarn.core.audit.model import FileEntry
 from tarn.core.audit.origins import OriginReader
 from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.core.retired import few
 from tarn.core.table_files import TableFiles
 from tarn.core.table_state import TableState, WrittenFile
 from tarn.ingest.retire_commit import RetireCommit, why_kept
@@ -82,7 +83,7 @@ class Retirement:
         if reason is not None:
             if reason != self._reason:
                 self._warn(reason)
-            self._reason = reason
+            self._reason, self.more = reason, False
             return None
         self._reason = None
         before_us = now_ms * 1_000 - self._age_us
@@ -99,12 +100,14 @@ class Retirement:
                 dropped[partition] = dropped.get(partition, BitMap64()) | offsets
         if not removed:
             return None
+        runs = {partition: few(ranges(offsets)) for partition, offsets in dropped.items()}
         return RetireCommit(
             commit_id=new_id(),
             table_uuid=state.uuid,
             stream=self._stream,
             removed=tuple(removed),
-            dropped={partition: tuple(ranges(offsets)) for partition, offsets in dropped.items()},
+            dropped={partition: one for partition, (one, _) in runs.items()},
+            joined=sum(joined for _, joined in runs.values()),
         )
 
     def _unseen(self, files: Iterable[WrittenFile], urgent: Callable[[], bool]) -> Iterator[WrittenFile]:

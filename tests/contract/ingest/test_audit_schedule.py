@@ -515,6 +515,23 @@ def test_the_limit_holds_for_a_table_whose_summary_has_no_total(monkeypatch: pyt
     assert audited.look().reason == ""
 
 
+def test_the_limit_holds_for_the_dead_letter_table_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = Audited()
+    for _ in range(4):
+        audited.send(b"junk")
+    letters, files = len(audited.lake.files("ops.dead_letters")), len(audited.lake.files())
+    assert letters > files
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", letters - 1)
+    audited.store.keys.clear()
+    found = audited.look()
+    assert found.reason == (
+        f"ops.dead_letters has more than {letters - 1} data and delete files, the limit here: run "
+        "scripts/tarn audit bronze.orders, or compact ops.dead_letters"
+    )
+    monkeypatch.setattr(audit_schedule, "FILES_MAX", letters)
+    assert audited.look().reason == ""
+
+
 def test_no_manifest_is_looked_into_once_there_are_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     audited = Audited()
     for n in range(3):

@@ -18,8 +18,12 @@ from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableErr
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import COMMIT_ID_KEY
+<<<<<<< HEAD
 from tarn.ingest import announcer
 from tarn.ingest.batch_commit import open_in, watermark_in
+=======
+from tarn.ingest.batch_commit import offsets_in, open_in, watermark_in
+>>>>>>> 72ff0a9977b3aa711f88a0a43d82a483450877f3
 from tarn.ingest.context import Limits
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.lake_ports import Clock
@@ -229,6 +233,20 @@ def test_ingestion_goes_on_where_events_cannot_be_sent_and_they_follow(
     world.wait(31)
     assert world.hours() == ["22"] * (1 + landed), "at least once"
     assert world.lake.registry.get("orders").events == 1
+
+
+def test_a_topic_of_events_that_somebody_deleted_is_created_again() -> None:
+    world = World()
+    world.send(10, 61)
+    world.work()
+    assert world.hours() == ["22"]
+    del world.lake.sources.topics[EVENTS]
+    world.lake.clock.now_s += 3_600
+    world.send(121)
+    world.work()
+    assert world.lake.registry.get("orders").events_failed == 1
+    world.wait(31)
+    assert world.hours() == ["23"]
 
 
 def test_a_process_that_ends_before_it_sent_leaves_the_event_to_the_next() -> None:
@@ -487,8 +505,63 @@ def test_a_stream_that_does_not_run_here_and_can_bring_nothing_does_not_hold_eve
     assert world.hours() == ["22"]
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("ended", ["true", "TRUE"])
 def test_a_stream_that_a_person_ended_does_not_hold_events_back(ended: str) -> None:
+=======
+def test_a_rollback_behind_the_first_commit_takes_away_all_that_the_stream_stated() -> None:
+    """The tag still names the commit that was rolled back, and nothing of it holds."""
+    lake = Lake(Topic("orders", 1), Topic("returns", 1, topic_id="id-2"))
+    specs = announcing(topics="[orders, returns]")
+    one, other = (lake.ingestor(made) for made in specs.per_topic(["orders", "returns"]))
+    lake.sources.topics["orders"].send(0, order(0, 10))
+    lake.work(one, turns=60)
+    first = lake.table().head_id
+    lake.sources.topics["returns"].send(0, order(1, 10), b"junk")
+    lake.work(other, turns=60)
+    found = lake.table()
+    assert watermark_in(found, "orders.returns") is not None
+    assert open_in(found, "orders.returns") is not None
+    update = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": first}
+    lake.local.catalog.tables.commit(lake.local._slot(one.table), [], [update])
+    state = lake.table()
+    assert "tarn-offsets-orders.returns" in state.refs
+    assert offsets_in(state, "orders.returns") is None
+    assert watermark_in(state, "orders.returns") is None
+    assert open_in(state, "orders.returns") is None
+    assert watermark_in(state, "orders.orders") is not None
+
+
+@pytest.mark.parametrize(("gone", "times"), [(True, 1), (False, 4)])
+def test_topics_that_are_gone_are_seldom_asked_for(
+    gone: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be many: each look of each stream would open a connection for each of them."""
+    world = World()
+    alone, _ = without_returns(world)
+    world.send(10, 61)
+    world.lake.work(alone, turns=60)
+    if gone:
+        del world.lake.sources.topics["returns"]
+    opened, asked = world.lake.sources.open, list[str]()
+
+    def seen(topic: str, *, stream: str) -> Any:
+        asked.append(topic)
+        return opened(topic, stream=stream)
+
+    monkeypatch.setattr(world.lake.sources, "open", seen)
+    for _ in range(4):
+        world.lake.clock.now_s += 31
+        world.lake.work(alone, turns=60)
+    assert world.hours() == ["22"]
+    assert asked.count("returns") == times
+    world.lake.clock.now_s += 600
+    world.lake.work(alone, turns=60)
+    assert asked.count("returns") == times + 1
+
+
+def test_a_stream_that_a_person_ended_does_not_hold_events_back() -> None:
+>>>>>>> 72ff0a9977b3aa711f88a0a43d82a483450877f3
     world = World()
     alone, returns = without_returns(world)
     returns.send(0, order(2, 40))

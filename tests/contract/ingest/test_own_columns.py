@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DateType,
     IcebergType,
+    IntegerType,
     ListType,
     LongType,
     NestedField,
@@ -192,3 +193,21 @@ def test_nested_types_of_a_table_are_those_of_a_spec() -> None:
         bad = json.loads(json.dumps(held).replace(f'"{part}": false', f'"{part}": true', 3))
         with pytest.raises(ValueError, match="has a required part"):
             type_of(bad["fields"][1]["type"] if part == "element-required" else bad)
+
+
+@pytest.mark.parametrize("mapping", ["{drop: [at]}", "{rename: {at: other}}"])
+@pytest.mark.parametrize("what", ["eventTime: {column: at}", "retention: {age: 30d, column: at}"])
+def test_a_column_of_event_time_that_the_mapping_leaves_empty_is_refused(mapping: str, what: str) -> None:
+    lake = Lake(Topic("orders", 1))
+    trace = StructType(
+        NestedField(11, "source", StringType(), required=False),
+        NestedField(12, "partition", IntegerType(), required=False),
+        NestedField(13, "offset", LongType(), required=False),
+        NestedField(14, "time", TimestamptzType(), required=False),
+    )
+    times = (("at", TimestamptzType(), False), ("other", TimestamptzType(), False))
+    create(lake, ("id", LongType(), True), *times, ("_tarn", trace, False))
+    text = f"{TEXT.replace('TRACE', 'true')}  mapping: {mapping}\n  {what}\n"
+    send(lake.sources.topics["orders"], {"id": 1, "at": "2026-11-21T08:00:00Z"})
+    with pytest.raises(InvalidSpecError, match=f"{what.partition(':')[0]} goes by column at, which mapping"):
+        lake.work(lake.ingestor(parse_spec(text, file="orders.yaml")), turns=20)

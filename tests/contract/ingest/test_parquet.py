@@ -19,6 +19,7 @@ import pytest
 from tarn.adapters.files import encode_rows
 from tarn.adapters.parquet_options import options_of
 from tarn.adapters.sort_order import in_order
+from tarn.core import dead_letter
 from tarn.core.table_catalog import TableName
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_evolution import send, spec
@@ -29,8 +30,8 @@ ID, NOTE = "{name: id, type: long, required: true}", "{name: note, type: string}
 SCORE = "{name: score, type: double}"
 
 
-def update(lake: Lake, *updates: dict[str, Any]) -> None:
-    lake.local.catalog.tables.commit(lake.local._slot(TABLE), [], list(updates))
+def update(lake: Lake, *updates: dict[str, Any], table: TableName = TABLE) -> None:
+    lake.local.catalog.tables.commit(lake.local._slot(table), [], list(updates))
 
 
 def sort_by(lake: Lake, *fields: tuple[str, str, str, str]) -> None:
@@ -195,6 +196,24 @@ def test_rows_beyond_the_target_size_are_several_files_with_ranges_of_the_sort_o
     assert all(high < low for (_, high), (low, _) in pairwise(ends))
     assert sorted(row["id"] for row in lake.rows()) == list(range(3_000))
     lake.history_is_a_chain()
+
+
+def test_the_bad_records_of_a_batch_are_one_file_whatever_the_target_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a batch of many has more files than a commit may list, and is read again without end."""
+    monkeypatch.setattr(dead_letter, "PENDING_FILES_MAX", 2)
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    lake.work(lake.ingestor(), turns=10)
+    letters = TableName(("ops",), "dead_letters")
+    wanted = {"write.target-file-size-bytes": "65536"}
+    update(lake, {"action": "set-properties", "updates": wanted}, table=letters)
+    random.seed(7)
+    topic.send(0, *(f"{random.getrandbits(400_000):x}".encode() for _ in range(8)))
+    lake.work(lake.ingestor(), turns=30)
+    assert len(lake.rows("ops.dead_letters")) == 8
+    assert len(lake.files("ops.dead_letters")) == 1
 
 
 def test_statistics_count_values_nulls_and_nan() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,13 +14,17 @@ from pyroaring import BitMap64
 
 from tarn.adapters import manifests
 from tarn.adapters.files import FileIO
-from tarn.core.audit.accounts import Origins, Tally
+from tarn.core import retired
+from tarn.core.audit.accounts import Origins, Tally, ranges
 from tarn.core.audit.model import FileEntry
-from tarn.core.table_state import TableState, WrittenFile
-from tarn.ingest import retirement
+from tarn.core.retired import PREFIX, RUNS_MAX, Retired, few
+from tarn.core.table_state import Append, TableState, WrittenFile
+from tarn.ingest import retirement, upkeep
+from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.changes import Done
 from tarn.ingest.health import hanging
 from tarn.ingest.retirement import Retirement
+from tarn.testing.memory_topic import HOLE
 from tests.contract.ingest.test_retention import LIMITS, NOW, World, listed, order
 from tests.support.lake import BUCKET
 
@@ -31,6 +37,7 @@ class Old:
         self.records = records
         self.read: list[str] = []
         self.on_read: Callable[[], None] = lambda: None
+        self.offsets: Callable[[], list[int]] = lambda: [len(self.read)]
 
     def old_files(self, _state: TableState, _column: str, _before_us: int) -> Iterator[WrittenFile]:
         for path in self.paths:
@@ -40,7 +47,7 @@ class Old:
         self.read.append(file.path)
         self.on_read()
         tally = Tally()
-        tally.add(BitMap64([len(self.read)]))
+        tally.add(BitMap64(self.offsets()))
         topic = "orders" if file.path.startswith("own") else "other"
         return Origins(rows={(topic, 0): tally}, deleted={})
 
@@ -132,6 +139,101 @@ def test_a_look_that_found_only_files_that_stay_is_followed_by_another_soon(
     world.lake.clock.now_s += 601
     world.wait(turns=80)
     assert world.retired().rows == 1
+
+
+def test_looks_that_find_nothing_do_not_put_off_offsets_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 1)
+    monkeypatch.setattr(retirement, "LEFT_MAX", 0)
+    monkeypatch.setattr(upkeep, "RETIRE_PAUSE_S", 0.5)
+    world = World()
+    world.ingestor = world.lake.ingestor(world.spec, limits=replace(LIMITS, retire_s=600))
+    world.send(1)
+    for number in range(40):
+        listed(world, f"s3://{BUCKET}/foreign{number}", 70)
+    world.lake.work(world.ingestor, turns=3)
+    world.lake.clock.now_s += 601
+    world.wait(turns=20)
+    keep = world.ingestor._upkeep._retirement
+    assert keep is not None
+    assert keep.more, "looks follow each other"
+    world.topic.send(0, HOLE)
+    world.wait(turns=80)
+    assert keep.more
+    held = offsets_in(world.lake.table(), "orders")
+    assert held is not None
+    assert held.next == {0: 2}
+
+
+def test_a_table_whose_files_cannot_go_by_now_is_not_looked_at_again_and_again(
+    state: TableState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement, "FILES_MAX", 2)
+    old: Any = Old(*names("a", 5))
+    made = Retirement("orders", stream="orders", topic="orders", column="at", age_s=1, origins=old)
+    assert made.change(state, old, now_ms=0, new_id=lambda: "x") is None
+    assert made.more
+    assert state.head is not None
+    monkeypatch.setitem(state.head["summary"], "total-delete-files", "1")
+    assert made.change(state, old, now_ms=0, new_id=lambda: "x") is None
+    assert not made.more, "the next look is an interval away"
+
+
+def scattered(count: int, seed: int) -> list[tuple[int, int]]:
+    """Runs of offsets as a file of one bucket has them: many, with gaps of any width."""
+    offsets = BitMap64(random.Random(seed).sample(range(8 * count), count))
+    return list(ranges(offsets))
+
+
+@pytest.mark.timeout(30)
+def test_the_offsets_of_a_table_with_buckets_are_stated_in_a_moment_and_the_widest_gaps_stay() -> None:
+    runs = scattered(60_000, 1)
+    stated = Retired().plus({0: runs}, rows=60_000)
+    gaps = sorted(after[0] - before[1] for before, after in pairwise(runs))
+    assert stated.joined == sum(gaps[: len(runs) - RUNS_MAX])
+    kept = [after[0] - before[1] for before, after in pairwise(stated.runs[0])]
+    assert sorted(kept) == gaps[len(runs) - RUNS_MAX :]
+    assert (stated.runs[0][0][0], stated.runs[0][-1][1]) == (runs[0][0], runs[-1][1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_of_very_many_runs_are_held_and_what_is_stated_is_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retired, "HELD_MAX", 2 * RUNS_MAX)
+    runs = [
+        (start * (seed + 1) + start % 7, start * (seed + 1) + start % 7 + 1)
+        for start, _ in scattered(5_000, seed)
+    ]
+    runs = sorted({run[0]: run for run in runs}.values())
+    held, joined = few(iter(runs))
+    assert len(held) == 2 * RUNS_MAX
+    assert joined > 0
+    whole = Retired().plus({0: runs}, rows=1)
+    part = Retired().plus({0: held}, rows=1, joined=joined)
+    assert part.joined == whole.joined
+    assert all(any(a <= start and end <= b for a, b in part.runs[0]) for start, end in runs), "none is lost"
+    assert few(runs[:RUNS_MAX]) == (tuple(runs[:RUNS_MAX]), 0)
+
+
+def test_a_drop_names_few_runs_and_counts_what_they_join(
+    state: TableState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retired, "HELD_MAX", 3)
+    old = Old(*names("own", 5))
+    places = iter([0, 10, 11, 30, 100])
+    old.offsets = lambda: [next(places)]
+    origins: Any = old
+    made = Retirement("orders", stream="orders", topic="orders", column="at", age_s=1, origins=origins)
+    change = made.change(state, origins, now_ms=0, new_id=lambda: "x")
+    assert change is not None
+    assert change.dropped == {0: ((0, 12), (30, 31), (100, 101))}
+    assert change.joined == 9
+    verdict = change.on(state)
+    assert isinstance(verdict, Append)
+    stated = Retired.from_json(verdict.summary[PREFIX + "orders"])
+    assert (stated.rows, stated.joined) == (5, 9)
 
 
 def looked_at(old: Old, state: TableState, **options: Any) -> tuple[int, bool]:

@@ -64,3 +64,22 @@ def test_a_table_that_may_not_be_read_is_as_one_that_is_not_there() -> None:
     assert found.state("shop.eu.orders") == wanted
     with pytest.raises(NoSuchTableError, match="may not list secret"):
         found.state("secret.orders")
+
+
+class ManyNamespaces(FakeCatalog):
+    """Namespaces `n0`, `n1`, ... with a table each, and a namespace `in` with one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def _inside(self, namespace: tuple[str, ...]) -> tuple[list[tuple[str, ...]], list[str]]:
+        if not namespace:
+            return [(f"n{n}",) for n in range(self.count)], []
+        return ([(*namespace, "in")] if len(namespace) == 1 else []), ["t"]
+
+
+def test_tables_of_all_namespaces_however_many_there_are() -> None:
+    found = tables_of(ManyNamespaces(1_200)).tables()
+    assert len(found) == 2 * 1_200
+    assert {"n0.t", "n0.in.t", "n1199.in.t"} <= set(found)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tarn.core import convert
 from tarn.core.arrow_parser import ArrowParser
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.spec import FieldSpec, MessageFormat
@@ -330,3 +331,39 @@ def test_a_short_message_does_not_stand_for_millions_of_elements(kind: str, arra
     found, bad = one(kind, array)
     assert (found, list(bad)) == ([], [0])
     assert "elements in" in bad[0]
+
+
+def test_bad_texts_are_each_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of bad records would else take minutes: the halves of the halves were converted again."""
+    calls: list[int] = []
+    cast = convert._cast
+
+    def seen(field: FieldSpec, column: pa.Array, target: pa.DataType) -> pa.Array:
+        calls.append(len(column))
+        return cast(field, column, target)
+
+    monkeypatch.setattr(convert, "_cast", seen)
+    values, bad = one("timestamptz", pa.array(["2026-13-45"] * 64))
+    assert values == []
+    assert len(bad) == 64
+    assert bad[0].startswith("v: '2026-13-45' is no timestamptz: Failed to parse string")
+    assert len(calls) == 2 * 64 - 1
+    assert one("date", pa.array(["2026-11-21", "10000-01-01"]))[0] == [date(2026, 11, 21)]
+
+
+def test_messages_whose_schemas_differ_in_metadata_only_are_converted_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+    rows = ArrowParser._rows
+
+    def seen(self: ArrowParser, schema: pa.Schema, held: Any) -> Any:
+        counts.append(len(held))
+        return rows(self, schema, held)
+
+    monkeypatch.setattr(ArrowParser, "_rows", seen)
+    schema = pa.schema([("v", pa.int64())])
+    sent = [arrow({"v": n}, schema.with_metadata({"number": str(n)})) for n in range(5)]
+    found = decode([*sent], FieldSpec(name="v", type="long"))
+    assert found.rows["v"].to_pylist() == list(range(5))
+    assert counts == [5]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tarn.core.avro_parser import OWN_SCHEMA_BYTES_MAX
+from tarn.core import avro_parser
+from tarn.core.avro_parser import OWN_SCHEMA_BYTES_MAX, AvroParser
 from tarn.core.avro_schema import canonical, fingerprint, parse_schema
 from tarn.core.avro_values import (
     PARTS_MAX,
@@ -25,6 +26,7 @@ from tarn.core.avro_values import (
     column_type,
 )
 from tarn.core.decode import Decoded, Decoder
+from tarn.core.parsing import Parsed
 from tarn.core.spec import FieldSpec, MessageFormat
 from tests.support.messages import avro, container, zigzag
 from tests.unit.ingest.test_decode import batch, every_type
@@ -450,11 +452,11 @@ def test_as_many_elements_as_bytes_are_read_and_not_one_more(spare: int, good: b
     assert (decode(schema, [value], FieldSpec(name="v", type="list<long>")).bad == {}) == good
 
 
-@pytest.mark.parametrize(("size", "good"), [(3_750, True), (3_749, False)])
+@pytest.mark.parametrize(("size", "good"), [(9_875, True), (9_874, False)])
 def test_records_have_no_more_fields_than_the_length_allows(size: int, good: bool) -> None:
     fields = [{"name": f"f{n}", "type": "null"} for n in range(1_599)]
     items = {"type": "array", "items": {"type": "record", "name": "I", "fields": fields}}
-    assert 100 * (1 + len(fields)) == STEPS_PER_BYTE * 3_750 + STEPS_MIN
+    assert 100 * (1 + len(fields)) == STEPS_PER_BYTE * 9_875 + STEPS_MIN
     read = Readers().of(parse_schema(json.dumps(items)))
     cursor = Cursor((zigzag(100) + zigzag(0)).ljust(size, b"x"))
     if good:
@@ -462,6 +464,70 @@ def test_records_have_no_more_fields_than_the_length_allows(size: int, good: boo
     else:
         with pytest.raises(AvroValueError, match="more fields than a message of its length may have"):
             read(cursor)
+
+
+def shared(levels: int, leaf: str) -> dict[str, Any]:
+    """A record of 10 to the power of `levels` fields in a short schema, as records share types."""
+    kind: Any = leaf
+    for level in range(levels):
+        names: list[Any] = [kind, *[f"L{level - 1}" if level else leaf] * 9]
+        kind = {"type": "record", "name": f"L{level}"}
+        kind["fields"] = [{"name": f"f{n}", "type": one} for n, one in enumerate(names)]
+    return {**record(("id", "long"), ("v", kind)), "name": "M"}
+
+
+def test_a_short_message_does_not_stand_for_very_many_fields() -> None:
+    """A batch of such messages would fill the memory, and take minutes."""
+    value = container(json.dumps(shared(4, "null")), [(1, bytes([2]))])
+    assert len(value) < 2_000
+    found = decode(None, [value, container(json.dumps(PAIR), [(1, GOOD)])], ID, encoding="container")
+    assert found.index == [1]
+    assert "more fields than a message of its length may have" in found.bad[0]
+
+
+def held_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were made columns at a time, from now on."""
+    counts: list[int] = []
+    inner = AvroParser._rows
+
+    def seen(self: AvroParser, kinds: Any, held: Any) -> Parsed:
+        counts.append(len(held))
+        return inner(self, kinds, held)
+
+    monkeypatch.setattr(AvroParser, "_rows", seen)
+    return counts
+
+
+def test_few_records_are_objects_at_one_time_and_all_are_rows_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = record(("t", ["null", "string"]), ("id", "long"))
+    values: list[bytes | None] = []
+    for n in range(40):
+        schema, datum = (PAIR, zigzag(n) + zigzag(0)) if n % 3 else (other, zigzag(0) + zigzag(n))
+        values.append(b"junk" if n % 10 == 9 else container(json.dumps(schema), [(1, datum)]))
+    whole = decode(None, values, ID, T, encoding="container")
+    counts = held_at_once(monkeypatch)
+    monkeypatch.setattr(avro_parser, "HELD_MAX", 11)
+    found = decode(None, values, ID, T, encoding="container")
+    assert found.rows.equals(whole.rows)
+    assert (found.index, found.bad) == (whole.index, whole.bad)
+    assert found.rows["id"].to_pylist() == [n for n in range(40) if n % 10 != 9]
+    assert (sum(counts), max(counts)) == (36, 3), "three fields each, of two schemas"
+
+
+def test_nulls_of_a_large_record_are_made_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow holds a null of it as a null of each of its parts."""
+    schema = shared(2, "double")
+    schema["fields"][1]["type"] = ["null", schema["fields"][1]["type"]]
+    kind = "struct<f1: struct<f1: double>>"
+    counts = held_at_once(monkeypatch)
+    monkeypatch.setattr(avro_parser, "CELLS_MAX", 350)
+    values: list[bytes | None] = [bytes([2 * n, 0]) for n in range(10)]
+    found = decode(schema, values, ID, FieldSpec(name="v", type=kind))
+    assert found.rows["id"].to_pylist() == list(range(10))
+    assert found.rows["v"].to_pylist() == [None] * 10
+    assert counts == [3, 3, 3, 1], "of 111 parts each"
 
 
 @pytest.mark.parametrize(("levels", "good"), [(PARTS_MAX - 1, True), (PARTS_MAX, False)])

@@ -84,6 +84,14 @@ def test_a_tag_that_is_newer_than_the_known_ancestors_does_not_speak():
         state.newest(KEY, tag=TAG)
 
 
+def test_a_tag_beside_a_history_that_is_not_cut_does_not_speak():
+    """The table was replaced by another client, or rolled back behind the first commit."""
+    for old, new in ((1, 5), (5, 1)):
+        state = table(snapshot(old, None, **{KEY: "former"}), snapshot(new, None), head=new, refs=tag(old))
+        assert state.newest(KEY, tag=TAG) is None
+        assert state.newest_summary(KEY, tag=TAG) is None
+
+
 def test_a_cut_ancestry_without_tag_stops_only_a_table_that_we_wrote():
     assert table(snapshot(5, 4), head=5).newest(KEY, tag=TAG) is None
     ours = table(snapshot(5, 4), head=5, properties={marker_property(KEY): "1"})
