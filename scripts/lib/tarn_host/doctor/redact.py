@@ -17,7 +17,7 @@ _ESCAPES = r"\\*"
 """Before a quote within a text that is JSON itself."""
 _QUOTE = rf"(?P<quote>{_ESCAPES}[\"'])"
 _QUOTED = r"(?:(?!(?<!\\)(?P=quote))[^\n])+"
-"""What follows a quote, to the next one like it or the end of the line; one with more escapes is in the text."""
+"""What follows a quote, to the next one like it or the end of the line; more escapes are within the text."""
 _PATTERNS = (
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"),
     re.compile(r"(?i)(\bauthorization\W{1,6}(?:bearer|basic|aws4-hmac-sha256)\s+)[^\s\"']+"),
