@@ -159,6 +159,7 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
             if declared:
                 share = await held.enter_async_context(limits.reading.hold(declared))
                 body = await _body(request, bytes_max, wait_s_max)
+                share.resize(len(body))  # a chunked one might have become longer
             if place is not None:
                 # A request that waits in its line holds no share: others read theirs meanwhile.
                 waiting = partial(share.set_aside, len(body)) if share is not None else nullcontext

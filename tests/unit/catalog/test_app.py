@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tarn_catalog.rest import app
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Principal
 from tarn_catalog.rest.bodies import Budget, weight
@@ -72,7 +73,7 @@ class Play:
         assert self.go_on.wait(WAIT_S_MAX)
         return RestResponse()
 
-    def send(self, path: str) -> asyncio.Task[int]:
+    def send(self, path: str, *, chunked: bool = False) -> asyncio.Task[int]:
         """Send a request; the task returns the status of its answer."""
         status = 0
         sent = False
@@ -90,10 +91,13 @@ class Play:
             status = message.get("status", status)
 
         async def ask() -> int:
-            length = str(len(BODY)).encode()
+            length = (b"content-length", str(len(BODY)).encode())
             scope = {
                 **{"type": "http", "method": "POST", "path": path, "raw_path": path.encode()},
-                **{"query_string": b"", "headers": [(b"content-length", length)]},
+                **{
+                    "query_string": b"",
+                    "headers": [(b"transfer-encoding", b"chunked") if chunked else length],
+                },
             }
             await asyncio.wait_for(self.app(scope, receive, heard), WAIT_S_MAX)
             return status
@@ -143,6 +147,24 @@ def test_bodies_that_wait_for_room_keep_their_share(play: Play) -> None:
         assert (play.answered, play.read) == (2, 2 + 4)
         play.go_on.set()
         assert await asyncio.gather(*asked) == [200] * 20
+
+    asyncio.run(run())
+
+
+def test_a_body_of_unknown_length_keeps_a_share_of_its_own_length(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(app, "BODY_BYTES_MAX", 4 * len(BODY))
+        room(play, reading=4, working=1)
+        asked = [play.send("/", chunked=True) for _ in range(3)]
+        await until_quiet(play)
+        # The second is read and waits for room; three more of its length would fit, not one unknown.
+        assert (play.answered, play.read) == (1, 2)
+        asked += [play.send("/") for _ in range(3)]
+        assert play.limits.reading._held == len(BODY)
+        play.go_on.set()
+        assert await asyncio.gather(*asked) == [200] * 6
 
     asyncio.run(run())
 
