@@ -94,6 +94,8 @@ final class Directory
     private volatile long readNs;
     private volatile long triedNs;
     private volatile String failure = "it has not been asked yet";
+    /** Why the rules in the file are not those of what is known; null if they are. */
+    private volatile String stale;
     private String token;
 
     /**
@@ -127,6 +129,7 @@ final class Directory
      *
      * One thread asks; meanwhile the others go on with what is known, so that a catalog that hangs does not hold them up.
      * Who cannot go on, because nothing is known yet or not the one who came, waits for the answer, but no longer than RETRY_NS.
+     * Nobody goes on while rules that changed are not in the file: those in it may let everybody see the queries of others.
      *
      * @param fresh whether what was read just before will not do: somebody came whom it does not know
      */
@@ -146,6 +149,10 @@ final class Directory
         Known found = known;
         if (found == null) {
             throw new UnavailableException("the catalog has not said who its principals are: " + failure, null);
+        }
+        String why = stale;
+        if (why != null) {
+            throw new UnavailableException(why, null);
         }
         return found;
     }
@@ -174,7 +181,7 @@ final class Directory
         try {
             Known found = read();
             Known before = known;
-            if (before == null || !before.admins().equals(found.admins()) || before.guarded() != found.guarded()) {
+            if (stale != null || before == null || !before.admins().equals(found.admins()) || before.guarded() != found.guarded()) {
                 write(found);
             }
             known = found;
@@ -332,9 +339,11 @@ final class Directory
         try {
             Files.write(next, json.writeValueAsBytes(written));
             Files.move(next, rules, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+            stale = null;
         }
         catch (IOException e) {
-            throw new UnavailableException("the rules of Trino's access control cannot be written (%s)".formatted(e), e);
+            stale = "the rules of Trino's access control cannot be written (%s); make room in /tmp of its container, or restart it".formatted(e);
+            throw new UnavailableException(stale, e);
         }
     }
 

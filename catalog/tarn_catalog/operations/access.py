@@ -469,7 +469,9 @@ class Access:
             )
             return None if grants == state.grants else replace(state, grants=grants)
 
-        if any(grant.on.uuid == uuid for grant in self.grants().state.grants):
+        # As they are in the store now: another replica may have granted something a moment ago.
+        held = self._core.read(GRANTS_KEY, AccessState.load, keep=True)
+        if held is not None and any(grant.on.uuid == uuid for grant in held.value.grants):
             self._change(changed, f"the new name of {'.'.join(name)} in its grants")
 
     @staticmethod

@@ -108,6 +108,17 @@ class Checks:
         """Return the identifier, once the operation on a table or view is allowed; see `_allow`."""
         return self._pinned(self._allow(operation, {Place.THING: slot})[Place.THING])
 
+    def _pin_namespace(self, thing: What) -> str | None:
+        """Return the uuid of a namespace before its check, so that no other one is changed after it.
+
+        None if any may be: for an admin, and for a table or view, which is pinned by its check. Empty for the
+        warehouse and for a namespace that does not exist.
+        """
+        if self.caller.admin or isinstance(thing, TableIdentifier):
+            return None
+        found = self._catalog.namespaces.find(thing) if thing else None
+        return found.uuid if found is not None else ""
+
     @staticmethod
     def _pinned(thing: What) -> TableIdentifier:
         assert isinstance(thing, TableIdentifier), thing
@@ -267,11 +278,15 @@ class Checks:
                 table=slot.text,
             ) from e
 
-    def _securable(self, thing: What) -> Securable:
+    def _securable(self, thing: What, pin: str | None = None) -> Securable:
         """Return a thing with its uuid.
 
+        Args:
+            thing: the thing.
+            pin: see `_pin_namespace`.
+
         Raises:
-            NotFoundError: it does not exist.
+            NotFoundError: it does not exist, or is not the namespace that was checked.
         """
         if isinstance(thing, TableIdentifier):
             pointer = self._catalog.tables.pointer(thing).value
@@ -279,7 +294,7 @@ class Checks:
         if not thing:
             return THE_WAREHOUSE
         found = self._catalog.namespaces.find(thing)
-        if found is None:
+        if found is None or pin not in (None, found.uuid):
             raise NoSuchNamespaceError(
                 f"Namespace does not exist: {'.'.join(thing)}", namespace=".".join(thing)
             )

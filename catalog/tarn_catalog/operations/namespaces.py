@@ -195,6 +195,7 @@ class Namespaces:
         updates: Mapping[str, str],
         removals: Sequence[str],
         repeat: IdempotencyKey | None = None,
+        uuid: str | None = None,
     ) -> PropertiesChanged:
         """Set and remove properties.
 
@@ -203,6 +204,7 @@ class Namespaces:
             updates: properties to set.
             removals: names of properties to remove.
             repeat: the request's idempotency key.
+            uuid: the uuid of the namespace that is meant; another one that got the name does not count.
 
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
@@ -218,7 +220,7 @@ class Namespaces:
 
         def changed(held: Versioned[Namespace]) -> Namespace:
             nonlocal removed, missing
-            found = held.value
+            found = _meant(levels, held, uuid).value
             removed = [name for name in removals if name in found.properties]
             missing = [name for name in removals if name not in found.properties]
             kept = {name: value for name, value in found.properties.items() if name not in removed}
@@ -241,14 +243,18 @@ class Namespaces:
         """
 
         def changed(held: Versioned[Namespace]) -> Namespace | None:
-            if uuid not in (None, held.value.uuid):
-                raise _missing(levels)
-            return None if held.value.owner == owner else replace(held.value, owner=owner)
+            found = _meant(levels, held, uuid).value
+            return None if found.owner == owner else replace(found, owner=owner)
 
         self._update(levels, self._there, changed)
 
-    def drop(self, levels: Levels, *, repeat: IdempotencyKey | None = None) -> None:
+    def drop(self, levels: Levels, *, repeat: IdempotencyKey | None = None, uuid: str | None = None) -> None:
         """Drop an empty namespace.
+
+        Args:
+            levels: the levels of the namespace's name.
+            repeat: the request's idempotency key.
+            uuid: the uuid of the namespace that is meant; another one that got the name does not count.
 
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
@@ -260,7 +266,7 @@ class Namespaces:
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
                 return
-            held = _existing(levels, held)
+            held = _meant(levels, _existing(levels, held), uuid)
             dropping, _ = self._write(replace(held.value, state=NamespaceState.DROPPING), held)
             if dropping is None:
                 continue
@@ -495,6 +501,17 @@ def _existing(levels: Levels, held: Versioned[Namespace] | None) -> Versioned[Na
         NoSuchNamespaceError: the namespace does not exist.
     """
     if held is None or not held.value.there:
+        raise _missing(levels)
+    return held
+
+
+def _meant(levels: Levels, held: Versioned[Namespace], uuid: str | None) -> Versioned[Namespace]:
+    """Return a namespace if it has the uuid; None stands for any.
+
+    Raises:
+        NoSuchNamespaceError: another one has the name.
+    """
+    if uuid not in (None, held.value.uuid):
         raise _missing(levels)
     return held
 

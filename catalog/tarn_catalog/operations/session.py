@@ -83,15 +83,19 @@ class Session(Checks):
         repeat: IdempotencyKey | None = None,
     ) -> PropertiesChanged:
         """Set and remove properties of a namespace; see `Namespaces.update`."""
+        pin = self._pin_namespace(levels)
         self._allow(Operation.UPDATE_NAMESPACE, {Place.NAMESPACE: levels})
         with self._audit.change(Operation.UPDATE_NAMESPACE, text_of(levels)):
-            return self._catalog.namespaces.update(levels, updates=updates, removals=removals, repeat=repeat)
+            return self._catalog.namespaces.update(
+                levels, updates=updates, removals=removals, repeat=repeat, uuid=pin
+            )
 
     def drop_namespace(self, levels: Levels, *, repeat: IdempotencyKey | None = None) -> None:
         """Drop an empty namespace; see `Namespaces.drop`."""
+        pin = self._pin_namespace(levels)
         self._allow(Operation.DROP_NAMESPACE, {Place.NAMESPACE: levels})
         with self._audit.change(Operation.DROP_NAMESPACE, text_of(levels)):
-            self._catalog.namespaces.drop(levels, repeat=repeat)
+            self._catalog.namespaces.drop(levels, repeat=repeat, uuid=pin)
 
     # -- tables and views
 
@@ -261,23 +265,26 @@ class Session(Checks):
 
     def grant(self, on: What, to: str, privileges: frozenset[Privilege]) -> frozenset[Privilege]:
         """Grant privileges on a thing; see `Access.grant`."""
+        pin = self._pin_namespace(on)
         thing = self._allow(Operation.GRANT, {Place.OBJECT: on})[Place.OBJECT]
         with self._audit.change(Operation.GRANT, text_of(on), to=to, privileges=names_of(privileges)):
-            return self._catalog.access.grant(self._securable(thing), to, privileges)
+            return self._catalog.access.grant(self._securable(thing, pin), to, privileges)
 
     def revoke(self, on: What, to: str, privileges: frozenset[Privilege]) -> frozenset[Privilege]:
         """Take back privileges on a thing; see `Access.revoke`."""
+        pin = self._pin_namespace(on)
         thing = self._allow(Operation.REVOKE, {Place.OBJECT: on})[Place.OBJECT]
         with self._audit.change(Operation.REVOKE, text_of(on), to=to, privileges=names_of(privileges)):
-            return self._catalog.access.revoke(self._securable(thing), to, privileges)
+            return self._catalog.access.revoke(self._securable(thing, pin), to, privileges)
 
     def list_grants(self, on: What | None) -> list[Grant]:
         """Return the grants on exactly one thing, or all grants of the lake."""
+        pin = self._pin_namespace(on or ())
         thing = self._allow(Operation.LIST_GRANTS, {Place.OBJECT: on or ()})[Place.OBJECT]
         grants = self._catalog.access.grants().state.grants
         if on is None:
             return list(grants)
-        uuid = self._securable(thing).uuid
+        uuid = self._securable(thing, pin).uuid
         return [grant for grant in grants if grant.on.uuid == uuid]
 
     def owner_of(self, on: What) -> str | None:
@@ -302,11 +309,7 @@ class Session(Checks):
             NoSuchPrincipalError: no principal has the name; a role owns nothing.
             NotFoundError: the thing does not exist, and the caller may know that.
         """
-        checked: str | None = None
-        if not self.caller.admin and not isinstance(on, TableIdentifier):
-            # Before the check: another namespace that gets the name after it is not the one that was checked.
-            found = self._catalog.namespaces.find(on) if on else None
-            checked = found.uuid if found is not None else ""
+        pin = self._pin_namespace(on)
         thing = self._allow(Operation.CHANGE_OWNER, {Place.OBJECT: on})[Place.OBJECT]
         with self._audit.change(Operation.CHANGE_OWNER, text_of(on), to=to):
             if not isinstance(thing, TableIdentifier) and not thing:
@@ -315,7 +318,7 @@ class Session(Checks):
             if isinstance(thing, TableIdentifier):
                 self._catalog.tables.change_owner(thing, owner)
             else:
-                self._catalog.namespaces.change_owner(thing, owner, uuid=checked)
+                self._catalog.namespaces.change_owner(thing, owner, uuid=pin)
 
     def _client_id(self, name: str) -> str:
         """Return the client id of the principal with this name, a service's or a stored one.

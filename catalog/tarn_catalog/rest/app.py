@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 
 import anyio
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
-from tarn_catalog.rest.bodies import Budget, TooLargeError, weight
+from tarn_catalog.rest.bodies import Budget, Share, TooLargeError, weight
 from tarn_catalog.rest.connections import WELCOME, Visitors
 from tarn_catalog.rest.lines import Lines
 from tarn_catalog.rest.request import ClientConfig, RestRequest
@@ -149,19 +149,26 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
             bytes_max, wait_s_max = BODY_BYTES_MAX, BODY_WAIT_S_MAX
             request.scope.get("state", {}).get(WELCOME, lambda: None)()
         body = b""
+        declared = _declared(request, bytes_max)
+        place = admitted.place
+        # Before the body is read: the answer may wait for the store, and no budget would count the body.
+        if place is not None and not await may_wait(admitted):
+            place = None
         async with AsyncExitStack() as held:
-            declared = _declared(request, bytes_max)
+            share: Share | None = None
             if declared:
-                # A request that waits in its line holds no share: others read theirs meanwhile.
-                async with limits.reading.hold(declared):
-                    body = await _body(request, bytes_max, wait_s_max)
-            place = admitted.place
-            if place is not None and not await may_wait(admitted):
-                place = None
+                share = await held.enter_async_context(limits.reading.hold(declared))
+                body = await _body(request, bytes_max, wait_s_max)
+                share.resize(len(body))  # a chunked one might have become longer
             if place is not None:
-                await held.enter_async_context(limits.lines.hold(place, len(body), partial(_gone, request)))
-            if declared:
+                # A request that waits in its line holds no share: others read theirs meanwhile.
+                waiting = partial(share.set_aside, len(body)) if share is not None else nullcontext
+                await held.enter_async_context(
+                    limits.lines.hold(place, len(body), partial(_gone, request), waiting)
+                )
+            if share is not None:
                 await held.enter_async_context(limits.working.hold(weight(body)))
+                share.resize(0)
             call = RestRequest(
                 method=request.method,
                 path=path,

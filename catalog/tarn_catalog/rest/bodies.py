@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from tarn.core.errors import InvalidError, UnavailableError
 
@@ -44,6 +44,28 @@ def weight(body: bytes) -> int:
     return bound
 
 
+class Share:
+    """The bytes of a budget that one request holds."""
+
+    def __init__(self, budget: Budget, size_bytes: int) -> None:
+        self._budget = budget
+        self.size_bytes = size_bytes
+
+    def resize(self, size_bytes: int) -> None:
+        """Hold so many bytes from now on. More than before are not waited for: they are there already."""
+        self._budget.add(size_bytes - self.size_bytes)
+        self.size_bytes = size_bytes
+
+    @contextmanager
+    def set_aside(self, size_bytes: int) -> Iterator[None]:
+        """Hold nothing for the duration of the block, where others count the bytes, and so many after it."""
+        self.resize(0)
+        try:
+            yield
+        finally:
+            self.resize(size_bytes)
+
+
 class Budget:
     """A budget of bytes held at one time, granted in order of arrival.
 
@@ -60,8 +82,8 @@ class Budget:
         self._room = asyncio.Event()
 
     @asynccontextmanager
-    async def hold(self, size_bytes: int) -> AsyncIterator[None]:
-        """Reserve `size_bytes` (at most `bytes_max`) for the duration of the block.
+    async def hold(self, size_bytes: int) -> AsyncIterator[Share]:
+        """Reserve `size_bytes` (at most `bytes_max`) for the duration of the block, or as its share says.
 
         Raises:
             UnavailableError: the bytes did not become free in time.
@@ -78,8 +100,13 @@ class Budget:
                 f"The catalog holds {self._held} bytes of other requests, at most {self.bytes_max} fit; "
                 f"there was no room for {size_bytes} more within {self._wait_s_max:g} s, try again"
             ) from e
+        share = Share(self, size_bytes)
         try:
-            yield
+            yield share
         finally:
-            self._held -= size_bytes
-            self._room.set()
+            share.resize(0)
+
+    def add(self, size_bytes: int) -> None:
+        """Count bytes that are held, or negative ones for those that are not any more."""
+        self._held += size_bytes
+        self._room.set()

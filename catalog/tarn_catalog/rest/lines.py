@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
@@ -80,7 +80,11 @@ class Lines:
 
     @asynccontextmanager
     async def hold(
-        self, place: Place, body_bytes: int, gone: Callable[[], Awaitable[None]]
+        self,
+        place: Place,
+        body_bytes: int,
+        gone: Callable[[], Awaitable[None]],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> AsyncIterator[None]:
         """Wait for one's turn and have it for the duration of the block.
 
@@ -88,6 +92,7 @@ class Lines:
             place: the line.
             body_bytes: the length of the request's body, bytes.
             gone: returns once the client has closed the connection.
+            waiting: what holds while the request waits, and its body is counted here.
 
         Raises:
             UnavailableError: the line is full, or the turn did not come in time.
@@ -97,14 +102,19 @@ class Lines:
         if line.served < place.width:
             line.served += 1
         else:
-            await self._wait(line, place, body_bytes, gone)
+            await self._wait(line, place, body_bytes, gone, waiting)
         try:
             yield
         finally:
             self._next(line, place)
 
     async def _wait(
-        self, line: _Line, place: Place, body_bytes: int, gone: Callable[[], Awaitable[None]]
+        self,
+        line: _Line,
+        place: Place,
+        body_bytes: int,
+        gone: Callable[[], Awaitable[None]],
+        waiting: Callable[[], AbstractContextManager[None]],
     ) -> None:
         if (
             len(line.waiting) >= self._waiting_max
@@ -118,7 +128,10 @@ class Lines:
         line.waiting_bytes += body_bytes
         self._waiting_bytes += body_bytes
         try:
-            await asyncio.wait({turn, left}, timeout=self._wait_s_max, return_when=asyncio.FIRST_COMPLETED)
+            with waiting():
+                await asyncio.wait(
+                    {turn, left}, timeout=self._wait_s_max, return_when=asyncio.FIRST_COMPLETED
+                )
         except asyncio.CancelledError:
             if turn.done():
                 self._next(line, place)

@@ -15,7 +15,9 @@ from structlog.testing import capture_logs
 
 from tarn.core.errors import UnauthenticatedError
 from tarn.core.naming import GRANTS_KEY, namespace_key, pointer_key
-from tarn_catalog.operations.access import GRACE_S_MAX, MAX_AGE_S
+from tarn_catalog.operations.access import GRACE_S_MAX, MAX_AGE_S, Caller
+from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.session import Session
 from tarn_catalog.rest.auth import Authenticator, OAuthError
 from tarn_catalog.state.access import AccessState
 from tarn_catalog.state.pointer import Pointer
@@ -217,6 +219,70 @@ def test_the_namespace_that_was_checked_is_the_one_that_is_given(lake: World) ->
     assert raced
     assert answer.status_code == 404, answer.text
     assert owner(lake, "namespace:ns.own") == "tester"
+
+
+OF_A_NAMESPACE = {
+    "grant": (
+        "POST",
+        "/tarn/v1/grants",
+        {"privileges": ["MANAGE"], "to": "bob", "on": thing("namespace:ns.own")},
+    ),
+    "revoke": (
+        "POST",
+        "/tarn/v1/grants/revoke",
+        {"privileges": ["READ"], "to": "eve", "on": thing("namespace:ns.own")},
+    ),
+    "properties": ("POST", "/v1/namespaces/ns%1Fown/properties", {"updates": {"p": "bob"}}),
+    "drop": ("DELETE", "/v1/namespaces/ns%1Fown", None),
+}
+
+
+@pytest.mark.parametrize("what", OF_A_NAMESPACE)
+def test_the_namespace_that_was_checked_is_the_one_that_is_changed(lake: World, what: str) -> None:
+    """Bob drops his own at the right moment, and another one gets the name."""
+    lake.grant("bob", "namespace:ns", "CREATE")
+    lake.namespace("ns.own", "bob")
+    method, path, body = OF_A_NAMESPACE[what]
+    for reads_before in range(1, 4):
+        reads, swapped = 0, False
+
+        def plan(op: Any, at: int = reads_before) -> Fault | None:
+            nonlocal reads, swapped
+            reads += op.kind == "get" and op.key == namespace_key(("ns", "own"))
+            if reads > at and not swapped:
+                swapped = True
+                lake.must("admin", "DELETE", "/v1/namespaces/ns%1Fown")
+                lake.namespace("ns.own")
+                lake.grant("eve", "namespace:ns.own", "READ")
+            return None
+
+        lake.store.plan = plan
+        answer = lake.ask("bob", method, path, body)
+        lake.store.plan = lambda _: None
+        if not swapped:
+            break
+        assert answer.status_code in (403, 404), (reads_before, answer.text)
+        found = lake.must("admin", "GET", "/v1/namespaces/ns%1Fown")
+        assert "p" not in found["properties"]
+        query = {"kind": "namespace", "namespace": "ns\x1fown"}
+        grants = lake.must("admin", "GET", "/tarn/v1/grants", params=query)["grants"]
+        assert [(one["to"], one["privileges"]) for one in grants] == [("eve", ["READ"])]
+        lake.must("admin", "DELETE", "/v1/namespaces/ns%1Fown")
+        lake.namespace("ns.own", "bob")
+    assert reads_before > 1, "the namespace was read once only: nothing was tried"
+
+
+def test_a_grant_follows_a_rename_on_a_replica_that_has_not_read_it(lake: World) -> None:
+    lake.namespace("other")
+    lake.table("t")
+    there = lake.catalog()
+    bob = there.access.named("bob")
+    lake.grant("bob", "table:ns.t", "READ")
+    source = TableIdentifier.of(("ns",), "t")
+    session = Session(there, Caller(name="tester", client_id=None, admin=True))
+    session.rename(source, TableIdentifier.of(("other",), "u"))
+    assert bob.grants.state.grants == (), "it had not read the grant"
+    assert lake.listed("bob", "/v1/namespaces") == ["other"]
 
 
 # -- secrets

@@ -329,6 +329,27 @@ def test_nobody_but_trino_itself_is_a_node(sql: Sql) -> None:
         assert sql.page(path, {}).status_code == 401, path
 
 
+def test_nobody_comes_in_while_rules_that_changed_cannot_be_written(sql: Sql) -> None:
+    """Those in the file may let everybody see and end the queries of others."""
+    inside, blocked = sql.server.container, "/tmp/tarn-access.json.next"
+    rita = {"x-trino-user": "rita", "x-trino-extra-credential": f"secret={sql.secrets['rita']}"}
+
+    def answered() -> int:
+        return sql.page("/v1/statement", rita, "POST", "SELECT 1").status_code
+
+    assert answered() == 200
+    assert inside.exec(["mkdir", blocked]).exit_code == 0
+    try:
+        sql.access.set_member("admin", "will", there=True)
+        eventually("nobody comes in", lambda: answered() == 503, timeout_s=IN_EFFECT_S)
+        said = sql.page("/v1/statement", rita, "POST", "SELECT 1").text
+        assert "rules of Trino's access control cannot be written" in said, said
+    finally:
+        inside.exec(["rmdir", blocked])
+        sql.access.set_member("admin", "will", there=False)
+    eventually("rita comes in", lambda: answered() == 200, timeout_s=IN_EFFECT_S)
+
+
 def test_a_reader_deletes_no_files(sql: Sql) -> None:
     said = sql.refused("rita", "ALTER TABLE acl.one EXECUTE remove_orphan_files(retention_threshold => '7d')")
     assert "is for admins" in said, said

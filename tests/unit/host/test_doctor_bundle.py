@@ -39,6 +39,12 @@ CANARY = "c4n4ry-0f-t4rn-5ecret"
         json.dumps({"body": json.dumps({"client_secret": CANARY, "x": 1})}),
         json.dumps([json.dumps({"body": json.dumps({"password": CANARY})})]),
         f"http://user:p@{CANARY}@host/path",
+        f'{{"password": "it\'s-{CANARY}", "x": 1}}',
+        f"password: 'a\"b-{CANARY}'",
+        json.dumps({"password": f'a"b-{CANARY}'}),
+        json.dumps({"body": json.dumps({"password": f'a"b-{CANARY}'})}),
+        f'{{"password": "{CANARY}',
+        f"kafka-configs --password {CANARY} --list",
     ],
 )
 def test_what_looks_like_a_secret_goes(text: str) -> None:
@@ -66,7 +72,7 @@ def test_what_looks_like_a_secret_goes(text: str) -> None:
 )
 def test_long_lines_are_searched_in_time_that_grows_as_they_do(text: str) -> None:
     """A megabyte without a space took days."""
-    for prefix in ("", 'password":"', "http://u:"):
+    for prefix in ("", 'password":"', "http://u:", "--password "):
         started = time.process_time()
         redacted(prefix + text * (200_000 // len(text)))
         assert time.process_time() - started < 10
@@ -90,10 +96,17 @@ def test_the_end_of_a_text_begins_with_a_whole_line(monkeypatch: pytest.MonkeyPa
         "2026-11-21 INFO token of 12 characters",
         '"Source": "/var/lib/docker/volumes/x_secrets-minio/_data"',
         "secrets-spark: {}",
+        "docker run --secret-file /run/tarn/secrets/x --token --list",
     ],
 )
 def test_what_is_none_stays(text: str) -> None:
     assert redacted(text) == (text, 0)
+
+
+def test_no_more_than_the_value_goes() -> None:
+    text = json.dumps({"password": f'a"b-{CANARY}', "port": 1, "body": json.dumps({"token": "x", "y": 2})})
+    kept = '{"password": "[secret]", "port": 1, "body": "{\\"token\\": \\"[secret]\\", \\"y\\": 2}"}'
+    assert redacted(text) == (kept, 2)
 
 
 def test_jwt_and_access_keys_go_wherever_they_stand() -> None:

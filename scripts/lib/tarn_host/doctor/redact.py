@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 
 REPLACEMENT = "[secret]"
-_WORD = r"(?<![\w.-])"
 _KEY = r"secret|passw(?:or)?d|token|credential|api[_-]?key|access[_-]?key|private[_-]?key"
-_NAME = rf"{_WORD}(?=[\w.-]*(?:{_KEY}))(?=(?P<word>[\w.-]+))(?P=word)"
+_KEYED = rf"(?=[\w.-]*(?:{_KEY}))(?=(?P<word>[\w.-]+))(?P=word)"
+_NAME = rf"(?<![\w.-]){_KEYED}"
 """A whole word with one of these in it. It may be long, so only beginnings are tried, and whole words."""
 _ESCAPES = r"\\*"
 """Before a quote within a text that is JSON itself."""
-_QUOTED = rf"(?:[^\"'\n\\]|\\+[^\"'\n\\])+(?={_ESCAPES}[\"'])"
+_QUOTE = rf"(?P<quote>{_ESCAPES}[\"'])"
+_QUOTED = r"(?:(?!(?<!\\)(?P=quote))[^\n])+"
+"""What follows a quote, to the next one like it or the end of the line; more escapes are within the text."""
 _PATTERNS = (
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"),
     re.compile(r"(?i)(\bauthorization\W{1,6}(?:bearer|basic|aws4-hmac-sha256)\s+)[^\s\"']+"),
@@ -24,9 +26,10 @@ _PATTERNS = (
     re.compile(r"()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"((?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s/:@\"']*:)[^\s/\"']+(?=@)"),
     re.compile(r"(?i)(X-Amz-(?:Signature|Credential|Security-Token)=)[^\s&\"']+"),
-    re.compile(rf"(?i)({_NAME}{_ESCAPES}[\"']?\s*[:=]\s*{_ESCAPES}[\"'])(?!/run/){_QUOTED}"),
+    re.compile(rf"(?i)({_NAME}{_ESCAPES}[\"']?\s*[:=]\s*{_QUOTE})(?!/run/){_QUOTED}"),
+    re.compile(rf"(?i)((?<![\w-])--{_KEYED}[ \t]+)(?!/run/|\[secret\]|-|\$\{{)[^\s;\"'&}}\]]+"),
     re.compile(rf"(?i)({_NAME}\s*=\s*)(?!/run/|\[secret\]|\$\{{)[^\s,;\"'&}}\]]+"),
-    re.compile(rf"(?i)(^[ \t]*{_NAME}:[ \t]+)(?!/run/|\[secret\]|[\"{{]|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
+    re.compile(rf"(?i)(^[ \t]*{_NAME}:[ \t]+)(?!/run/|\[secret\]|[\"'{{]|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
 )
 
 
