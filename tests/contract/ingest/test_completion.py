@@ -18,12 +18,8 @@ from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableErr
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import COMMIT_ID_KEY
-<<<<<<< HEAD
 from tarn.ingest import announcer
-from tarn.ingest.batch_commit import open_in, watermark_in
-=======
 from tarn.ingest.batch_commit import offsets_in, open_in, watermark_in
->>>>>>> 72ff0a9977b3aa711f88a0a43d82a483450877f3
 from tarn.ingest.context import Limits
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.lake_ports import Clock
@@ -505,10 +501,6 @@ def test_a_stream_that_does_not_run_here_and_can_bring_nothing_does_not_hold_eve
     assert world.hours() == ["22"]
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("ended", ["true", "TRUE"])
-def test_a_stream_that_a_person_ended_does_not_hold_events_back(ended: str) -> None:
-=======
 def test_a_rollback_behind_the_first_commit_takes_away_all_that_the_stream_stated() -> None:
     """The tag still names the commit that was rolled back, and nothing of it holds."""
     lake = Lake(Topic("orders", 1), Topic("returns", 1, topic_id="id-2"))
@@ -560,8 +552,8 @@ def test_topics_that_are_gone_are_seldom_asked_for(
     assert asked.count("returns") == times + 1
 
 
-def test_a_stream_that_a_person_ended_does_not_hold_events_back() -> None:
->>>>>>> 72ff0a9977b3aa711f88a0a43d82a483450877f3
+@pytest.mark.parametrize("ended", ["true", "TRUE"])
+def test_a_stream_that_a_person_ended_does_not_hold_events_back(ended: str) -> None:
     world = World()
     alone, returns = without_returns(world)
     returns.send(0, order(2, 40))
