@@ -158,22 +158,7 @@ def _settle(own: Own, minutes: float, tenth: Mapping[str, Any]) -> dict[str, Any
 
 def spec(stream: str, topic: str, latency_s: float) -> str:
     """The spec of a run's ingestor. Pure."""
-    return f"""apiVersion: tarn/v1
-kind: Ingestor
-metadata: {{name: {stream}}}
-spec:
-  source: {{kafka: {{topic: {topic}}}}}
-  table: {{namespace: bench, name: history}}
-  schema:
-    fields:
-      - {{name: id, type: long, required: true}}
-      - {{name: at, type: timestamptz}}
-      - {{name: carrier, type: string}}
-      - {{name: delay, type: double}}
-      - {{name: text, type: string}}
-  batching: {{maxLatencySeconds: {latency_s:g}}}
-  deadLetters: {{table: {{namespace: bench, name: history_letters}}}}
-"""
+    return peers.events_spec(stream, topic, "history", f"{{maxLatencySeconds: {latency_s:g}}}")
 
 
 def good_of(sent: int) -> int:

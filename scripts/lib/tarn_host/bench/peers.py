@@ -179,12 +179,11 @@ def verb(own: Own, name: str, **options: object) -> dict[str, Any]:
     return found
 
 
-def spec(name: str, topic: str, size_turn: str) -> str:
-    """The spec of one of our contenders. Pure."""
-    table = f"{name.replace('-', '_')}_{size_turn}"
+def events_spec(stream: str, topic: str, table: str, batching: str = "{}") -> str:
+    """The spec of an ingestor of the benchmarks' messages into a table of the namespace `bench`. Pure."""
     return f"""apiVersion: tarn/v1
 kind: Ingestor
-metadata: {{name: {name}-{size_turn.replace("_", "-")}}}
+metadata: {{name: {stream}}}
 spec:
   source: {{kafka: {{topic: {topic}}}}}
   table: {{namespace: bench, name: {table}}}
@@ -195,8 +194,15 @@ spec:
       - {{name: carrier, type: string}}
       - {{name: delay, type: double}}
       - {{name: text, type: string}}
-  deadLetters: {{table: {{namespace: bench, name: letters_{table}}}}}
+  batching: {batching}
+  deadLetters: {{table: {{namespace: bench, name: {table}_letters}}}}
 """
+
+
+def spec(name: str, topic: str, size_turn: str) -> str:
+    """The spec of one of our contenders. Pure."""
+    table = f"{name.replace('-', '_')}_{size_turn}"
+    return events_spec(f"{name}-{size_turn.replace('_', '-')}", topic, table)
 
 
 @contextmanager
