@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,33 @@ def test_two_streams_of_a_topic_that_commit_in_turn_never_both_go_in() -> None:
         lake.work(first)
     lake.work(second)
     assert numbers(lake) == [0, 1]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_stream_that_reads_does_not_go_in_behind_another_one_that_went_on(partition: int) -> None:
+    """Also with records of a partition that the other one has not read: it would only take them from it."""
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    first, second = lake.ingestor(), lake.ingestor(named("second"))
+    lake.work(first)
+    lake.work(second)
+    plan, planned = first._plan, []
+
+    def second_goes_on() -> Any:
+        made = plan()
+        if not planned:
+            topic.send(0, order(0))
+            lake.work(second)
+            topic.send(partition, order(1))
+            made = replace(made, own={partition: 0})
+        planned.append(made)
+        return made
+
+    first._plan = second_goes_on  # type: ignore[method-assign]
+    with pytest.raises(OtherStreamError):
+        lake.work(first, turns=60)
+    assert len(planned) == 1, "it was refused at its commit, and when it planned again"
+    assert lake.offsets() == [(0, 0)]
 
 
 def test_a_topic_recreated_may_begin_under_a_new_name() -> None:
