@@ -64,6 +64,7 @@ def section(runs: Sequence[Run]) -> str:
             "| one after the other: loads/s | p50, ms | p99, ms |\n|---|---|---|---|---|---|\n"
         )
         parts += [f"| {_loaded(one)} |\n" for one in run["loads"]]
+        parts.append(_late(run["loads"]))
     parts += [f"\nNot measured: {name}: {why}\n" for name, why in sorted(run["missing"].items())]
     parts += [f"\nLeft out: {one['contender']} {_where(one)}: {one['why']}\n" for one in run["left_out"]]
     return "".join(parts)
@@ -151,12 +152,29 @@ def _loaded(one: Mapping[str, Any]) -> str:
     cells = (
         f"{one['contender']}, after {one['depth']:,} commits",
         f"{paced['p50_ms']:.1f}",
-        f"{paced['p99_ms']:.1f}",
+        _p99(paced),
         f"{flat_out['per_s']:,.0f}",
         f"{flat_out['p50_ms']:.1f}",
-        f"{flat_out['p99_ms']:.1f}",
+        _p99(flat_out),
     )
     return " | ".join(cells)
+
+
+def _p99(one: Mapping[str, Any]) -> str:
+    return spread(one.get("p99_rounds_ms", [one["p99_ms"]]), ".1f")
+
+
+def _late(loads: Sequence[Mapping[str, Any]]) -> str:
+    """How the readers of a run measure, and how late they were; empty for a run before they did so."""
+    late = [ms for one in loads for ms in one["paced"].get("late_p99_rounds_ms", [])]
+    if not late:
+        return ""
+    return (
+        "\nThe clients are ten threads of a Python process that does nothing else; paced, they begin one "
+        "after the other, evenly spread. p99 is the median of the rounds, then the smallest and the largest. "
+        f"99 of 100 loads began at most {spread(late, '.1f')} ms later than planned: the time for which the "
+        "machine kept the clients themselves waiting.\n"
+    )
 
 
 def _parts(found: Run) -> str:
