@@ -23,7 +23,7 @@ from tarn.adapters.write_schema import create_request, layout_of
 from tarn.core.errors import DataError, UnavailableError
 from tarn.core.object_store import StoreRefusedError
 from tarn.core.table_state import TableState
-from tarn_demo.bench.commits import parts, readers
+from tarn_demo.bench.commits import measure, parts, readers
 from tarn_demo.bench.commits.delta import facts_of, like
 from tarn_demo.bench.commits.measure import Cell, Tally, by_depth, contend, shares, tallied, wrong_rows
 from tarn_demo.bench.commits.ours import FIELDS
@@ -179,6 +179,20 @@ def test_the_time_of_a_refused_append_goes_on_until_it_is_acknowledged() -> None
     cell.round(2, seconds_max=9.0, clock=lambda: float(next(now)))
     assert cell.times_ms == [[1_000.0, 1_000.0]]
     assert next(table.calls) == 2 + 2 + 2, "two to warm up, two refused, two timed"
+
+
+def test_an_aged_table_takes_turns_with_new_ones() -> None:
+    table, appended = Table(), []
+    table.lay("depth_9", 9)
+    count = table.append
+    table.append = lambda name, rows: appended.append(name) or count(name, rows)  # type: ignore[method-assign]
+    now = itertools.count()
+    found = measure.aging(table, 9, commits=4, rounds=2, clock=lambda: float(next(now)))
+    assert found == {"depth": 9, **{name: [[1_000.0] * 2] * 2 for name in ("young_ms", "aged_ms")}}
+    timed = [["young_0"] * 2 + ["depth_9", "young_0"] + ["young_0", "depth_9"]]
+    timed += [["young_1"] * 2 + ["depth_9", "young_1"] + ["young_1", "depth_9"]]
+    assert appended == ["depth_9", *timed[0], *timed[1]]
+    assert ("young_1", 0) in table.laid
 
 
 def test_many_writers_are_summed_and_the_slowest_is_named() -> None:

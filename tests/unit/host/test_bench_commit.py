@@ -89,6 +89,20 @@ def test_what_is_missed_is_said_of_the_most_writers_and_the_worst_loads() -> Non
     assert "| reference server, after 200 commits | 1.0 | 1.0 | 1,234 | 1.0 | 1.0 |" in text
 
 
+def test_growth_is_that_over_a_new_table_in_turns_if_that_was_measured() -> None:
+    found = run(
+        aging={"depth": 10_000, "young_ms": [[10.0], [9.0], [20.0]], "aged_ms": [[11.0], [13.0], [12.5]]}
+    )
+    assert commit_page.aims(found)[1] == (
+        "**missed**: after 10,000 commits 1.25 times a new table in turns with it, of 1.2."
+    )
+    text = commit_page.section([found])
+    assert (
+        "of 10,000 commits, one after the other: p50 10.0 (9.0 to 20.0) ms and 12.5 (11.0 to 13.0) ms."
+        in text
+    )
+
+
 def test_loads_in_rounds_show_the_spread_and_how_late_the_clients_were() -> None:
     one = loads("tarn", 4.0)
     one["paced"] |= {"p99_rounds_ms": [4.0, 3.5, 40.0], "late_p99_rounds_ms": [0.2, 0.1, 35.0]}

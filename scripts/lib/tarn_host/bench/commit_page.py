@@ -49,6 +49,8 @@ def section(runs: Sequence[Run]) -> str:
         "|---|---|---|---|---|---|---|\n"
     )
     parts += [f"| {_row(cell)} |\n" for cell in run["depths"]]
+    if run.get("aging"):
+        parts.append(_aging(run["aging"]))
     if run.get("parts"):
         parts.append(_parts(run["parts"]))
     if run["contention"]:
@@ -88,8 +90,11 @@ def aims(run: Run) -> list[str]:
     if 0 in mine:
         found.append(_aim(mine[0] <= P50_MS_MAX, f"p50 at the start {mine[0]:.1f} of {P50_MS_MAX:.0f} ms"))
         last = max(mine)
-        grown = mine[last] / mine[0]
-        words = f"after {last:,} commits {grown:.2f} times that, of {GROWTH_MAX}"
+        grown, than = mine[last] / mine[0], "that"
+        if aging := run.get("aging"):
+            last, than = aging["depth"], "a new table in turns with it"
+            grown = p50({"times_ms": aging["aged_ms"]}) / p50({"times_ms": aging["young_ms"]})
+        words = f"after {last:,} commits {grown:.2f} times {than}, of {GROWTH_MAX}"
         found += [_aim(grown <= GROWTH_MAX, words)] if last else []
     theirs = [c for c in run["depths"] if (c["contender"], c["depth"]) == (SQLITE, SQLITE_DEPTH)]
     if theirs and SQLITE_DEPTH in mine:
@@ -174,6 +179,17 @@ def _late(loads: Sequence[Mapping[str, Any]]) -> str:
         "after the other, evenly spread. p99 is the median of the rounds, then the smallest and the largest. "
         f"99 of 100 loads began at most {spread(late, '.1f')} ms later than planned: the time for which the "
         "machine kept the clients themselves waiting.\n"
+    )
+
+
+def _aging(found: Run) -> str:
+    """A new table and an old one, side by side."""
+    young, aged = (spread(medians({"times_ms": found[name]}), ".1f") for name in ("young_ms", "aged_ms"))
+    count = sum(map(len, found["aged_ms"]))
+    return (
+        f"\nThe rows above are hours apart, with the others' writes between them. *tarn* alone, {count} "
+        f"appends to new tables and to that of {found['depth']:,} commits, one after the other: "
+        f"p50 {young} ms and {aged} ms.\n"
     )
 
 

@@ -63,6 +63,11 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         say(f"not measured: {name}: {why}")
     result: dict[str, Any] = {"commits": asked["commits"], "missing": missing, "left_out": []}
     result["depths"] = by_depths(everybody, places, asked, result["left_out"])
+    if max(asked["depths"]) > 0:
+        ours = next(one for one in everybody if one.name == Ours.name)
+        sizes = {name: asked[name] for name in ("commits", "rounds")}
+        result["aging"] = measure.aging(ours, max(asked["depths"]), **sizes)
+        say(f"a new table and that of {result['aging']['depth']:,} commits are timed in turns")
     result["parts"] = parts_of(places, PARTS_TABLE, asked["commits"])
     say(f"parts of {asked['commits']} commits are timed")
     result["contention"] = contention(everybody, asked, result["left_out"])

@@ -148,6 +148,40 @@ def by_depth(
     return results, failed
 
 
+def aging(
+    contender: Contender, depth: int, *, commits: int, rounds: int, clock: Clock = time.perf_counter
+) -> dict[str, Any]:
+    """Time appends to a new table and to one that has seen many, each after the other, without the others.
+
+    The cells of `by_depth` are hours apart, with the others' large files on their way to the disk.
+
+    Args:
+        contender: the contender; its table of this depth is laid.
+        depth: number of commits that the aged table has seen.
+        commits: number of timed commits of each.
+        rounds: number of rounds that they are divided into, each with another new table.
+        clock: monotonic time in seconds.
+    """
+    aged = contender.open(f"depth_{depth}", 0, 1)
+    append_until_acked(aged, rows_of(0))
+    found: dict[str, list[list[float]]] = {"young_ms": [], "aged_ms": []}
+    for turn, share in enumerate(shares(commits, rounds)):
+        contender.lay(f"young_{turn}", 0)
+        young = contender.open(f"young_{turn}", 0, 1)
+        for number in range(WARM_UP_COMMITS):
+            append_until_acked(young, rows_of(number))
+        pair = (("young_ms", young), ("aged_ms", aged))
+        for times in found.values():
+            times.append([])
+        for number in range(share):
+            rows = rows_of(number)
+            for name, writer in pair if number % 2 else reversed(pair):
+                began = clock()
+                append_until_acked(writer, rows)
+                found[name][-1].append(round((clock() - began) * 1_000, 3))
+    return {"depth": depth, **found}
+
+
 def shares(commits: int, rounds: int) -> list[int]:
     """The number of commits of each round: as equal as can be, none empty. Pure."""
     used = max(1, min(rounds, commits))
