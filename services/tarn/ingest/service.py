@@ -19,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import (
@@ -282,6 +283,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         deep=lambda: write_to_store(looked_at),
         hosts=settings.own_hosts,
     )
+    freeze_heap()
     page.start()
     DependencyMonitor(
         {
