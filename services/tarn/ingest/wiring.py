@@ -17,6 +17,7 @@ from tarn.adapters.catalog_tables import CatalogTables
 from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources, cluster_id
 from tarn.adapters.origins import ParquetOrigins
+from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
@@ -25,14 +26,18 @@ from tarn.core.object_store import ObjectStore
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.drivers import ByResources, WriterDriver
 from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.process_driver import ProcessDriver
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
+from tarn.ingest.thread_driver import ThreadDriver
 from tarn.keeper.walk import Places
 
 PUT_TIMEOUT_MS = 60_000
 PUT_THREADS = 8
 LOOK_TIMEOUT_MS = 4_000
+SPECS_TIMEOUT_MS = 8_000
 
 
 def uuid7() -> str:
@@ -122,6 +127,27 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         registry=registry,
         stopping=stop.is_set,
         origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
+    )
+
+
+def make_specs(settings: Settings) -> SpecStore:
+    """Declared ingestors in the bucket, with this service's own key."""
+    store = make_store(settings, request_timeout_ms=SPECS_TIMEOUT_MS)
+    return SpecStore(store, now_ms=lambda: time.time_ns() // 1_000_000, new_id=new_id)
+
+
+def make_driver(settings: Settings, context: IngestContext, registry: StatusRegistry) -> WriterDriver:
+    """What runs the writers: threads, and processes for those whose resources are limited.
+
+    Args:
+        settings: environment variables of the service.
+        context: dependencies of the ingestors.
+        registry: status registry.
+    """
+    return ByResources(
+        ThreadDriver(context, sleeps=stoppable_sleep),
+        ProcessDriver(registry),
+        all_limited=settings.ingest_writers == "processes",
     )
 
 

@@ -25,7 +25,9 @@ DOCUMENT = parse_document(SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[
 
 def registry(store: ObjectStore) -> SpecStore:
     numbers = itertools.count(1)
-    return SpecStore(store, now_ms=lambda: 7, new_id=lambda: f"{id(store)}-{next(numbers)}", sleep=lambda _s: None)
+    return SpecStore(
+        store, now_ms=lambda: 7, new_id=lambda: f"{id(store)}-{next(numbers)}", sleep=lambda _s: None
+    )
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -85,7 +85,7 @@ def test_a_file_changes_only_what_it_owns() -> None:
         applied(by_hand, document(replicas=2), file="x", owner=FILE, stamp=stamp(2))
     of_file = first(FILE)
     assert applied(of_file, document(replicas=2), file="x", owner=FILE, stamp=stamp(2)).generation == 2
-    with pytest.raises(AlreadyExistsError, match="belongs to orders.yaml, another file"):
+    with pytest.raises(AlreadyExistsError, match=r"belongs to orders\.yaml, another file"):
         applied(of_file, document(), file="x", owner=owner_of_file("b.yaml"), stamp=stamp(2))
 
 
@@ -143,15 +143,10 @@ def test_keys_and_names() -> None:
 
 
 def test_values_that_json_does_not_have_are_refused() -> None:
-    import datetime
-
     bad = document(mapping={"drop": ["x"]})
     bad["spec"]["mapping"]["drop"] = [2**70]
     with pytest.raises(InvalidSpecError, match="x: a value cannot be stored as JSON"):
         applied(None, bad, file="x", owner=HAND, stamp=stamp(1))
-    bad["spec"]["mapping"]["drop"] = [datetime.date(2026, 1, 1)]
-    with pytest.raises(InvalidSpecError, match="."):
-        applied(None, {**bad, "kind": 7}, file="x", owner=HAND, stamp=stamp(1))
 
 
 def test_two_specs_for_one_table_and_topic_and_a_renamed_one() -> None:
@@ -160,7 +155,13 @@ def test_two_specs_for_one_table_and_topic_and_a_renamed_one() -> None:
     renamed["metadata"] = {"name": "sales"}
     with pytest.raises(InvalidSpecError) as e:
         require_room(spec_of(renamed, file="x"), there, file="sales.yaml")
-    for part in ("sales.yaml", "metadata.name is 'sales'", "'bronze.orders'", "metadata.stream: orders", "delete"):
+    for part in (
+        "sales.yaml",
+        "metadata.name is 'sales'",
+        "'bronze.orders'",
+        "metadata.stream: orders",
+        "delete",
+    ):
         assert part in e.value.message
     other = document(source={"kafka": {"topic": "sales"}})
     other["metadata"] = {"name": "sales"}
@@ -168,7 +169,7 @@ def test_two_specs_for_one_table_and_topic_and_a_renamed_one() -> None:
         require_room(spec_of(other, file="x"), there, file="x")
     other = document(table={"namespace": "bronze", "name": "sales"})
     other["metadata"] = {"name": "sales", "stream": "orders"}
-    with pytest.raises(InvalidSpecError, match="metadata.stream is 'orders'"):
+    with pytest.raises(InvalidSpecError, match=r"metadata\.stream is 'orders'"):
         require_room(spec_of(other, file="x"), there, file="x")
     require_room(first().spec, there, file="x")
     other["metadata"] = {"name": "sales"}

@@ -220,7 +220,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.randoms(use_true_random=False))
 def test_whatever_is_there_ends_as_wanted(steps: list[tuple[int, str, int, bool]], chance: Any) -> None:
-    """Specs change at any time, writers of any revision are there, some die: it settles, never two revisions."""
+    """Specs change at any time, and some writers die: it settles, and never has two revisions at once."""
     workers: dict[WorkerId, WorkerSeen] = {}
     now_s, crashes = NOW_S, dict[WorkerId, Crash]()
 

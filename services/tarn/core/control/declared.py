@@ -97,7 +97,8 @@ class Declared:
         found = spec_of(self.document, file=self.label)
         if found.name != self.name:
             raise InvalidSpecError(
-                f"{self.label}: metadata.name is {found.name!r}, and the object belongs to {self.name!r}; apply "
+                f"{self.label}: metadata.name is {found.name!r}, and the object belongs to {self.name!r}; "
+                "apply "
                 "the spec again",
                 file=self.label,
             )
@@ -163,7 +164,8 @@ class Declared:
                 raise ValueError(f"it names {found.name!r}")
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptStateError(
-                f"{spec_key(name)} is not the spec of an ingestor ({e}); restore the object, or apply the spec "
+                f"{spec_key(name)} is not the spec of an ingestor ({e}); restore the object, or apply the "
+                "spec "
                 "again with --replace",
                 key=spec_key(name),
             ) from e
@@ -280,7 +282,9 @@ def _as_json(document: Mapping[str, Any], *, file: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = orjson.loads(orjson.dumps(dict(document), option=orjson.OPT_NON_STR_KEYS))
     except (TypeError, ValueError) as e:
-        raise InvalidSpecError(f"{file}: a value cannot be stored as JSON: {e}; put it in quotes", file=file) from e
+        raise InvalidSpecError(
+            f"{file}: a value cannot be stored as JSON: {e}; put it in quotes", file=file
+        ) from e
     return found
 
 
@@ -316,14 +320,17 @@ def _owned(found: Declared, *, by: str) -> AlreadyExistsError:
                 owner=found.owner,
             )
         return AlreadyExistsError(
-            f"metadata.name {found.name!r} belongs to {found.file}, another file of the spec folder; rename one "
+            f"metadata.name {found.name!r} belongs to {found.file}, another file of the spec folder; "
+            "rename one "
             "of the two, or remove one",
             name=found.name,
             owner=found.owner,
         )
     return AlreadyExistsError(
-        f"metadata.name {found.name!r} belongs to an ingestor that was applied by hand, which a file does not "
-        f"change; remove the file, or delete the ingestor (scripts/tarn delete {found.name}) and restart ingest",
+        f"metadata.name {found.name!r} belongs to an ingestor that was applied by hand, which a file does "
+        "not "
+        f"change; remove the file, or delete the ingestor (scripts/tarn delete {found.name}) and restart "
+        "ingest",
         name=found.name,
         owner=found.owner,
     )

@@ -77,7 +77,7 @@ class _Ingestor:
         self._targets = frozenset(targets(wanted))
 
     def died(self, workers: Sequence[WorkerSeen], before: Crashes) -> dict[WorkerId, Crash]:
-        """What is known of dead writers: of those that are wanted still, with those that are found dead now."""
+        """What is known of dead writers that are wanted still, with those that are found dead now."""
         kept = {id_: crash for id_, crash in before.items() if id_ in self._keeps(workers)}
         for worker in workers:
             if worker.phase is Phase.ENDED and worker.reason and worker.id in self._keeps(workers):
@@ -149,9 +149,7 @@ def targets(wanted: Wanted) -> Iterator[WorkerId]:
         return
     for topic in wanted.topics or ():
         for replica in range(wanted.spec.spec.replicas):
-            yield WorkerId(
-                ingestor=wanted.name, topic=topic, replica=replica, revision=wanted.revision
-            )
+            yield WorkerId(ingestor=wanted.name, topic=topic, replica=replica, revision=wanted.revision)
 
 
 def waits(wanted: Wanted, crashes: Crashes, timing: Timing) -> Mapping[WorkerId, float]:

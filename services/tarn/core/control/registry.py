@@ -67,7 +67,10 @@ class SpecRegistry(Protocol):
         """
 
     def finalize(self, name: str, uid: str) -> None:
-        """Make an object whose deletion was requested a tombstone, unless it has another uid. Raises as `change`."""
+        """Make an object whose deletion was requested a tombstone, unless its uid is another.
+
+        Raises as `change`.
+        """
 
     def put_status(self, name: str, data: bytes) -> None:
         """Write the status of an ingestor. Raises what a write to the store does."""

@@ -158,7 +158,9 @@ def parse_report(data: bytes, *, key: str) -> dict[str, Any]:
         for field in ("name", "uid", "observedGeneration", "conditions", "atMs"):
             _ = value[field]
     except (ValueError, KeyError, TypeError) as e:
-        raise CorruptStateError(f"{key} is not the status of an ingestor ({e}); ingest writes it again") from e
+        raise CorruptStateError(
+            f"{key} is not the status of an ingestor ({e}); ingest writes it again"
+        ) from e
     return value
 
 
@@ -229,7 +231,9 @@ def _ready(
 
     alive = [one for one in workers if one.phase is not Phase.ENDED]
     if wanted.wish is Wish.DELETE:
-        return no("Deleting", f"{len(alive)} writers have not ended yet" if alive else "its writers have ended")
+        return no(
+            "Deleting", f"{len(alive)} writers have not ended yet" if alive else "its writers have ended"
+        )
     if wanted.wish is not Wish.RUN:
         return no(wanted.reason, wanted.message)
     again = waits(wanted, crashes, timing)
@@ -239,7 +243,8 @@ def _ready(
         crash = crashes[worst]
         return no(
             "CrashLoop" if crash.count > 1 else "Restarting",
-            f"writer {worst} ended {crash.count} times in a row, {timing.wait_s(crash.count):g} s before its next "
+            f"writer {worst} ended {crash.count} times in a row, {timing.wait_s(crash.count):g} s before "
+            "its next "
             f"start: {crash.reason}: {crash.message}",
         )
     old = [one for one in alive if one.id.revision != wanted.revision]
@@ -255,7 +260,9 @@ def _ready(
 
 
 def _since(found: Sequence[Condition], former: Report | None, now_ms: int) -> Iterator[Condition]:
-    before: Mapping[str, Condition] = {one.type: one for one in former.conditions} if former is not None else {}
+    before: Mapping[str, Condition] = (
+        {one.type: one for one in former.conditions} if former is not None else {}
+    )
     for one in found:
         last = before.get(one.type)
         holds_on = last is not None and (last.status, last.reason) == (one.status, one.reason)

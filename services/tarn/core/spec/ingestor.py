@@ -90,7 +90,7 @@ class Resources(SpecModel):
     @classmethod
     def _range(cls, value: str | None) -> str | None:
         if value is not None and not MEMORY_BYTES_MIN <= _bytes(value) <= MEMORY_BYTES_MAX:
-            raise ValueError(f"memory is {value!r}; a writer needs at least 256Mi, and at most 64Gi are allowed")
+            raise ValueError(f"memory is {value!r}; a writer needs at least 256Mi and may take 64Gi")
         return value
 
     @property
@@ -163,8 +163,10 @@ class IngestorBody(SpecModel):
     def _processes(self) -> IngestorBody:
         if self.worker_template.resources.limited and self.event_time is not None and self.replicas > 1:
             raise ValueError(
-                f"workerTemplate.resources makes a process of each of the {self.replicas} replicas, and eventTime "
-                "needs them in one: whether a stream has stopped is for all of them to say; set replicas: 1, or "
+                f"workerTemplate.resources makes a process of each of the {self.replicas} replicas, and "
+                "eventTime "
+                "needs them in one: whether a stream has stopped is for all of them to say; set replicas: "
+                "1, or "
                 "leave the resources out"
             )
         return self
