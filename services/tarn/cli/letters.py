@@ -156,12 +156,20 @@ def read_spec(file: Path, shown_as: str | None) -> IngestorSpec:
         InvalidSpecError: it is not a spec.
     """
     shown = shown_as or str(file)
+    return parse_spec(read_text(file, shown), file=shown)
+
+
+def read_text(file: Path, shown: str) -> str:
+    """The text of a file, or of stdin.
+
+    Raises:
+        InvalidError: it cannot be read.
+    """
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InvalidError(f"could not read {shown}: {reason}; name a readable YAML file") from error
-    return parse_spec(text, file=shown)
 
 
 def groups(ports: LakePorts) -> list[Group]:

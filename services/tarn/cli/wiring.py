@@ -25,6 +25,7 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
     from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.spec_store import SpecStore
     from tarn.cli.clients.access import AccessClient
     from tarn.cli.clients.engines import Trino
     from tarn.cli.clients.kafka_topics import KafkaTopics
@@ -120,6 +121,31 @@ def _from_names(ready_names: Iterable[str]) -> Callable[[str], None]:
 def canary_row(note: str) -> CanaryRow:
     """Return a row that was never sent before."""
     return CanaryRow(id=uuid.uuid4().hex, sent_at=datetime.now(UTC), note=note)
+
+
+def specs(settings: Settings) -> SpecStore:
+    """Return the declared ingestors in the store."""
+    from tarn.adapters.spec_store import SpecStore
+    from tarn.adapters.store import S3Store
+
+    return SpecStore(
+        S3Store(**settings.store_access(), request_timeout_ms=int(LOOK_S * 1_000)),
+        now_ms=lambda: int(datetime.now(UTC).timestamp() * 1_000),
+        new_id=lambda: uuid.uuid4().hex,
+    )
+
+
+def wake_ingest(settings: Settings) -> None:
+    """Have ingest look at the declared ingestors now.
+
+    Raises:
+        UnavailableError: it does not answer.
+    """
+    from tarn.cli.clients.http import post
+
+    status = post(f"{_base(settings.ingest_uri)}/wake", service="ingest", timeout_s=LOOK_S)
+    if status >= 300:
+        raise UnavailableError(f"ingest answers {status}; see docker compose logs ingest", status=status)
 
 
 def looks(settings: Settings) -> tuple[Look, ...]:

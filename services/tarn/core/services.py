@@ -25,6 +25,7 @@ class Area(Enum):
     REAPER = "the rest of reaper/*"
     CHECKPOINTS = "checkpoints/*"
     TRAIL = "trail/*"
+    SPECS = "specs/*"
 
 
 class Action(Enum):
@@ -119,7 +120,13 @@ SERVICES: Mapping[str, Service] = {
     # for the privileges on the cluster along with it, and their denial would be logged at each commit.
     "ingest": Service(
         uid=10006,
-        store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}, Area.TRAIL: _READ_LIST},
+        store={
+            **_READER,
+            Area.DATA: _READ_LIST | {Action.WRITE},
+            Area.TRAIL: _READ_LIST,
+            # Files of the spec folder, tombstones and status; no object there is ever deleted.
+            Area.SPECS: _READ_LIST | {Action.WRITE},
+        },
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
             # Events that a partition is complete (`tarn.core.completion.TOPIC_PREFIX`).
@@ -138,7 +145,12 @@ SERVICES: Mapping[str, Service] = {
     # A person's tools, also from the host. The token of JupyterLab is there to be shown.
     "cli": Service(
         uid=10007,
-        store={**_ENGINE, Area.MEASURED: _READ, Area.CHECKPOINTS: _ALL_ACTIONS},
+        store={
+            **_ENGINE,
+            Area.MEASURED: _READ,
+            Area.CHECKPOINTS: _ALL_ACTIONS,
+            Area.SPECS: _READ_LIST | {Action.WRITE},
+        },
         kafka=(
             Right(
                 resource="TOPIC",

@@ -126,7 +126,11 @@ def test_a_copy_of_a_spec_is_refused_and_the_ingestor_works(tmp_path: Any, logge
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, a=GOOD, b=GOOD), lake.context(registry=registry), registry, threading.Event(), specs=lake.specs()
+        loaded(tmp_path, a=GOOD, b=GOOD),
+        lake.context(registry=registry),
+        registry,
+        threading.Event(),
+        specs=lake.specs(),
     )
     service.start()
     assert ends(service, lake)
@@ -157,7 +161,11 @@ def test_who_is_right_is_asked_until_the_catalog_answers(tmp_path: Any, logged: 
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, a=OTHER, b=GOOD), lake.context(registry=registry), registry, threading.Event(), specs=lake.specs()
+        loaded(tmp_path, a=OTHER, b=GOOD),
+        lake.context(registry=registry),
+        registry,
+        threading.Event(),
+        specs=lake.specs(),
     )
     service.start()
     assert ends(service, lake)

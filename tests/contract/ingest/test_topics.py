@@ -51,7 +51,11 @@ class Run:
 
         self.lake.sources.on_poll = halt
         service = Service(
-            self.loaded, self.lake.context(registry=self.registry), self.registry, threading.Event(), specs=self.lake.specs()
+            self.loaded,
+            self.lake.context(registry=self.registry),
+            self.registry,
+            threading.Event(),
+            specs=self.lake.specs(),
         )
         service.start()
         while not self.lake.stop and time.monotonic() < late_s:

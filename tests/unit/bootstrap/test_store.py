@@ -53,6 +53,7 @@ PREFIXES = {
     "reaper/": Area.REAPER,
     "checkpoints/": Area.CHECKPOINTS,
     "trail/": Area.TRAIL,
+    "specs/": Area.SPECS,
 }
 
 

@@ -79,7 +79,7 @@ def test_what_the_user_sees_names_rows_bad_records_and_the_next_step() -> None:
     assert "1 of the messages would be bad records: id: expected a whole number" in text
     assert "'id': number in 2 values, text in 1: the latter would be bad records" in text
     assert "'empty': left out" in text
-    assert "services/specs/shop-orders.yaml" in text
+    assert "scripts/tarn apply -f shop-orders.yaml" in text
 
 
 def test_only_the_first_rows_and_reasons_are_shown() -> None:
