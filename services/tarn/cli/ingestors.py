@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,6 +138,8 @@ def get(
         print(json.dumps([each.to_json() for each in found]))  # noqa: T201
         return
     print_list(found)
+    for line in unreadable(specs):
+        print(line, file=sys.stderr)  # noqa: T201
 
 
 @app.command()
@@ -251,6 +254,11 @@ def everything(specs: SpecRegistry) -> list[Shown]:
     entries = specs.list()
     found = [entry.declared for _, entry in sorted(entries.items()) if entry.declared is not None]
     return [_with_status(specs, each) for each in found if not each.gone]
+
+
+def unreadable(specs: SpecRegistry) -> list[str]:
+    """Why an object is no ingestor, of each that is none; its writers run on."""
+    return [entry.error.message for entry in specs.list().values() if entry.error is not None]
 
 
 def print_list(found: list[Shown]) -> None:

@@ -41,6 +41,8 @@ log = structlog.get_logger()
 
 POLL_S = 2.0
 """How often the store is asked what changed, if nobody wakes the controller."""
+PASS_S_MIN = 0.05
+"""Pause between two passes, however often somebody wakes the controller."""
 REPORT_S = 10.0
 """How often lag and rows are written to the status objects."""
 
@@ -130,6 +132,7 @@ class Controller:
         self._poll_s = poll_s
         self._memory = _Memory()
         self._awake = threading.Event()
+        self._ended = threading.Event()
         self._settlements = Settlements(
             around.holds, around.executor, clock=around.clock, on_change=self.wake
         )
@@ -137,6 +140,11 @@ class Controller:
 
     def wake(self) -> None:
         """Have the next pass begin now; from any thread."""
+        self._awake.set()
+
+    def end(self) -> None:
+        """Have `run` look at once whether it is to stop; from any thread."""
+        self._ended.set()
         self._awake.set()
 
     def run(self, stopping: Callable[[], bool]) -> None:
@@ -152,6 +160,7 @@ class Controller:
                 log.error("controller failed", exc_info=e)
             if not stopping():
                 self._awake.wait(min(self._poll_s, max(0.0, wait_s)))
+                self._ended.wait(PASS_S_MIN)
 
     def step(self) -> float:
         """Make one pass; returns the seconds until the next one is due.
@@ -287,6 +296,11 @@ class Controller:
             self._memory.troubles.pop(name, None)
         except TarnError as e:
             self._trouble(name, e)
+        except Exception as e:
+            # A defect about one ingestor must not keep the others waiting.
+            if self._memory.troubles.get(name) != type(e).__name__:
+                log.error("controller failed", ingestor=name, exc_info=e)
+            self._memory.troubles[name] = type(e).__name__
 
     def _report(self, wanted: Mapping[str, Wanted], workers: Sequence[WorkerSeen]) -> None:
         """Write the status of each declared ingestor whose status changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -70,5 +71,6 @@ class ByResources:
 
     def join(self, timeout_s: float) -> bool:
         """See `WriterDriver.join`."""
-        ended = [self._shared.join(timeout_s), self._limited.join(timeout_s)]
-        return all(ended)
+        until_s = time.monotonic() + timeout_s
+        ended = self._shared.join(timeout_s)
+        return self._limited.join(max(0.0, until_s - time.monotonic())) and ended

@@ -251,7 +251,7 @@ class Service:
         """Wait until all writers have ended; False if some have not in time, which is safe."""
         until = time.monotonic() + DRAIN_S_MAX
         self._ending.set()
-        self.controller.wake()
+        self.controller.end()
         self._driver.drain_all()
         if self._thread.ident is not None:
             self._thread.join(max(0.0, until - time.monotonic()))

@@ -21,6 +21,7 @@ class Settings(StoreSettings, KafkaSettings):
     specs_dir: Path = Path("/etc/tarn/specs")
     ingest_listen: str = "0.0.0.0"  # noqa: S104 - inside the container; published on 127.0.0.1 only
     ingest_port: Port = 8091
+    ingest_specs: Literal["store", "folder"] = "store"
     ingest_writers: Literal["threads", "processes"] = "threads"
     ingest_kafka_client: Client = "librdkafka"
     ingest_audit_every_s: Annotated[int, Field(ge=0, le=2_592_000)] = 900

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -13,12 +14,42 @@ from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.spec import IngestorSpec
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.ingestor import Ingestor
-from tarn.ingest.status import State
+from tarn.ingest.status import IngestorStatus, State, StatusRegistry
 
 log = structlog.get_logger()
 
 Sleeps = Callable[[threading.Event], Callable[[float], None]]
 """Makes a sleep function that raises StoppedError as soon as the event is set."""
+
+
+class _View(StatusRegistry):
+    """The status registry as one writer sees it; one that is left behind changes nothing there."""
+
+    def __init__(self, inner: StatusRegistry) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def detach(self) -> None:
+        """Go on with a registry that nobody reads."""
+        self._inner = StatusRegistry()
+
+    def update(self, name: str, **changes: Any) -> IngestorStatus:
+        return self._inner.update(name, **changes)
+
+    def add(self, name: str, **amounts: int) -> IngestorStatus:
+        return self._inner.add(name, **amounts)
+
+    def observe(self, name: str, freshness_s: float) -> None:
+        self._inner.observe(name, freshness_s)
+
+    def remove(self, name: str) -> None:
+        self._inner.remove(name)
+
+    def advance(self, name: str, after: Mapping[int, int]) -> None:
+        self._inner.advance(name, after)
+
+    def readers(self) -> dict[str, IngestorStatus]:
+        return self._inner.readers()
 
 
 @dataclass(slots=True)
@@ -28,6 +59,7 @@ class _Writer:
     thread: threading.Thread
     stop: threading.Event
     reader: str
+    view: _View
     started_s: float
     since_s: float
     phase: Phase = Phase.RUNNING
@@ -89,20 +121,21 @@ class ThreadDriver:
         with self._lock:
             if id_ in self._writers:
                 return
-            stop, now_s = threading.Event(), self._clock()
+            stop, view, now_s = threading.Event(), _View(self._context.registry), self._clock()
             context = self._context
             (one,) = spec.per_topic([id_.topic])
             reader = Ingestor(
                 one,
                 replace(
                     context,
+                    registry=view,
                     stopping=lambda: stop.is_set() or context.stopping(),
                     ports=replace(context.ports, sleep=self._sleeps(stop)),
                 ),
                 replica=id_.replica,
             )
             thread = threading.Thread(target=self._run, args=(id_, reader), name=reader.name, daemon=True)
-            self._writers[id_] = _Writer(thread, stop, reader.name, now_s, now_s)
+            self._writers[id_] = _Writer(thread, stop, reader.name, view, now_s, now_s)
             thread.start()
 
     def drain(self, id_: WorkerId) -> None:
@@ -120,6 +153,7 @@ class ThreadDriver:
             one = self._writers.pop(id_, None)
         if one is not None:
             one.stop.set()
+            one.view.detach()
             self._context.registry.remove(one.reader)
             log.warning("a thread that does not end is left behind", writer=str(id_))
 

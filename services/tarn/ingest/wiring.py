@@ -18,7 +18,7 @@ from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources, cluster_id
 from tarn.adapters.origins import ParquetOrigins
 from tarn.adapters.spec_store import SpecStore
-from tarn.adapters.store import S3Store
+from tarn.adapters.store import MemoryStore, S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
@@ -131,8 +131,10 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
 
 
 def make_specs(settings: Settings) -> SpecStore:
-    """Declared ingestors in the bucket, with this service's own key."""
-    store = make_store(settings, request_timeout_ms=SPECS_TIMEOUT_MS)
+    """Declared ingestors in the bucket, with this service's own key; or in memory, for the folder alone."""
+    store: ObjectStore = MemoryStore()
+    if settings.ingest_specs == "store":
+        store = make_store(settings, request_timeout_ms=SPECS_TIMEOUT_MS)
     return SpecStore(store, now_ms=lambda: time.time_ns() // 1_000_000, new_id=new_id)
 
 

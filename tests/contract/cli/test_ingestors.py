@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +37,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     made = Plant(Lake(*topics))
     monkeypatch.setattr(wiring, "specs", lambda _settings: made.specs)
     monkeypatch.setattr(wiring, "wake_ingest", lambda _settings: made.controller.step())
-    monkeypatch.setattr(ingestors.time, "sleep", lambda _s: made.controller.step())
+    clock = SimpleNamespace(sleep=lambda _s: made.controller.step(), monotonic=time.monotonic)
+    monkeypatch.setattr(ingestors, "time", clock)
     yield made
     made.close()
 
@@ -199,6 +202,8 @@ def test_an_ingestor_that_cannot_run_is_the_exit_code(
 
 def test_an_unreadable_object(plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     plant.lake.store.put(spec_key("orders"), b"{")
+    assert run(monkeypatch, "get") == 0
+    assert "specs/v1/ingestors/orders.json is not the spec of an ingestor" in capsys.readouterr().err
     assert run(monkeypatch, "describe", "orders") == 5
     assert "specs/v1/ingestors/orders.json is not the spec of an ingestor" in capsys.readouterr().err
     assert run(monkeypatch, "apply", "-f", "-", stdin=text()) == 5

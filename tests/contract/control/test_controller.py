@@ -242,6 +242,8 @@ def test_a_writer_that_does_not_end_is_left_and_the_next_one_begins(
     plant.apply(batching={"maxRecords": 8, "maxLatencySeconds": 0.05})
     plant.until(lambda: plant.running(1, generation=2) and plant.all_in())
     time.sleep(1.1)
+    plant.controller.step()
+    assert plant.running(1, generation=2), "the one that woke up says nothing of its successor"
     plant.exact()
 
 
