@@ -268,3 +268,40 @@ def test_a_spec_is_drafted_from_the_messages_of_a_topic(stack: Stack) -> None:
         "sent_at": "timestamptz",
         "note": "string",
     }
+
+
+DECLARED = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: declared}
+spec:
+  source: {kafka: {topic: shell.declared, create: true, partitions: 2}}
+  table: {namespace: shell, name: declared}
+  schema: {fields: [{name: id, type: long, required: true}]}
+"""
+
+
+def test_an_ingestor_is_declared_changed_and_deleted_without_a_restart(stack: Stack) -> None:
+    typed = partial(in_a_shell, stack)
+    applied = typed(f"printf '%s' '{DECLARED}' | scripts/tarn apply -f - --wait 60")
+    assert applied.code == 0, applied.text
+    assert "ingestor declared created, generation 1" in applied.text
+    assert typed('printf \'{"id": 1}\\n{"id": 2}\\n\' | scripts/tarn produce shell.declared').code == 0
+
+    def rows() -> bool:
+        found = json.loads(typed("scripts/tarn get declared --json 2>/dev/null").text)
+        return bool(found[0]["status"]["rows"] == 2)
+
+    eventually(rows, timeout_s=60, what="both messages are rows")
+    scaled = typed("scripts/tarn scale declared 2 --wait 60")
+    assert scaled.code == 0, scaled.text
+    shown = typed("scripts/tarn describe declared")
+    assert (shown.code, "2 of 2 readers run" in shown.text) == (0, True), shown.text
+    owned = typed("scripts/tarn scale canary 2")
+    assert (owned.code, "belongs to canary.yaml of the spec folder" in owned.text) == (1, True), owned.text
+    checked = typed("scripts/tarn audit shell.declared")
+    assert checked.code == 0, checked.text
+    deleted = typed("scripts/tarn delete declared --wait 60")
+    assert deleted.code == 0, deleted.text
+    gone = typed("scripts/tarn describe declared")
+    assert (gone.code, "there is no ingestor declared" in gone.text) == (1, True), gone.text
