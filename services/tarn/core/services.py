@@ -174,7 +174,12 @@ SERVICES: Mapping[str, Service] = {
     "jupyter": Service(uid=10011, store=_READER, credentials_for=("catalog", "spark")),
     "keeper": Service(
         uid=10012,
-        store={**_READER, Area.CATALOG: _READ_LIST, Area.HOLDS: _ALL_ACTIONS},
+        store={
+            **_READER,
+            Area.CATALOG: _READ_LIST,
+            Area.HOLDS: _ALL_ACTIONS,
+            Area.SPECS: _READ_LIST,
+        },
     ),
     "reaper": Service(
         uid=10013,
