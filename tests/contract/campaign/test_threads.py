@@ -27,6 +27,7 @@ KNOWN = {
     "services/tarn/ingest/pace.py": "has the bookkeeper's condition",
     "services/tarn/ingest/context.py": "commits run in a `SteppedExecutor`",
     "services/tarn/ingest/service.py": "not run: readers are actors",
+    "services/tarn/core/control/report.py": "its `Condition` is a statement about an ingestor",
     "services/tarn/ingest/thread_driver.py": "not run: likewise",
     "services/tarn/ingest/process_driver.py": "not run: likewise",
     "services/tarn/ingest/worker.py": "not run: a reader in a process of its own",

@@ -216,8 +216,9 @@ def test_a_writer_that_dies_at_once_is_backed_off_and_goes_on_when_mended(
     logged.clear()
 
 
+@pytest.mark.parametrize("where", ["commit", "poll"])
 def test_a_writer_that_does_not_end_is_left_and_the_next_one_begins(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
+    where: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that hangs in a request wakes up when its successor has long begun."""
     from tests.support import plant as module
@@ -226,14 +227,24 @@ def test_a_writer_that_does_not_end_is_left_and_the_next_one_begins(
     plant.controller = plant.new_controller()
     plant.apply()
     plant.until(lambda: plant.running(1))
-    commit, hanging = plant.lake.local.commit, [True]
+    commit, poll, hanging = plant.lake.local.commit, plant.lake.sources.on_poll, [True]
 
-    def hangs(*args: Any, **options: Any) -> Any:
+    def hang() -> None:
         if hanging and hanging.pop():
             time.sleep(1.0)
+
+    def late_commit(*args: Any, **options: Any) -> Any:
+        hang()
         return commit(*args, **options)
 
-    monkeypatch.setattr(plant.lake.local, "commit", hangs)
+    def late_poll() -> None:
+        hang()
+        poll()
+
+    if where == "commit":
+        monkeypatch.setattr(plant.lake.local, "commit", late_commit)
+    else:
+        monkeypatch.setattr(plant.lake.sources, "on_poll", late_poll)
     plant.lake.sources.topics["orders"].send(0, *(order(n) for n in range(20)))
     late_s = time.monotonic() + 10
     while hanging:
