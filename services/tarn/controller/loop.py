@@ -41,6 +41,8 @@ log = structlog.get_logger()
 
 POLL_S = 2.0
 """How often the store is asked what changed, if nobody wakes the controller."""
+SPECS = "declared specs"
+"""Label of the registry as a whole: it cannot be read. No ingestor has such a name."""
 PASS_S_MIN = 0.05
 """Pause between two passes, however often somebody wakes the controller."""
 REPORT_S = 10.0
@@ -191,9 +193,12 @@ class Controller:
             memory.entries = registry.list(memory.entries)
             if not self._files.done and self._files.apply(registry, memory.entries):
                 memory.entries = registry.list(memory.entries)
-            memory.troubles.pop("registry", None)
+            if memory.troubles.pop("registry", None) is not None:
+                self._around.on_refused(SPECS, None)
         except TarnError as e:
             self._trouble("registry", e)
+            why = Refused(reason=memory.troubles["registry"], message=e.message, waiting=True)
+            self._around.on_refused(SPECS, why)
         # Before the files were looked at, what is deleted with them must not begin once more.
         return memory.entries if self._files.done or memory.troubles.get("registry") is None else None
 
@@ -331,7 +336,7 @@ class Controller:
 
     def _trouble(self, about: str, error: TarnError) -> None:
         """Log what could not be done, once per reason."""
-        reason = type(error).__name__
+        reason = type(error).__name__.removesuffix("Error")
         if self._memory.troubles.get(about) != reason:
             log.warning("controller waits", about=about, reason=reason, message=error.message)
         self._memory.troubles[about] = reason

@@ -184,7 +184,8 @@ class ThreadDriver:
         reason = message = ""
         try:
             reader.run()
-        except Exception as e:
+        except BaseException as e:
+            # Whatever it is, the writer is dead, and the controller must see that.
             reason, message = type(e).__name__, f"{e}; a defect of Tarn, please report it"
             log.error("writer failed", writer=str(id_), exc_info=e)
         with self._lock:

@@ -191,6 +191,17 @@ def test_a_status_that_is_not_there_yet_says_so(
     assert "NotSeen" in capsys.readouterr().out
 
 
+def test_the_status_of_a_deleted_namesake_is_not_shown(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    plant.apply()
+    plant.until(lambda: plant.running(1))
+    assert run(monkeypatch, "delete", "orders", "--wait", "60") == 0
+    plant.apply()
+    assert run(monkeypatch, "describe", "orders") == 0
+    assert "ingest has seen nothing of it" in capsys.readouterr().out
+
+
 def test_an_ingestor_that_cannot_run_is_the_exit_code(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

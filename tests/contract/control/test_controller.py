@@ -152,12 +152,20 @@ def test_a_store_that_is_away_stops_no_writer(plant: Plant, monkeypatch: pytest.
     def away(*_: object) -> Any:
         raise UnavailableError("the store is away")
 
+    there = type(plant.specs).list
     monkeypatch.setattr(type(plant.specs), "list", away)
+    plant.controller.step()
+    why = plant.refused["declared specs"]
+    assert why is not None
+    assert (why.reason, why.message, why.waiting) == ("Unavailable", "the store is away", True)
     plant.lake.sources.topics["orders"].send(0, order(1))
     plant.until(plant.all_in)
     plant.controller = plant.new_controller()
     plant.controller.step()
     assert plant.workers() == ["orders/orders/0 Running"], "a controller that knows nothing stops nothing"
+    monkeypatch.setattr(type(plant.specs), "list", there)
+    plant.controller.step()
+    assert plant.refused["declared specs"] is None
 
 
 def test_one_ingestors_change_disturbs_no_other(plant: Plant) -> None:
@@ -320,6 +328,9 @@ def test_a_writer_is_one_writer_however_often_it_is_started(plant: Plant) -> Non
     found = plant.specs.get("orders")
     assert found is not None
     (one,) = plant.seen()
+    opened = len(plant.lake.sources.readers)
     plant.driver.start(one.id, found.spec)
     plant.driver.collect(one.id)
+    time.sleep(0.2)
+    assert len(plant.lake.sources.readers) == opened
     assert [(two.id, two.phase) for two in plant.seen()] == [(one.id, Phase.RUNNING)]
