@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import InvalidSettingError, UnavailableError
 from tarn.ingest.service import Loaded, Service, load_specs, main
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import State, StatusRegistry
-from tarn.ingest.wiring import new_snapshot_id, stoppable_sleep, uuid7
+from tarn.ingest.wiring import make_specs, new_snapshot_id, stoppable_sleep, uuid7
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import SPEC, Lake, ends, order
 
@@ -284,3 +284,14 @@ def test_a_missing_secret_names_its_file(tmp_path: Any, monkeypatch: pytest.Monk
     settings = Settings.read()
     with pytest.raises(Exception, match="s3_access_key_id cannot be read"):
         settings.secret("s3_access_key_id")
+
+
+def test_a_service_of_the_folder_alone_stores_nothing(tmp_path: Any) -> None:
+    """It asks for no key of the store."""
+    specs = make_specs(Settings(ingest_specs="folder", secrets_dir=tmp_path / "none"))
+    files = loaded(tmp_path, good=GOOD).files
+    assert files.apply(specs, specs.list())
+    assert set(specs.list()) == {"orders"}
+    assert make_specs(Settings(ingest_specs="folder")).list() == {}
+    with pytest.raises(InvalidSettingError, match="s3_access_key_id cannot be read"):
+        make_specs(Settings(secrets_dir=tmp_path / "none"))
