@@ -33,7 +33,7 @@ from tarn.core.control.model import (
 )
 from tarn.core.control.plan import plan
 from tarn.core.control.registry import SpecEntry, SpecRegistry
-from tarn.core.control.report import Facts, Report, report
+from tarn.core.control.report import CRASH_LOOP, Facts, Report, crashed, report
 from tarn.core.errors import InvalidSpecError, TarnError
 from tarn.core.spec import IngestorSpec, clashes
 
@@ -103,6 +103,7 @@ class _Memory:
     parsed: dict[str, tuple[str, IngestorSpec | InvalidSpecError]] = field(default_factory=dict)
     crashes: Crashes = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     troubles: dict[str, str] = field(default_factory=dict)
 
@@ -180,6 +181,7 @@ class Controller:
         now_s = self._around.clock()
         made = plan(list(wanted.values()), workers, self._memory.crashes, now_s=now_s, timing=self._timing)
         self._memory.crashes = made.crashes
+        self._refuse(wanted, workers)
         for action in made.actions:
             self._act(action, wanted)
         self._report(wanted, self._around.driver.list() if made.actions else workers)
@@ -235,7 +237,7 @@ class Controller:
             found[name] = replace(
                 found[name], wish=verdict.wish, reason=verdict.reason, message=verdict.message
             )
-        self._refuse({labels[name]: one for name, one in found.items()})
+        self._memory.labels = labels
         self._around.on_names(frozenset(found))
         return found
 
@@ -254,17 +256,17 @@ class Controller:
         revision = revision_of(base.uid, spec, self._around.version)
         return replace(base, spec=spec, revision=revision, topics=self._around.topics(spec))
 
-    def _refuse(self, found: Mapping[str, Wanted]) -> None:
-        """Say what is not run and why: of the store, and of the files."""
-        refused = {
-            label: Refused(
-                reason=one.reason,
-                message=one.message,
-                waiting=one.wish is Wish.HOLD and one.reason == CLASH,
-            )
-            for label, one in found.items()
-            if one.wish in (Wish.HOLD, Wish.STOP)
-        }
+    def _refuse(self, wanted: Mapping[str, Wanted], workers: Sequence[WorkerSeen]) -> None:
+        """Say what is not run and why: what is refused, and what dies again and again."""
+        refused = {}
+        for name, one in wanted.items():
+            label = self._memory.labels[name]
+            dead = crashed(one, workers, self._memory.crashes, timing=self._timing)
+            if one.wish in (Wish.HOLD, Wish.STOP):
+                waiting = one.wish is Wish.HOLD and one.reason == CLASH
+                refused[label] = Refused(reason=one.reason, message=one.message, waiting=waiting)
+            elif dead is not None and dead[0] == CRASH_LOOP:
+                refused[label] = Refused(reason=dead[0], message=dead[1], waiting=True)
         refused |= {
             file: Refused(reason="InvalidSpec", message=error.message)
             for file, error in self._files.refused.items()

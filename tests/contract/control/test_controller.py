@@ -214,11 +214,16 @@ def test_a_writer_that_dies_at_once_is_backed_off_and_goes_on_when_mended(
     assert found["status"] is False
     assert "times in a row" in found["message"]
     assert "MemoryError: no room" in found["message"]
+    shown = plant.refused["ingestor orders"]
+    assert shown is not None, "the status page names it while it has no reader"
+    assert (shown.reason, shown.waiting) == ("CrashLoop", True)
+    assert "MemoryError: no room" in shown.message
     assert {line["event"] for line in logged if line["log_level"] == "error"} == {"writer failed"}
     logged.clear()
     plant.until(lambda: plant.all_in("sales"))
     broken = False
     plant.until(lambda: plant.all_in() and plant.running(1))
+    assert plant.refused["ingestor orders"] is None
     plant.exact()
     plant.exact("sales")
     logged.clear()

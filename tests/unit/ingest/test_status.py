@@ -60,6 +60,7 @@ def test_an_ingestor_that_cannot_work_is_a_fault(changes, told):
         {"state": State.STOPPED, "reason": "InvalidSpec", "message": "column id is long"},
         {"state": State.INVALID, "reason": "InvalidSpec", "message": "unknown field"},
         {"state": State.WAITING, "reason": "NoSuchTopic", "message": "topic orders does not exist"},
+        {"state": State.WAITING, "reason": "CrashLoop", "message": "writer ended 3 times in a row"},
     ],
 )
 def test_what_waits_for_a_person_is_told_and_is_no_fault_of_the_service(changes):

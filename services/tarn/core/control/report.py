@@ -15,6 +15,8 @@ from tarn.core.errors import CorruptStateError
 
 FORMAT = 1
 WORKERS_SHOWN_MAX = 200
+CRASH_LOOP = "CrashLoop"
+"""Reason of an ingestor whose writer died again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,34 @@ def report(
     )
 
 
+def crashed(
+    wanted: Wanted, workers: Sequence[WorkerSeen], crashes: Crashes, *, timing: Timing | None = None
+) -> tuple[str, str] | None:
+    """Why a writer that is wanted does not run: reason and message of the one that died most often in a row.
+
+    Args:
+        wanted: the ingestor.
+        workers: its writers.
+        crashes: what is known of writers that died.
+        timing: times of the planner; the usual ones by default.
+
+    Returns:
+        `Restarting` or `CrashLoop` with the message; None if none died, or all of them run again.
+    """
+    timing = timing or Timing()
+    alive = {one.id for one in workers if one.phase is not Phase.ENDED}
+    dead = sorted(waits(wanted, crashes, timing).keys() - alive)
+    if not dead:
+        return None
+    worst = max(dead, key=lambda id_: crashes[id_].count)
+    crash = crashes[worst]
+    return (
+        CRASH_LOOP if crash.count > 1 else "Restarting",
+        f"writer {worst} ended {crash.count} times in a row, {timing.wait_s(crash.count):g} s before its "
+        f"next start: {crash.reason}: {crash.message}",
+    )
+
+
 def _ready(
     wanted: Wanted,
     workers: Sequence[WorkerSeen],
@@ -236,17 +266,9 @@ def _ready(
         )
     if wanted.wish is not Wish.RUN:
         return no(wanted.reason, wanted.message)
-    again = waits(wanted, crashes, timing)
-    dead = sorted(id_ for id_ in again if not any(one.id == id_ for one in alive))
-    if dead:
-        worst = max(dead, key=lambda id_: crashes[id_].count)
-        crash = crashes[worst]
-        return no(
-            "CrashLoop" if crash.count > 1 else "Restarting",
-            f"writer {worst} ended {crash.count} times in a row, {timing.wait_s(crash.count):g} s before "
-            "its next "
-            f"start: {crash.reason}: {crash.message}",
-        )
+    dead = crashed(wanted, workers, crashes, timing=timing)
+    if dead is not None:
+        return no(*dead)
     old = [one for one in alive if one.id.revision != wanted.revision]
     if old:
         return no("Updating", f"{len(old)} writers of an earlier version of the spec end first")
