@@ -45,11 +45,12 @@ store.delete_object("KEY")
 """
 KILL = """
 import os, pathlib, signal, time
+name = b"tarn.ingest" + b".worker"  # not as one text: it is on this program's own command line
 killed, until = 0, time.monotonic() + SECONDS
 while time.monotonic() < until:
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"tarn.ingest.worker" in path.read_bytes():
+            if name in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 killed += 1
         except (OSError, ValueError):

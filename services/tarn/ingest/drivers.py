@@ -41,7 +41,10 @@ class ByResources:
 
     def start(self, id_: WorkerId, spec: IngestorSpec) -> None:
         """See `Driver.start`."""
-        limited = self._all_limited or spec.spec.worker_template.resources.limited
+        body = spec.spec
+        # Whether a stream has stopped is for all of its readers to say (`IngestorBody`).
+        together = body.event_time is not None and body.replicas > 1
+        limited = body.worker_template.resources.limited or (self._all_limited and not together)
         (self._limited if limited else self._shared).start(id_, spec)
 
     def drain(self, id_: WorkerId) -> None:
