@@ -1,10 +1,9 @@
-"""`runAs`: an ingestor asks the catalog as a principal, which may do less than ingest; each message is one row."""
+"""`runAs`: an ingestor asks the catalog as a principal that may do less; each message is one row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from typing import Any
 
 import pytest
@@ -148,9 +147,7 @@ def test_what_the_principal_may_not_do_stops_it_alone_and_a_grant_lets_it_go_on(
     stopped(logged)
 
 
-def test_a_right_that_is_taken_away_stops_it_and_nothing_is_doubled(
-    world: World, logged: list[Any]
-) -> None:
+def test_a_right_that_is_taken_away_stops_it_and_nothing_is_doubled(world: World, logged: list[Any]) -> None:
     world.plant.apply(runAs="bob", **OWN_LETTERS)
     world.plant.until(lambda: all_in(world.plant))
     world.bob.namespaces.discard("bronze")
@@ -166,9 +163,7 @@ def test_a_right_that_is_taken_away_stops_it_and_nothing_is_doubled(
     stopped(logged)
 
 
-def test_a_principal_that_has_lent_nothing_stops_it_until_it_does(
-    world: World, logged: list[Any]
-) -> None:
+def test_a_principal_that_has_lent_nothing_stops_it_until_it_does(world: World, logged: list[Any]) -> None:
     world.bob.lent = False
     world.plant.apply(runAs="bob", **OWN_LETTERS)
     world.plant.until(lambda: world.state() == ("Stopped", "Unauthenticated"))
@@ -208,5 +203,3 @@ class TestLentCredentials:
             with pytest.raises(CorruptStateError, match="lend it again") as e:
                 LentCredentials(store).get("bob")
             assert "7" not in e.value.message.replace("credentials/v1", "")
-
-
