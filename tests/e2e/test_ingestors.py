@@ -237,3 +237,33 @@ def test_a_writer_that_dies_at_once_is_backed_off_and_visible(
     eventually(runs, timeout_s=60, what="it runs again")
     feed.require_exact(stack, "declared.brittle")
     stack.await_healthy()
+
+
+def test_an_ingestor_acts_as_a_principal_within_its_grants(
+    stack: Stack, typed: Terminal, producer: Any
+) -> None:
+    feed = Feed(topic="declared.lent", partitions=PARTITIONS)
+    letters = {"table": {"namespace": "declared", "name": "letters"}}
+    # While there is a principal, Trino takes no statement without a secret.
+    stack.query("CREATE SCHEMA IF NOT EXISTS declared")
+    made = typed.tarn("principal", "create", "bob").text
+    try:
+        typed.tarn("principal", "lend", "bob", stdin=made)
+        words = ("apply", "-f", "-", *WAIT)
+        refused = typed.tarn(*words, stdin=spec("lent", runAs="bob", deadLetters=letters), code=1)
+        assert "Forbidden: may not load declared.letters" in refused.text.replace("load table", "load")
+        assert ingestors(typed)["canary"]["state"] == "Running", "it stops alone"
+        typed.tarn("grant", "create,write", "namespace:declared", "bob")
+        begun_s = time.time()
+        feed.send(producer, 60)
+        eventually(lambda: typed.status("lent")["rows"] == 60, timeout_s=60, what="60 rows")
+        eventually(partial(settled, typed, "lent", 1, begun_s), timeout_s=30, what="it runs")
+        for table in ("lent", "letters"):
+            found = json.loads(typed.tarn("grants", f"table:declared.{table}", "--json").text)
+            assert found["owner"] == "bob", "who creates a table owns it"
+        typed.tarn("delete", "lent", *WAIT)
+    finally:
+        typed.tarn("principal", "lend", "bob", "--take-back")
+        typed.tarn("principal", "drop", "bob")
+    eventually(lambda: stack.query("SELECT 1"), timeout_s=30, what="Trino is open again")
+    feed.require_exact(stack, "declared.lent")

@@ -78,7 +78,8 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     plain = [(at, word) for at, word in enumerate(words) if not word.startswith("-")]
     names = tuple(word for _, word in plain)
     command = next((each for each in FILE_COMMANDS if names[: len(each)] == each), None)
-    if command is None or len(plain) == len(command) or words[-1] == "--help":
+    named_otherwise = any(word.partition("=")[0] == "--ingestor" for word in words)
+    if command is None or len(plain) == len(command) or words[-1] == "--help" or named_otherwise:
         return list(words), None
     named = [at + 1 for at, word in enumerate(words[:-1]) if word in FILE_OPTIONS]
     at = named[0] if named else plain[-1][0]

@@ -56,6 +56,7 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.CHECKPOINTS: (f"checkpoints/probe/{user}-{run_id}",),
         Area.TRAIL: (f"trail/v1/probe/{user}-{run_id}",),
         Area.SPECS: (f"specs/v1/probe/{user}-{run_id}",),
+        Area.CREDENTIALS: (f"credentials/v1/probe/{user}-{run_id}",),
     }
 
 

@@ -21,6 +21,7 @@ _OBJECTS: Mapping[Area, str] = {
     Area.CHECKPOINTS: "checkpoints/*",
     Area.TRAIL: "trail/*",
     Area.SPECS: "specs/*",
+    Area.CREDENTIALS: "credentials/*",
 }
 _INSIDE_REAPER = (Area.HOLDS, Area.MEASURED)
 _TABLES = "warehouse/*"
@@ -78,6 +79,7 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
     yield Area.CHECKPOINTS, _OBJECTS[Area.CHECKPOINTS]
     yield Area.TRAIL, _OBJECTS[Area.TRAIL]
     yield Area.SPECS, _OBJECTS[Area.SPECS]
+    yield Area.CREDENTIALS, _OBJECTS[Area.CREDENTIALS]
 
 
 def _on_tables(

@@ -25,6 +25,7 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
     from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.lent_credentials import LentCredentials
     from tarn.adapters.spec_store import SpecStore
     from tarn.cli.clients.access import AccessClient
     from tarn.cli.clients.engines import Trino
@@ -135,6 +136,14 @@ def specs(settings: Settings) -> SpecStore:
     )
 
 
+def lent_credentials(settings: Settings) -> LentCredentials:
+    """Return the credentials that principals lend to ingest; this user may write them, and read none."""
+    from tarn.adapters.lent_credentials import LentCredentials
+    from tarn.adapters.store import S3Store
+
+    return LentCredentials(S3Store(**settings.store_access(), request_timeout_ms=int(LOOK_S * 1_000)))
+
+
 def wake_ingest(settings: Settings) -> None:
     """Have ingest look at the declared ingestors now.
 
@@ -236,27 +245,34 @@ def topics(settings: Settings) -> KafkaTopics:
     return KafkaTopics(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOG_S)
 
 
-def _catalog(settings: Settings) -> RestCatalog:
-    """Return the catalog, for the command line's own principal.
+def _catalog(settings: Settings, credential: str | None = None) -> RestCatalog:
+    """Return the catalog, for the command line's own principal, or that of another credential.
 
     Raises:
         InvalidSettingError: the secret cannot be read.
     """
     from tarn.adapters.catalog_client import RestCatalog
 
-    credential = settings.secret(CREDENTIAL_FILE)
-    return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+    if credential is not None:
+        return RestCatalog(
+            settings.catalog_uri,
+            warehouse=settings.warehouse,
+            credential=lambda: credential,
+            remedy="give its present one",
+        )
+    own = settings.secret(CREDENTIAL_FILE)
+    return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: own)
 
 
-def access(settings: Settings) -> AccessClient:
-    """Return the catalog's principals, roles and grants, as the command line's own principal.
+def access(settings: Settings, credential: str | None = None) -> AccessClient:
+    """Return the catalog's principals, roles and grants, as the command line's own principal or another one.
 
     Raises:
         InvalidSettingError: the secret cannot be read.
     """
     from tarn.cli.clients.access import AccessClient
 
-    return AccessClient(_catalog(settings).call)
+    return AccessClient(_catalog(settings, credential).call)
 
 
 def rollback_ports(settings: Settings) -> RollbackPorts:

@@ -26,6 +26,7 @@ class Area(Enum):
     CHECKPOINTS = "checkpoints/*"
     TRAIL = "trail/*"
     SPECS = "specs/*"
+    CREDENTIALS = "credentials/*"
 
 
 class Action(Enum):
@@ -126,6 +127,8 @@ SERVICES: Mapping[str, Service] = {
             Area.TRAIL: _READ_LIST,
             # Files of the spec folder, tombstones and status; no object there is ever deleted.
             Area.SPECS: _READ_LIST | {Action.WRITE},
+            # What principals lend to ingestors that act as them: nobody else may read it.
+            Area.CREDENTIALS: _READ,
         },
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
@@ -150,6 +153,7 @@ SERVICES: Mapping[str, Service] = {
             Area.MEASURED: _READ,
             Area.CHECKPOINTS: _ALL_ACTIONS,
             Area.SPECS: _READ_LIST | {Action.WRITE},
+            Area.CREDENTIALS: frozenset({Action.WRITE}),
         },
         kafka=(
             Right(

@@ -16,6 +16,7 @@ from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_tables import CatalogTables
 from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources, cluster_id
+from tarn.adapters.lent_credentials import LentCredentials
 from tarn.adapters.origins import ParquetOrigins
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import MemoryStore, S3Store
@@ -28,6 +29,7 @@ from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.drivers import ByResources, WriterDriver
 from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.principals import Principals
 from tarn.ingest.process_driver import ProcessDriver
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
@@ -96,6 +98,21 @@ def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCat
     )
 
 
+def make_principals(settings: Settings) -> Principals:
+    """Other principals that ingestors act as, by the credentials that they lend to this service."""
+    lent = LentCredentials(make_store(settings, request_timeout_ms=SPECS_TIMEOUT_MS))
+
+    def catalog(principal: str) -> RestCatalog:
+        return RestCatalog(
+            settings.catalog_uri,
+            warehouse=settings.warehouse,
+            credential=lambda: lent.get(principal),
+            remedy=f"lend its present one with scripts/tarn principal lend {principal}",
+        )
+
+    return Principals(catalog)
+
+
 def check_kafka(settings: Settings) -> Callable[[], None]:
     """A check that asks for the cluster id, logged in with the current content of the secret files."""
 
@@ -127,6 +144,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         registry=registry,
         stopping=stop.is_set,
         origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
+        principals=make_principals(settings),
     )
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import yaml
 
 from tarn.cli import ingestors, wiring
 from tarn.cli.main import main
+from tarn.cli.replay import Replayed
 from tarn.controller.files import SpecFile, SpecFiles
 from tarn.core.control.declared import spec_key
 from tarn.core.errors import UnavailableError
@@ -221,3 +223,36 @@ def test_an_unreadable_object(plant: Plant, monkeypatch: pytest.MonkeyPatch, cap
     assert "--replace" in capsys.readouterr().err
     assert run(monkeypatch, "apply", "-f", "-", "--replace", stdin=text()) == 0
     capsys.readouterr()
+
+
+def test_dead_letters_are_replayed_by_the_spec_of_a_declared_ingestor(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run(monkeypatch, "apply", "-f", "-", stdin=text(batching={"maxRecords": 7}))
+    replayed: list[Any] = []
+
+    @contextmanager
+    def ports(_settings: object, _tell: object) -> Iterator[Any]:
+        yield SimpleNamespace(lake=None)
+
+    def replay(spec: Any, _ports: object, *, dry_run: bool) -> Replayed:
+        replayed.append((spec.name, spec.spec.batching.max_records, dry_run))
+        return Replayed(table="bronze.orders", stream="orders")
+
+    monkeypatch.setattr(wiring, "replay_ports", ports)
+    monkeypatch.setattr("tarn.cli.replay.replay", replay)
+    assert run(monkeypatch, "dead-letters", "replay", "--ingestor", "orders", "--dry-run") == 0
+    file = tmp_path / "orders.yaml"
+    file.write_text(text(batching={"maxRecords": 8}))
+    assert run(monkeypatch, "dead-letters", "replay", str(file)) == 0
+    assert replayed == [("orders", 7, True), ("orders", 8, False)]
+    capsys.readouterr()
+    for words in ([], [str(file), "--ingestor", "orders"]):
+        assert run(monkeypatch, "dead-letters", "replay", *words) == 2
+        assert "or --ingestor NAME" in capsys.readouterr().err
+    assert run(monkeypatch, "dead-letters", "replay", "--ingestor", "nobody") == 1
+    assert "there is no ingestor nobody" in capsys.readouterr().err
+    run(monkeypatch, "delete", "orders")
+    plant.until(lambda: bool((found := plant.specs.get("orders")) and found.gone))
+    assert run(monkeypatch, "dead-letters", "replay", "--ingestor", "orders") == 1
+    assert len(replayed) == 2

@@ -54,6 +54,7 @@ PREFIXES = {
     "checkpoints/": Area.CHECKPOINTS,
     "trail/": Area.TRAIL,
     "specs/": Area.SPECS,
+    "credentials/": Area.CREDENTIALS,
 }
 
 

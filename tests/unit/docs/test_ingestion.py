@@ -42,6 +42,7 @@ IF_NOT_SAID = {
     "spec.workerTemplate.resources.memory": "not limited",
     "spec.workerTemplate.resources.threads": "not limited",
     "spec.schema.fields[].from": "the name",
+    "spec.runAs": "ingest itself",
 }
 """How the page words a default of None: what takes its place."""
 QUOTED = re.compile(r"`([^`]+)`")

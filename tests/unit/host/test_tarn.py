@@ -122,6 +122,8 @@ def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_p
         ),
         *(["dead-letters"], ["dead-letters", "replay"], ["dead-letters", "replay", "-"]),
         *(["dead-letters", "show", "orders"], ["dead-letters", "list"]),
+        ["dead-letters", "replay", "--ingestor", "orders"],
+        ["dead-letters", "replay", "--ingestor=orders", "--dry-run"],
     ],
 )
 def test_other_commands_read_no_file_here(words: list[str]):

@@ -22,6 +22,7 @@ from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 COMPLETE_PATTERN = rf"^{re.escape(COMPLETE_PREFIX)}[A-Za-z0-9._-]{{0,200}}$"
 REPLICAS_MAX = 64
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
+PRINCIPAL_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$"
 MEMORY_BYTES_MIN = 256 << 20
 """A writer without a record takes some 170 MiB."""
 MEMORY_BYTES_MAX = 64 << 30
@@ -130,6 +131,7 @@ class IngestorBody(SpecModel):
     mapping: FieldMapping = FieldMapping()
     retention: RowRetention | None = None
     trace: bool = True
+    run_as: Annotated[str | None, Field(alias="runAs", pattern=PRINCIPAL_PATTERN)] = None
 
     @field_validator("columns", mode="before")
     @classmethod
