@@ -93,8 +93,7 @@ class SpecStore:
                 self.sleep(min(WAIT_S_MAX, WAIT_S * 2 ** (attempt - 1)))
         raise OutcomeUnknownError(
             f"the store did not say in {ATTEMPTS_MAX} attempts whether the spec of {name} is stored; look "
-            "with "
-            f"scripts/tarn describe {name}, and repeat the command: it changes nothing twice",
+            f"with scripts/tarn describe {name}, and repeat the command: it changes nothing twice",
             ingestor=name,
         )
 

@@ -90,9 +90,8 @@ def _apply(settings: Settings, found: Draft) -> None:
     if found.bad:
         raise InvalidError(
             f"nothing is applied: {sum(more for _, more in found.bad):,} of the messages would be bad "
-            "records; save "
-            f"the spec above as {found.spec.name}.yaml, change its columns, and run scripts/tarn apply -f "
-            f"{found.spec.name}.yaml"
+            f"records; save the spec above as {found.spec.name}.yaml, change its columns, and run "
+            f"scripts/tarn apply -f {found.spec.name}.yaml"
         )
     made, what = ingestors.put(
         wiring.specs(settings), parse_document(found.text, file="the draft"), "the draft", take_over=False

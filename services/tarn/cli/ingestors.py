@@ -169,15 +169,13 @@ def delete(name: Name, wait: Wait = 0) -> None:
 
     made = specs.change(name, make)
     print(  # noqa: T201
-        f"ingestor {name} is being deleted: its writers finish their commits and end. Its table stays, "
-        "with its "
-        "offsets: the same spec goes on there"
+        f"ingestor {name} is being deleted: its writers finish their commits and end. Its table stays, with "
+        "its offsets: the same spec goes on there"
     )
     if made.file is not None:
         print(  # noqa: T201
             f"Its file {made.file} is still in the spec folder: the next start of ingest applies it again. "
-            "Remove "
-            "the file too, if the ingestor is not to come back"
+            "Remove the file too, if the ingestor is not to come back"
         )
     wake(settings)
     if wait and not _until(lambda: _gone(specs, name), wait):
@@ -304,8 +302,7 @@ def lines_of(found: Shown, *, now: datetime) -> list[str]:
             f"table {status['table']}, topics {', '.join(status['topics']) or 'none yet'}; "
             f"{status['readyReplicas']} of {status['replicas']} readers run",
             f"lag {'unknown' if lag is None else f'{lag:,}'}; since its writers started {status['rows']:,} "
-            "rows and "
-            f"{status['badRecords']:,} bad records; last commit "
+            f"rows and {status['badRecords']:,} bad records; last commit "
             f"{'none yet' if at_ms is None else _time(at_ms)}",
             f"status of {_time(status['atMs'])}"
             + (f", {age_s} s ago: figures that do not change are not written" if age_s > STALE_S else ""),

@@ -71,8 +71,7 @@ class ThreadDriver:
     """A `Driver` of threads.
 
     A thread cannot be ended from outside: one that is killed is left alone and forgotten. If it wakes up
-        later,
-    it finds that the table is ahead of it, and ends.
+    later, it finds that the table is ahead of it, and ends.
 
     Args:
         context: dependencies of the ingestors.

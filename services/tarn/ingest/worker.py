@@ -56,9 +56,8 @@ class _Status:
 def limit(memory_bytes: int | None, threads: int | None) -> None:
     """Limit this process: the hard stop of its memory, and the threads of Arrow.
 
-    The limit of private memory is far above that of resident memory, which the driver watches: much of what
-        is
-    reserved is never touched.
+    The limit of private memory is far above that of resident memory, which the driver watches: much of
+    what is reserved is never touched.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes is not None:

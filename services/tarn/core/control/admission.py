@@ -27,20 +27,17 @@ def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file
         if same_table and same_source:
             raise InvalidSpecError(
                 f"{file}: metadata.name is {spec.name!r}, and {label} ({other.name}) brings "
-                f"{spec.spec.source.kafka} into spec.table {str(spec.spec.table)!r} already: each row "
-                "would come "
-                f"twice. To rename it, delete it first (scripts/tarn delete {other.name}) and apply this "
-                "spec with "
-                f"metadata.stream: {other.stream}, under which the table keeps its offsets; otherwise choose "
-                "another table",
+                f"{spec.spec.source.kafka} into spec.table {str(spec.spec.table)!r} already: each row would "
+                f"come twice. To rename it, delete it first (scripts/tarn delete {other.name}) and apply "
+                f"this spec with metadata.stream: {other.stream}, under which the table keeps its offsets; "
+                "otherwise choose another table",
                 file=file,
                 other=other.name,
             )
         if same_table:
             raise InvalidSpecError(
                 f"{file}: spec.table is {str(spec.spec.table)!r}, which {label} ({other.name}) writes "
-                "already from "
-                f"{other.spec.source.kafka}; choose another table, or one ingestor with "
+                f"already from {other.spec.source.kafka}; choose another table, or one ingestor with "
                 "spec.source.kafka.topics",
                 file=file,
                 other=other.name,
@@ -48,8 +45,7 @@ def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file
         if other.stream == spec.stream:
             raise InvalidSpecError(
                 f"{file}: metadata.stream is {spec.stream!r}, which {label} ({other.name}) has already; "
-                "choose "
-                "another stream",
+                "choose another stream",
                 file=file,
                 other=other.name,
             )

@@ -98,8 +98,7 @@ class Declared:
         if found.name != self.name:
             raise InvalidSpecError(
                 f"{self.label}: metadata.name is {found.name!r}, and the object belongs to {self.name!r}; "
-                "apply "
-                "the spec again",
+                "apply the spec again",
                 file=self.label,
             )
         return found
@@ -165,8 +164,7 @@ class Declared:
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptStateError(
                 f"{spec_key(name)} is not the spec of an ingestor ({e}); restore the object, or apply the "
-                "spec "
-                "again with --replace",
+                "spec again with --replace",
                 key=spec_key(name),
             ) from e
         return found
@@ -320,16 +318,14 @@ def _owned(found: Declared, *, by: str) -> AlreadyExistsError:
                 owner=found.owner,
             )
         return AlreadyExistsError(
-            f"metadata.name {found.name!r} belongs to {found.file}, another file of the spec folder; "
-            "rename one "
-            "of the two, or remove one",
+            f"metadata.name {found.name!r} belongs to {found.file}, another file of the spec folder; rename "
+            "one of the two, or remove one",
             name=found.name,
             owner=found.owner,
         )
     return AlreadyExistsError(
         f"metadata.name {found.name!r} belongs to an ingestor that was applied by hand, which a file does "
-        "not "
-        f"change; remove the file, or delete the ingestor (scripts/tarn delete {found.name}) and restart "
+        f"not change; remove the file, or delete the ingestor (scripts/tarn delete {found.name}) and restart "
         "ingest",
         name=found.name,
         owner=found.owner,

@@ -166,10 +166,8 @@ class IngestorBody(SpecModel):
         if self.worker_template.resources.limited and self.event_time is not None and self.replicas > 1:
             raise ValueError(
                 f"workerTemplate.resources makes a process of each of the {self.replicas} replicas, and "
-                "eventTime "
-                "needs them in one: whether a stream has stopped is for all of them to say; set replicas: "
-                "1, or "
-                "leave the resources out"
+                "eventTime needs them in one: whether a stream has stopped is for all of them to say; set "
+                "replicas: 1, or leave the resources out"
             )
         return self
 
