@@ -36,7 +36,7 @@ def typed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_stays(typed: Terminal) -> Iterator[None]:
     yield
-    for one in json.loads(typed.tarn("get", "--json").text.splitlines()[-1]):
+    for one in typed.json("get"):
         if one["metadata"]["owner"] == HAND:
             typed.tarn("delete", one["metadata"]["name"])
 
@@ -239,6 +239,39 @@ def test_a_writer_that_dies_at_once_is_backed_off_and_visible(
     stack.await_healthy()
 
 
+def test_an_ingestor_is_drafted_from_a_topic_and_applied(stack: Stack, typed: Terminal) -> None:
+    typed.tarn("topic", "create", "declared.drafted", "--partitions", "2")
+    typed.tarn("produce", "declared.drafted", stdin="".join(f'{{"n": {n}, "x": "{n}"}}\n' for n in range(20)))
+    drafted = typed.tarn("init", "--from-topic", "declared.drafted", "--table", "declared.drafted", "--apply")
+    assert "(10 of the 20 rows that 20 messages give)" in drafted.text
+    assert "ingestor declared-drafted created" in drafted.text
+    found = eventually(
+        lambda: (rows := stack.query("SELECT n, x FROM declared.drafted")) and len(rows) == 20 and rows,
+        timeout_s=60,
+        what="every message of the topic is a row",
+    )
+    assert sorted(found) == [[n, str(n)] for n in range(20)]
+
+
+def test_dead_letters_become_rows_once_by_the_spec_that_is_declared(stack: Stack, typed: Terminal) -> None:
+    apply(typed, "mended")
+    typed.tarn("produce", "declared.mended", stdin='{"id": 1}\n{"id": "2"}\n{"id": "three"}\n{"id": 4}\n')
+
+    def letters() -> bool:
+        listed = typed.json("dead-letters", "list")
+        return any((one["stream"], one["letters"]) == ("mended", 2) for one in listed)
+
+    eventually(letters, timeout_s=60, what="two dead letters")
+    apply(typed, "mended", mapping={"cast": {"id": "long"}})
+    words = ("dead-letters", "replay", "--ingestor", "mended")
+    for became in (1, 0):
+        done = typed.tarn(*words, code=1)
+        assert f"{became} became rows, 1 cannot" in done.text, done.text
+    assert sorted(stack.query("SELECT id FROM declared.mended")) == [[1], [2], [4]]
+    checked = typed.tarn("audit", "declared.mended")
+    assert "declared.mended" in checked.text
+
+
 def test_an_ingestor_acts_as_a_principal_within_its_grants(
     stack: Stack, typed: Terminal, producer: Any
 ) -> None:
@@ -259,8 +292,8 @@ def test_an_ingestor_acts_as_a_principal_within_its_grants(
         eventually(lambda: typed.status("lent")["rows"] == 60, timeout_s=60, what="60 rows")
         eventually(partial(settled, typed, "lent", 1, begun_s), timeout_s=30, what="it runs")
         for table in ("lent", "letters"):
-            found = json.loads(typed.tarn("grants", f"table:declared.{table}", "--json").text)
-            assert found["owner"] == "bob", "who creates a table owns it"
+            owner = typed.json("grants", f"table:declared.{table}")["owner"]
+            assert owner == "bob", "who creates a table owns it"
         typed.tarn("delete", "lent", *WAIT)
     finally:
         typed.tarn("principal", "lend", "bob", "--take-back")

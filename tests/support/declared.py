@@ -108,10 +108,14 @@ class Terminal:
         assert code is None or answer.code == code, f"tarn {' '.join(words)}: {answer}"
         return answer
 
+    def json(self, *words: str) -> Any:
+        """What a command prints with `--json`; progress and warnings are on lines of their own."""
+        text = self.tarn(*words, "--json").text
+        return json.loads(next(raw for raw in text.splitlines() if raw.startswith(("[", "{"))))
+
     def shown(self, name: str) -> dict[str, Any]:
         """What `get NAME --json` prints."""
-        text = self.tarn("get", name, "--json").text
-        found: list[dict[str, Any]] = json.loads(next(r for r in text.splitlines() if r.startswith("[")))
+        found: list[dict[str, Any]] = self.json("get", name)
         return found[0]
 
     def status(self, name: str) -> dict[str, Any]:
