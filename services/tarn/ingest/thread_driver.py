@@ -11,9 +11,11 @@ from typing import Any
 import structlog
 
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
+from tarn.core.errors import TarnError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.replicas import Replica
 from tarn.ingest.status import IngestorStatus, State, StatusRegistry
 
 log = structlog.get_logger()
@@ -123,18 +125,15 @@ class ThreadDriver:
             stop, view, now_s = threading.Event(), _View(self._context.registry), self._clock()
             context = self._context
             (one,) = spec.per_topic([id_.topic])
-            reader = Ingestor(
-                one,
-                replace(
-                    context,
-                    registry=view,
-                    stopping=lambda: stop.is_set() or context.stopping(),
-                    ports=replace(context.ports, sleep=self._sleeps(stop)),
-                ),
-                replica=id_.replica,
+            own = replace(
+                context,
+                registry=view,
+                stopping=lambda: stop.is_set() or context.stopping(),
+                ports=replace(context.ports, sleep=self._sleeps(stop)),
             )
-            thread = threading.Thread(target=self._run, args=(id_, reader), name=reader.name, daemon=True)
-            self._writers[id_] = _Writer(thread, stop, reader.name, view, now_s, now_s)
+            reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
+            thread = threading.Thread(target=self._run, args=(id_, one, own), name=reader, daemon=True)
+            self._writers[id_] = _Writer(thread, stop, reader, view, now_s, now_s)
             thread.start()
 
     def drain(self, id_: WorkerId) -> None:
@@ -179,10 +178,13 @@ class ThreadDriver:
             thread.join(max(0.0, until_s - self._clock()))
         return not any(thread.is_alive() for thread in threads)
 
-    def _run(self, id_: WorkerId, reader: Ingestor) -> None:
+    def _run(self, id_: WorkerId, spec: IngestorSpec, context: IngestContext) -> None:
         reason = message = ""
         try:
-            reader.run()
+            Ingestor(spec, context, replica=id_.replica).run()
+        except TarnError as e:
+            reason, message = type(e).__name__.removesuffix("Error"), e.message
+            log.warning("writer died", writer=str(id_), reason=reason, message=message)
         except BaseException as e:
             # Whatever it is, the writer is dead, and the controller must see that.
             reason, message = type(e).__name__, f"{e}; a defect of Tarn, please report it"

@@ -184,6 +184,21 @@ def test_it_is_a_change_of_the_spec_like_any_other(world: World) -> None:
     assert world.own.asked[asked:] == [], "nobody asks as ingest any more"
 
 
+def test_a_process_that_can_act_as_itself_only_says_so() -> None:
+    plant = Plant(Lake(*topics()))
+    try:
+        plant.apply(runAs="bob", **OWN_LETTERS)
+        plant.until(
+            lambda: plant.specs.status("orders") is not None and plant.ready()["reason"] == "CrashLoop"
+        )
+        assert (
+            "InvalidSpec: runAs is 'bob', and this process can act as itself only" in plant.ready()["message"]
+        )
+        assert plant.lake.sources.readers == []
+    finally:
+        plant.close()
+
+
 class TestLentCredentials:
     def test_one_is_read_again_at_each_use_and_can_be_taken_back(self) -> None:
         lent = LentCredentials(MemoryStore())
