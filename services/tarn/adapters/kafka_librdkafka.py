@@ -31,12 +31,12 @@ from tarn.core.batch import RawRecords
 
 log = structlog.get_logger()
 
-# So that a batch is not much larger than its limit in bytes: the library counts records only.
 POLL_RECORDS_MAX = 10_000
 # A fetch is decompressed as a whole, and the limits count what is fetched: small ones bound the memory.
-FETCH_BYTES_MAX = 4 * 1024 * 1024
-PARTITION_FETCH_BYTES_MAX = 1024 * 1024
-QUEUED_KIB_MAX = 16 * 1024
+FETCH_BYTES_MAX = 2 * 1024 * 1024
+PARTITION_FETCH_BYTES_MAX = 512 * 1024
+# What waits here is also the most that one poll adds to a batch, whatever the size of its records.
+QUEUED_KIB_MAX = 8 * 1024
 SILENT_S_MAX = 30.0
 # How long it waits after its queue was full; its default of 1 s would leave a fast reader without records.
 QUEUE_BACKOFF_MS = 20
