@@ -136,9 +136,8 @@ def _at_rate(own: Own, folder: Path, rate: float, seconds: float) -> dict[str, A
     peers.verb(own, "create", topic=stream)
     with peers.ingest_of(own, folder / stream, stream, peers.events_spec(stream, stream, table)):
         found = _verb(own, "rate", stream, f"bench.{table}", rate=rate, seconds=seconds)[-1]
-    line(
-        f"    {rate:,.0f} a second: {_shares(found['trino'])} in Trino, {_shares(found['catalog'])} in the catalog"
-    )
+    ages = f"{_shares(found['trino'])} in Trino, {_shares(found['catalog'])} in the catalog"
+    line(f"    {rate:,.0f} a second: {ages}")
     return found
 
 
