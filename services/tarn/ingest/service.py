@@ -21,6 +21,7 @@ from typing import Any
 
 import structlog
 
+from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.controller.files import SpecFile, SpecFiles
 from tarn.controller.loop import POLL_S, Controller, Refused, Surroundings
@@ -291,6 +292,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         hosts=settings.own_hosts,
         wake=service.controller.wake,
     )
+    freeze_heap()
     page.start()
     DependencyMonitor(
         {

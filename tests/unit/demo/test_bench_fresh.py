@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+import orjson
 import pytest
 
 from tarn.cli.ports import Answer
 from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import TableName
-from tarn_demo.bench.fresh import ages, good_ends, is_good, look_by_sql, watch
+from tarn_demo.bench.fresh import ages, good_ends, good_messages, is_good, look_by_sql, watch
 from tarn_demo.bench.ingest import VisibilityLog
 from tarn_demo.bench.peers import PARTITIONS, messages
 
@@ -79,3 +80,9 @@ def test_a_look_counts_at_its_answer_and_a_failed_one_not_at_all() -> None:
     watch(look, seen, stop)
     assert seen.ends == {0: [1, 4]}
     assert len(seen.times_ms[0]) == 2
+
+
+@pytest.mark.parametrize("count", [1, 49, 50, 2_000])
+def test_the_messages_of_a_writer_are_all_good(count: int) -> None:
+    found = good_messages(count, 300)
+    assert len(found) == len({orjson.loads(one)["id"] for one in found}) == count

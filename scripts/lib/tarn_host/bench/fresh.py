@@ -32,7 +32,7 @@ is Trino, which reads the newest rows of the table in query after query. The age
 the producer gives a message to the arrival of the first answer with its row. Producer, readers, broker,
 store and engines share the machine's cores.
 
-*Writers*: {writers} processes send {records:,} messages of {size:,} bytes each at once, as fast as the broker
+*Writers*: {writers} producers send {records:,} messages of {size:,} bytes each at once, as fast as the broker
 takes them; Trino counts the table again and again. The time is from the first message to the answer with
 the last row. Then the table is aged: small messages are committed every 0.05 s until it has seen
 {commits:,} commits, and the rounds are sent again.

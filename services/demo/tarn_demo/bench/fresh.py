@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.synchronize import Barrier as ProcessBarrier
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 from tarn.adapters.catalog_client import RestCatalog
@@ -33,6 +33,7 @@ CATCH_UP_S_MAX = 120.0
 WARM_UP_S = 5.0
 """Messages of the first seconds are sent and not counted: Trino compiles, ingest opens its files."""
 READY_S_MAX = 120.0
+"""The messages of a round are made before it begins, which waits for all writers."""
 
 
 def good_ends(sent: int) -> dict[int, int]:
@@ -107,6 +108,12 @@ def watch(look: Callable[[], Mapping[int, int]], seen: VisibilityLog, stop: thre
         except TarnError:
             continue
         seen.record(held, at_ms=time.time_ns() // 1_000_000)
+
+
+def good_messages(count: int, size: int) -> list[bytes]:
+    """So many messages of a size, none of them bad."""
+    made = messages(count * BAD_EVERY // (BAD_EVERY - 1) + BAD_EVERY, size)
+    return list(islice((value for good, value in made if good is not None), count))
 
 
 class Bench:
@@ -245,25 +252,29 @@ class Bench:
 
     def _sent_by(self, writers: int, records: int, size: int) -> tuple[float, float]:
         """When a round began (Unix time), and how many seconds it took until the last acknowledgement."""
-        context = multiprocessing.get_context("spawn")
-        ready = context.Barrier(writers + 1)
-        processes = [
-            context.Process(target=write, args=(ready, self._topic, n, records, size)) for n in range(writers)
-        ]
-        for process in processes:
-            process.start()
-        try:
+        ready = threading.Barrier(writers + 1)
+        client = Client(self._settings)
+
+        def write(writer: int) -> int:
+            producer, made = client.producer(linger_ms=5), good_messages(records, size)
+            producer.list_topics(self._topic, timeout=READY_S_MAX)
+            ready.wait(READY_S_MAX)
+            for number, value in enumerate(made):
+                while True:
+                    try:
+                        producer.produce(self._topic, value, partition=(number + writer) % PARTITIONS)
+                        break
+                    except BufferError:
+                        producer.poll(0.05)
+            return producer.flush(FLUSH_S_MAX)
+
+        with ThreadPoolExecutor(max_workers=writers) as pool:
+            sent = [pool.submit(write, writer) for writer in range(writers)]
             ready.wait(READY_S_MAX)
             began, at = time.time(), time.monotonic()
-            for process in processes:
-                process.join(FLUSH_S_MAX)
-            if codes := [process.exitcode for process in processes if process.exitcode != 0]:
-                raise UnavailableError(f"{len(codes)} of {writers} writers failed, exit codes {codes}")
+            if left := sum(each.result() for each in sent):
+                raise UnavailableError(f"{left} messages were not delivered within {FLUSH_S_MAX:.0f} s")
             return began, time.monotonic() - at
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
 
     def _count(self) -> tuple[int, float]:
         began = time.monotonic()
@@ -315,28 +326,6 @@ class Bench:
                 time.sleep(LOOK_S)
             else:
                 return
-
-
-def write(ready: ProcessBarrier, topic: str, writer: int, records: int, size: int) -> None:
-    """One writer of a round, in a process of its own: messages made before, then sent as fast as it goes."""
-    made = [
-        value
-        for good, value in messages(records * BAD_EVERY // (BAD_EVERY - 1) + BAD_EVERY, size)
-        if good is not None
-    ][:records]
-    producer = Client(Settings.read()).producer(linger_ms=5)
-    producer.list_topics(topic, timeout=30)
-    ready.wait(READY_S_MAX)
-    for number, value in enumerate(made):
-        while True:
-            try:
-                producer.produce(topic, value, partition=(number + writer) % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.05)
-    if left := producer.flush(FLUSH_S_MAX):
-        print(f"{left} of {records} messages were not delivered", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
