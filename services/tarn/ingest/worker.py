@@ -17,6 +17,7 @@ from typing import IO, Any
 import orjson
 import pyarrow as pa
 
+from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import TarnError
@@ -100,6 +101,7 @@ def main(arguments: list[str]) -> int:
         reader = Ingestor(spec, context, replica=order["replica"])
         threading.Thread(target=_hear, args=(stop,), name="controller", daemon=True).start()
         threading.Thread(target=_tell, args=(status, registry, reader.name, stop), daemon=True).start()
+        freeze_heap()
         reader.run()
         status.send(registry.get(reader.name))
     except TarnError as e:
