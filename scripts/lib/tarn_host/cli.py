@@ -18,8 +18,9 @@ from tarn_host.console import StopError, stopped
 from tarn_host.stack import base, engine, lifecycle, project, run_once
 
 WRONG_INPUT = 2
-FILE_COMMANDS = (("check-spec",), ("dead-letters", "replay"))
-"""Commands whose last argument is a file of the host."""
+FILE_COMMANDS = (("apply",), ("check-spec",), ("dead-letters", "replay"))
+"""Commands whose last argument, or that of -f, is a file of the host."""
+FILE_OPTIONS = ("-f", "--file")
 PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
@@ -77,10 +78,15 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     plain = [(at, word) for at, word in enumerate(words) if not word.startswith("-")]
     names = tuple(word for _, word in plain)
     command = next((each for each in FILE_COMMANDS if names[: len(each)] == each), None)
-    if command is None or len(plain) == len(command) or words[-1] == "--help":
+    named_otherwise = any(word.partition("=")[0] == "--ingestor" for word in words)
+    if command is None or len(plain) == len(command) or words[-1] == "--help" or named_otherwise:
         return list(words), None
-    at, file = plain[-1]
-    return [*words[:at], "--shown-as", file, "-", *words[at + 1 :]], open(file, "rb")
+    named = [at + 1 for at, word in enumerate(words[:-1]) if word in FILE_OPTIONS]
+    at = named[0] if named else plain[-1][0]
+    file, first = words[at], at - 1 if named else at
+    if file == "-":
+        return list(words), None
+    return [*words[:first], "--shown-as", file, *words[first:at], "-", *words[at + 1 :]], open(file, "rb")
 
 
 def is_play(words: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tarn.core.errors import AlreadyExistsError, NoSuchTableError, UnavailableError
+from tarn.core.errors import AlreadyExistsError, NoSuchTableError, NotFoundError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitDone, TableCatalog, TableName
@@ -104,13 +104,20 @@ class Committer:
             return self._catalog.load(self._table)
         except NoSuchTableError:
             pass
-        self._catalog.create_namespace(self._table.namespace)
         try:
-            state = self._catalog.create(self._table, request)
+            state = self._create(request)
         except AlreadyExistsError:
             return self._catalog.load(self._table)
         log.info("table created", table=str(self._table), uuid=state.uuid)
         return state
+
+    def _create(self, request: Json) -> TableState:
+        """Create the table; its namespace only if there is none, which takes a right on what contains it."""
+        try:
+            return self._catalog.create(self._table, request)
+        except NotFoundError:
+            self._catalog.create_namespace(self._table.namespace)
+        return self._catalog.create(self._table, request)
 
     def load(self) -> TableState:
         """See `TableCommits.load`; the newest known result is the base of the next first attempt."""

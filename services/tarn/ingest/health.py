@@ -31,7 +31,7 @@ PROBE_TABLE = TableName(("ops",), "canary")
 
 LOOK_AGE_S_MAX = 25.0
 BEAT_AGE_S_MAX = 60.0
-FOR_A_PERSON = ("NoSuchTopic", "NoMessages")
+FOR_A_PERSON = ("NoSuchTopic", "NoMessages", "CrashLoop")
 PROGRESS_AGE_S_MAX = 120.0
 HANGING_S_MIN = 300.0
 
@@ -177,6 +177,7 @@ class StatusServer:
         clock: monotonic time in seconds, the clock of the registry's writers.
         deep: checks of the deep health check beyond the registry; returns their faults.
         hosts: accepted values of the Host header.
+        wake: has the controller look now; called by `POST /wake`.
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class StatusServer:
         clock: Callable[[], float],
         deep: Callable[[], list[str]] = lambda: [],
         hosts: Hosts = OWN_HOSTS,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         class Handler(_Handler):
             pass
@@ -196,6 +198,7 @@ class StatusServer:
         Handler.clock = staticmethod(clock)
         Handler.deep = staticmethod(deep)
         Handler.hosts = hosts
+        Handler.wake = staticmethod(wake)
         self._server = ThreadingHTTPServer((listen, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
@@ -220,6 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
     clock: Callable[[], float]
     deep: Callable[[], list[str]]
     hosts: Hosts
+    wake: Callable[[], None]
     timeout = REQUEST_TIMEOUT_S
     # Send headers and body in one write; separate writes would wait for a delayed TCP ACK.
     wbufsize = -1
@@ -251,6 +255,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(
                 404, orjson.dumps({"error": "no such page; there are /health, /status and /metrics"})
             )
+
+    def do_POST(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        refusal = self.hosts.refusal("POST", headers)
+        if refusal is not None:
+            self._answer(refusal.status, orjson.dumps({"error": refusal.message}))
+        elif self.path == "/wake":
+            # It takes nothing and says nothing: what is declared is in the store, where rights are checked.
+            self.wake()
+            self._answer(202, b"{}")
+        else:
+            self._answer(404, orjson.dumps({"error": "no such page; POST is for /wake"}))
 
     def log_message(self, format: str, *args: object) -> None:
         """Suppress access logs: probes send a request every few seconds."""

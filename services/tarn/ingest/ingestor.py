@@ -82,6 +82,7 @@ class Ingestor:
     """
 
     def __init__(self, spec: IngestorSpec, context: IngestContext, *, replica: int = 0) -> None:
+        context = context.acting_as(spec.spec.run_as)
         self.spec = spec
         self._replica = Replica(index=replica, count=spec.spec.replicas)
         self._progress = Progress(spec, self._replica, context)

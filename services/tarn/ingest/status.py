@@ -350,6 +350,11 @@ class StatusRegistry:
             found = self._ingestors.get(name, IngestorStatus())
             self._ingestors[name] = replace(found, freshness=found.freshness.plus(freshness_s))
 
+    def put(self, name: str, status: IngestorStatus) -> None:
+        """Set the whole status of a reader, as another process reports it."""
+        with self._lock:
+            self._ingestors[name] = status
+
     def remove(self, name: str) -> None:
         """Remove an ingestor."""
         with self._lock:

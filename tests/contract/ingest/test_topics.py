@@ -12,6 +12,7 @@ import pytest
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.ingest import service as module
+from tarn.ingest import topic_watch
 from tarn.ingest.batch_commit import _way_out, offsets_in, streams_named
 from tarn.ingest.health import faults
 from tarn.ingest.service import Loaded, Service, load_specs
@@ -50,7 +51,11 @@ class Run:
 
         self.lake.sources.on_poll = halt
         service = Service(
-            self.loaded, self.lake.context(registry=self.registry), self.registry, threading.Event()
+            self.loaded,
+            self.lake.context(registry=self.registry),
+            self.registry,
+            threading.Event(),
+            specs=self.lake.specs(),
         )
         service.start()
         while not self.lake.stop and time.monotonic() < late_s:
@@ -134,7 +139,7 @@ def test_a_topic_that_is_added_to_the_list_begins_and_the_others_go_on(
 def test_a_pattern_takes_whole_names_and_follows_new_topics(
     tmp_path: Any, topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOPICS_LOOK_S", 0.05)
+    monkeypatch.setattr(topic_watch, "TOPICS_LOOK_S", 0.05)
     monkeypatch.setattr(MemoryTopicClient, "list_topics", slowly)
     late = topics.pop("shop.us")
     lake = Lake(*topics.values())

@@ -89,6 +89,11 @@ def test_anything_else_is_refused(text: str):
             ["dead-letters", "replay", "F", "--dry-run"],
             ["dead-letters", "replay", "--shown-as", "F", "-", "--dry-run"],
         ),
+        (["apply", "-f", "F"], ["apply", "--shown-as", "F", "-f", "-"]),
+        (
+            ["apply", "--wait", "30", "--file", "F", "--take-over"],
+            ["apply", "--wait", "30", "--shown-as", "F", "--file", "-", "--take-over"],
+        ),
     ],
 )
 def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_path: Path):
@@ -106,6 +111,9 @@ def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_p
     [
         *(
             ["check-spec", "-"],
+            ["apply", "-f", "-"],
+            ["apply", "-f"],
+            ["get", "orders"],
             ["check-spec"],
             ["check-spec", "--help"],
             ["sql", "check-spec"],
@@ -114,6 +122,8 @@ def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_p
         ),
         *(["dead-letters"], ["dead-letters", "replay"], ["dead-letters", "replay", "-"]),
         *(["dead-letters", "show", "orders"], ["dead-letters", "list"]),
+        ["dead-letters", "replay", "--ingestor", "orders"],
+        ["dead-letters", "replay", "--ingestor=orders", "--dry-run"],
     ],
 )
 def test_other_commands_read_no_file_here(words: list[str]):
