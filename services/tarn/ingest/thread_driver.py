@@ -130,6 +130,7 @@ class ThreadDriver:
                 registry=view,
                 stopping=lambda: stop.is_set() or context.stopping(),
                 ports=replace(context.ports, sleep=self._sleeps(stop)),
+                shared_ports=context.shared_ports or context.ports,
             )
             reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
             thread = threading.Thread(target=self._run, args=(id_, one, own), name=reader, daemon=True)
