@@ -143,6 +143,24 @@ def test_two_specs_for_one_table_and_topic_and_a_renamed_one(
     assert run(monkeypatch, "apply", "-f", "-", stdin=yaml.safe_dump(built_in)) == 2
     assert "spec.table is 'ops.audit', which built-in audit" in capsys.readouterr().err
     assert set(plant.specs.list()) == {"orders"}
+    for table in ("orders", "audit"):
+        named = {**document(table={"namespace": "bronze", "name": table}), "metadata": {"name": "tarn-audit"}}
+        assert run(monkeypatch, "apply", "-f", "-", stdin=yaml.safe_dump(named)) == 2
+        assert "'tarn-audit', the name of Tarn's own ingestor (built-in audit)" in capsys.readouterr().err
+    assert set(plant.specs.list()) == {"orders"}
+
+
+@pytest.mark.parametrize("name", ["../status/orders", "x/../orders", "Orders", ""])
+def test_a_name_is_never_the_path_of_another_object(
+    name: str, plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Stores and their clients resolve `..` in a key, some of them."""
+    asked: list[str] = []
+    monkeypatch.setattr(plant.lake.store, "get", asked.append)
+    for words in (["get"], ["describe"], ["delete"], ["scale", "2"]):
+        assert run(monkeypatch, words[0], name, *words[1:]) == 1
+        assert "there is no ingestor" in capsys.readouterr().err
+    assert not asked
 
 
 def test_a_rename_as_the_message_says(plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

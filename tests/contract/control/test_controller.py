@@ -11,9 +11,10 @@ import pytest
 
 from tarn.core.control.declared import spec_key
 from tarn.core.control.model import Phase
+from tarn.core.spec import spec_of
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
-from tests.support.plant import Crash, Mortal, Plant, load
+from tests.support.plant import Crash, Mortal, Plant, document, load
 
 
 def topic(name: str = "orders", partitions: int = 4, messages: int = 10) -> Topic:
@@ -339,3 +340,32 @@ def test_a_writer_is_one_writer_however_often_it_is_started(plant: Plant) -> Non
     time.sleep(0.2)
     assert len(plant.lake.sources.readers) == opened
     assert [(two.id, two.phase) for two in plant.seen()] == [(one.id, Phase.RUNNING)]
+
+
+def test_a_spec_with_the_name_of_a_built_in_ingestor_does_not_stop_that(plant: Plant) -> None:
+    built_in = {"built-in sales": spec_of(document("sales"), file="built-in sales")}
+    plant.controller = plant.new_controller(built_in=built_in)
+    plant.until(lambda: plant.workers() == ["sales/sales/0 Running"] and plant.all_in("sales"))
+    plant.apply("sales", table={"namespace": "bronze", "name": "other"})
+    for _ in range(3):
+        plant.controller.step()
+        time.sleep(0.02)
+    assert plant.workers() == ["sales/sales/0 Running"]
+    why = plant.refused["ingestor sales"]
+    assert why is not None
+    assert (why.reason, why.waiting) == ("Clash", False)
+    assert "the name of Tarn's own ingestor (built-in sales)" in why.message
+    plant.controller = plant.new_controller(built_in=built_in)
+    plant.controller.step()
+    assert plant.workers() == ["sales/sales/0 Running"]
+    plant.delete("sales")
+    plant.controller.step()
+    gone = plant.specs.get("sales")
+    assert gone is not None
+    assert gone.gone
+    plant.controller.step()
+    assert plant.refused["ingestor sales"] is None
+    assert plant.workers() == ["sales/sales/0 Running"]
+    plant.lake.sources.topics["sales"].send(0, order(1))
+    plant.until(lambda: plant.all_in("sales"))
+    plant.exact("sales")
