@@ -77,6 +77,7 @@ class Surroundings:
         facts: what the readers of an ingestor say of themselves, by its name.
         on_refused: called in each pass with the label of what is not run, and once with None when it is.
         on_names: called in each pass with the names of all ingestors.
+        on_pass: called after each pass with what made it fail; empty: nothing did.
         executor: asks the tables.
         clock: monotonic time in seconds, that of the driver.
         now_ms: wall-clock time in milliseconds since the epoch.
@@ -94,6 +95,7 @@ class Surroundings:
     clock: Callable[[], float]
     now_ms: Callable[[], int]
     version: str
+    on_pass: Callable[[str], None] = lambda _message: None
 
 
 @dataclass(slots=True)
@@ -156,13 +158,16 @@ class Controller:
         """Run passes until asked to stop; writers are left as they are."""
         while not stopping():
             self._awake.clear()
-            wait_s = self._poll_s
+            wait_s, failed = self._poll_s, ""
             try:
                 wait_s = self.step()
             except TarnError as e:
+                failed = e.message
                 self._trouble("controller", e)
             except Exception as e:
+                failed = f"{type(e).__name__}: {e}; a defect of Tarn, please report it"
                 log.error("controller failed", exc_info=e)
+            self._around.on_pass(failed)
             if not stopping():
                 self._awake.wait(min(self._poll_s, max(0.0, wait_s)))
                 self._ended.wait(PASS_S_MIN)

@@ -55,7 +55,7 @@ class Bookkeeper:
             on_refusal: called with each outcome that is no commit, for the metrics.
             on_retry: called before each request of a commit but the first, likewise.
             on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
-            require_going: called before each wait; what it raises ends the commit of this reader, and of no other.
+            require_going: called before each wait; what it raises ends the commit of this reader alone.
             gather_s: how long a commit of this reader waits for the files of neighbours, in seconds.
         """
         return Seat(

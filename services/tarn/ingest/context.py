@@ -68,8 +68,8 @@ class IngestContext:
         catalog: table catalog.
         tables: opens the files of tables.
         ports: side effects of one reader; its `sleep` raises StoppedError when that is to stop.
-        shared_ports: those of the bookkeepers, which outlive any reader: their `sleep` raises StoppedError when
-            the process stops only. None: `ports`, where all readers stop together.
+        shared_ports: those of the bookkeepers, which outlive any reader: their `sleep` raises StoppedError
+            when the process stops only. None: `ports`, where all readers stop together.
         new_id: generates a unique commit id.
         clock: monotonic time in seconds.
         registry: status registry.
@@ -124,5 +124,5 @@ class IngestContext:
 
     def share_of_batches(self, bytes_max: int) -> int:
         """The limit on a batch of one reader, in bytes: its own, or its share of `batch_bytes`."""
-        share = self.batch_bytes // max(1, len(self.registry.readers()))
+        share = self.batch_bytes // max(1, self.registry.sharing())
         return min(bytes_max, max(BATCH_BYTES_MIN, share))

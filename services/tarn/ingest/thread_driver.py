@@ -53,6 +53,9 @@ class _View(StatusRegistry):
     def readers(self) -> dict[str, IngestorStatus]:
         return self._inner.readers()
 
+    def sharing(self) -> int:
+        return self._inner.sharing()
+
 
 @dataclass(slots=True)
 class _Writer:

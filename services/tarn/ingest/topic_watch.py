@@ -18,7 +18,7 @@ TOPICS_LOOK_S = 30.0
 
 @dataclass(slots=True)
 class _Watch:
-    """A pattern that is compared in a thread, and the topics that it matches; None: it was not compared yet."""
+    """A pattern that a thread compares, and the topics that it matches; None: it was not compared yet."""
 
     pattern: str
     found: tuple[str, ...] | None = None
@@ -101,7 +101,9 @@ class TopicWatch:
         else:
             reporter.tell_defect(error)
 
-    def _matching(self, spec: IngestorSpec, *, begun: bool) -> tuple[tuple[str, ...] | None, Exception | None]:
+    def _matching(
+        self, spec: IngestorSpec, *, begun: bool
+    ) -> tuple[tuple[str, ...] | None, Exception | None]:
         """Topics that match, None if Kafka cannot be asked; and why there are none."""
         kafka = spec.spec.source.kafka
         try:

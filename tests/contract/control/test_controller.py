@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -369,3 +370,25 @@ def test_a_spec_with_the_name_of_a_built_in_ingestor_does_not_stop_that(plant: P
     plant.lake.sources.topics["sales"].send(0, order(1))
     plant.until(lambda: plant.all_in("sales"))
     plant.exact("sales")
+
+
+def test_a_pass_that_fails_is_on_the_status_page(
+    plant: Plant, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that fails again and again starts and ends nothing, however well the readers are."""
+    passes: list[str] = []
+    around = replace(plant.controller._around, on_pass=passes.append)
+    plant.controller._around = around
+    list_, broken = plant.driver.list, [True]
+
+    def listed() -> Any:
+        if broken and broken.pop():
+            raise KeyError("x")
+        return list_()
+
+    monkeypatch.setattr(plant.driver, "list", listed)
+    plant.controller._poll_s = 0.01
+    plant.controller.run(lambda: len(passes) == 2)
+    assert passes == ["KeyError: 'x'; a defect of Tarn, please report it", ""]
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["controller failed"]
+    logged.clear()

@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from tarn.core.control.model import Phase, WorkerId
+from tarn.ingest.health import faults
 from tarn.ingest.process_driver import ProcessDriver, resident_bytes, status_of
 from tarn.ingest.status import Histogram, IngestorStatus, State
 from tests.support.plant import Plant, document
@@ -83,6 +84,42 @@ def test_a_process_that_dies_at_once_says_why(tmp_path: Path, monkeypatch: pytes
         )
         assert "RuntimeError: no such world" in plant.ready()["message"]
     finally:
+        plant.close()
+
+
+def test_a_process_that_fails_ends_although_a_thread_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages(tmp_path, "orders", 1, 1)
+    plant = plant_of(tmp_path, monkeypatch, "stuck")
+    try:
+        plant.apply(**LIMITED)
+        plant.until(
+            lambda: plant.specs.status("orders") is not None and plant.ready()["reason"] == "CrashLoop",
+            within_s=30,
+        )
+    finally:
+        for one in plant.seen():
+            plant.driver.kill(one.id)
+        plant.close()
+
+
+def test_a_process_that_says_nothing_is_no_good_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages(tmp_path, "orders", 1, 1)
+    plant = plant_of(tmp_path, monkeypatch, "silent")
+    try:
+        plant.apply(replicas=2, **LIMITED)
+        plant.controller.step()
+        found = faults(plant.lake.registry, now_s=time.monotonic())
+        assert "ingestor orders/1: Starting: not ready yet" in found
+        status = plant.lake.registry.ingestors()["orders"]
+        assert (status.replicas, status.ready, status.table) == (2, 0, "bronze.orders")
+    finally:
+        for one in plant.seen():
+            plant.driver.kill(one.id)
+        assert plant.lake.registry.readers() == {}
         plant.close()
 
 

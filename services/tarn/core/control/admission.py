@@ -22,8 +22,8 @@ def require_own_name(name: str, built_in: Mapping[str, IngestorSpec], *, file: s
     for label, spec in built_in.items():
         if spec.name == name:
             raise InvalidSpecError(
-                f"{file}: metadata.name is {name!r}, the name of Tarn's own ingestor ({label}), which runs on; "
-                "choose another name",
+                f"{file}: metadata.name is {name!r}, the name of Tarn's own ingestor ({label}), which runs "
+                "on; choose another name",
                 file=file,
                 other=name,
             )

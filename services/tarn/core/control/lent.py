@@ -23,8 +23,8 @@ def credential_key(principal: str) -> str:
     """
     if not re.fullmatch(PRINCIPAL_PATTERN, principal):
         raise InvalidError(
-            f"no ingestor can run as {principal!r}: a principal's name for runAs is of letters, digits and _.@-, "
-            "64 at most, and begins with a letter, a digit or _"
+            f"no ingestor can run as {principal!r}: a principal's name for runAs is of letters, digits "
+            "and _.@-, 64 at most, and begins with a letter, a digit or _"
         )
     return f"{PREFIX}{principal}.json"
 
