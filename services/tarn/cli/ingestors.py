@@ -85,7 +85,7 @@ class Shown:
         return {
             **there.document,
             "metadata": {
-                **there.document["metadata"],
+                **(there.document.get("metadata") or {"name": there.name}),
                 "uid": there.uid,
                 "generation": there.generation,
                 "owner": there.owner,
@@ -162,9 +162,14 @@ def delete(name: Name, wait: Wait = 0) -> None:
     settings = Settings.read()
     specs = wiring.specs(settings)
 
+    asked: set[str] = set()
+
     def make(found: Declared | None, stamp: Stamp) -> Declared:
         if found is None:
             raise NotFoundError(f"there is no ingestor {name}; scripts/tarn get lists those that there are")
+        if asked and (found.gone or found.uid not in asked):
+            return found  # the first request arrived, and what is there now was declared since
+        asked.add(found.uid)
         return deleted(found, stamp=stamp)
 
     made = specs.change(name, make)

@@ -338,6 +338,9 @@ class Controller:
     def _report(self, wanted: Mapping[str, Wanted], workers: Sequence[WorkerSeen]) -> None:
         """Write the status of each declared ingestor whose status changed."""
         around, memory = self._around, self._memory
+        if "registry" in memory.troubles:
+            # A store that does not answer takes seconds for each object, and writers may have died meanwhile.
+            return
         now_ms = around.now_ms()
         memory.reports = {name: one for name, one in memory.reports.items() if name in wanted}
         for name, one in wanted.items():

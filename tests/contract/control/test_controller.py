@@ -392,3 +392,30 @@ def test_a_pass_that_fails_is_on_the_status_page(
     assert passes == ["KeyError: 'x'; a defect of Tarn, please report it", ""]
     assert [line["event"] for line in logged if line["log_level"] == "error"] == ["controller failed"]
     logged.clear()
+
+
+def test_no_status_is_written_to_a_store_that_does_not_answer(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try takes seconds, and a writer that died meanwhile would wait for all of them."""
+    from tarn.core.errors import UnavailableError
+
+    plant.apply()
+    plant.until(lambda: plant.running(1))
+    tried: list[str] = []
+
+    def away(*_: object) -> Any:
+        raise UnavailableError("the store is away")
+
+    specs, there = type(plant.specs), type(plant.specs).list
+    monkeypatch.setattr(specs, "list", away)
+    monkeypatch.setattr(specs, "put_status", lambda _self, name, _data: tried.append(name))
+    (one,) = plant.seen()
+    plant.driver.kill(one.id)
+    plant.controller._memory.reports.clear()
+    plant.controller.step()
+    assert plant.workers() == ["orders/orders/0 Running"], "a writer that died is started all the same"
+    assert not tried
+    monkeypatch.setattr(specs, "list", there)
+    plant.controller.step()
+    assert tried == ["orders"]

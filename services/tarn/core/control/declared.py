@@ -252,8 +252,9 @@ def scaled(found: Declared, replicas: int, *, stamp: Stamp, take_over: bool = Fa
         NotFoundError, AlreadyExistsError: as `applied`, and of an ingestor that is gone.
     """
     _require_there(found)
+    present = found.spec.spec.replicas
     body = dict(found.document["spec"])
-    if found.spec.spec.replicas != replicas:
+    if present != replicas:
         body["replicas"] = replicas
     return applied(
         found,
