@@ -217,7 +217,7 @@ def test_a_writer_that_dies_at_once_is_backed_off_and_visible(
     with stack.fault(), typed.killing_writers(12.0):
         feed.send(producer, 60)
         found = eventually(
-            lambda: (one := typed.ready("brittle")) and one["reason"] == "CrashLoop" and one,
+            lambda: one if (one := typed.ready("brittle")).get("reason") == "CrashLoop" else None,
             timeout_s=12,
             what="it is in a crash loop",
         )
@@ -227,7 +227,7 @@ def test_a_writer_that_dies_at_once_is_backed_off_and_visible(
         described = typed.tarn("describe", "brittle").text
         assert "times in a row" in described
         page = eventually(
-            lambda: "ingestor brittle" in (shown := ingestors(typed)) and shown,
+            lambda: shown if "ingestor brittle" in (shown := ingestors(typed)) else None,
             timeout_s=12,
             what="the status page names it",
         )
@@ -246,7 +246,7 @@ def test_an_ingestor_is_drafted_from_a_topic_and_applied(stack: Stack, typed: Te
     assert "(10 of the 20 rows that 20 messages give)" in drafted.text
     assert "ingestor declared-drafted created" in drafted.text
     found = eventually(
-        lambda: (rows := stack.query("SELECT n, x FROM declared.drafted")) and len(rows) == 20 and rows,
+        lambda: rows if len(rows := stack.query("SELECT n, x FROM declared.drafted")) == 20 else None,
         timeout_s=60,
         what="every message of the topic is a row",
     )
@@ -283,8 +283,9 @@ def test_an_ingestor_acts_as_a_principal_within_its_grants(
     try:
         typed.tarn("principal", "lend", "bob", stdin=made)
         words = ("apply", "-f", "-", *WAIT)
-        refused = typed.tarn(*words, stdin=spec("lent", runAs="bob", deadLetters=letters), code=1)
-        assert "Forbidden: may not load declared.letters" in refused.text.replace("load table", "load")
+        with stack.fault():
+            refused = typed.tarn(*words, stdin=spec("lent", runAs="bob", deadLetters=letters), code=1)
+        assert "Forbidden: may not load declared.letters" in refused.text
         assert ingestors(typed)["canary"]["state"] == "Running", "it stops alone"
         typed.tarn("grant", "create,write", "namespace:declared", "bob")
         begun_s = time.time()

@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +21,10 @@ from typing import Any
 
 from tarn_host.stack import project
 
+from tarn.adapters.spec_store import SpecStore
+from tarn.adapters.store import S3Store
+from tarn.cli import ingestors
+from tarn.core.credentials import ACCESS_KEY_FILE, SECRET_KEY_FILE
 from tests.support.stack import Answer, Stack, eventually
 
 with warnings.catch_warnings():
@@ -113,10 +119,20 @@ class Terminal:
         text = self.tarn(*words, "--json").text
         return json.loads(next(raw for raw in text.splitlines() if raw.startswith(("[", "{"))))
 
+    def specs(self) -> SpecStore:
+        """The declared ingestors, by the cli's own keys."""
+        store = S3Store(
+            bucket="tarn",
+            endpoint=self.env["TARN_S3_ENDPOINT"],
+            region="us-east-1",
+            access_key_id=(self.secrets / ACCESS_KEY_FILE).read_text().strip(),
+            secret_access_key=(self.secrets / SECRET_KEY_FILE).read_text().strip(),
+        )
+        return SpecStore(store, now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
+
     def shown(self, name: str) -> dict[str, Any]:
-        """What `get NAME --json` prints."""
-        found: list[dict[str, Any]] = self.json("get", name)
-        return found[0]
+        """What `get NAME --json` prints, without the seconds that a command takes to start."""
+        return ingestors.one(self.specs(), name).to_json()
 
     def status(self, name: str) -> dict[str, Any]:
         """The status of an ingestor; empty before there is one."""
