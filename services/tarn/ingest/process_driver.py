@@ -149,7 +149,8 @@ class ProcessDriver:
             if one is None or one.phase is not Phase.RUNNING:
                 return
             one.phase, one.since_s = Phase.DRAINING, self._clock()
-        _close(one.process)
+        # A process that hangs before it has read its order would hold up whoever closes the pipe.
+        threading.Thread(target=_close, args=(one.process,), name=f"drain-{one.reader}", daemon=True).start()
 
     def kill(self, id_: WorkerId) -> None:
         """See `Driver.kill`."""
