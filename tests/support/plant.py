@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tarn.core.control.driver import Driver
 from tarn.core.control.model import Phase, Timing, WorkerSeen
 from tarn.core.control.report import parse_report
 from tarn.core.errors import NotFoundError
-from tarn.core.spec import parse_document
+from tarn.core.spec import IngestorSpec, parse_document
 from tarn.ingest.drivers import WriterDriver
 from tarn.ingest.facts import facts_of
 from tarn.ingest.thread_driver import ThreadDriver
@@ -96,7 +96,13 @@ class Plant:
         # Readers in memory never wait; without a pause they would take the processor from each other.
         lake.sources.on_poll = lambda: time.sleep(0.002)
 
-    def new_controller(self, mortal: Mortal | None = None, *, files: SpecFiles | None = None) -> Controller:
+    def new_controller(
+        self,
+        mortal: Mortal | None = None,
+        *,
+        files: SpecFiles | None = None,
+        built_in: Mapping[str, IngestorSpec] | None = None,
+    ) -> Controller:
         """A controller that remembers nothing."""
         registry: Any = self.specs
         driver: Driver = self.driver
@@ -118,6 +124,7 @@ class Plant:
                 version=self.version,
             ),
             files=files or SpecFiles(files={}),
+            built_in=built_in,
             timing=TIMING,
         )
 

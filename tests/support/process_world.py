@@ -126,6 +126,18 @@ def failing(_registry: StatusRegistry, _stop: threading.Event) -> IngestContext:
     raise RuntimeError("no such world")
 
 
+def stuck(_registry: StatusRegistry, _stop: threading.Event) -> IngestContext:
+    """A writer that fails while one of its threads waits for an answer."""
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    raise RuntimeError("no such world")
+
+
+def silent(_registry: StatusRegistry, _stop: threading.Event) -> IngestContext:
+    """A writer that hangs before it reads."""
+    time.sleep(600)
+    raise AssertionError
+
+
 def messages(root: Path, name: str, partitions: int, count: int) -> FileTopic:
     """A topic with so many messages in each partition."""
     made = FileTopic(name, root, partitions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from tarn_host import keeper
@@ -75,6 +75,7 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     Raises:
         OSError: the file does not exist or cannot be read.
     """
+    words = list(_apart(words))
     plain = [(at, word) for at, word in enumerate(words) if not word.startswith("-")]
     names = tuple(word for _, word in plain)
     command = next((each for each in FILE_COMMANDS if names[: len(each)] == each), None)
@@ -87,6 +88,18 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     if file == "-":
         return list(words), None
     return [*words[:first], "--shown-as", file, *words[first:at], "-", *words[at + 1 :]], open(file, "rb")
+
+
+def _apart(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command; `-fFILE` and `--file=FILE` of `apply` are two. Pure."""
+    applies = next((word for word in words if not word.startswith("-")), "") == "apply"
+    for word in words:
+        if applies and word.startswith("--file="):
+            yield from ("--file", word.removeprefix("--file="))
+        elif applies and word.startswith("-f") and word != "-f":
+            yield from ("-f", word.removeprefix("-f"))
+        else:
+            yield word
 
 
 def is_play(words: Sequence[str]) -> bool:

@@ -11,12 +11,13 @@ from tarn.core.control.declared import (
     Declared,
     Stamp,
     finalized,
+    is_name,
     name_of,
     spec_key,
     status_key,
 )
 from tarn.core.control.registry import SpecEntry
-from tarn.core.errors import CorruptStateError, OutcomeUnknownError
+from tarn.core.errors import CorruptStateError, NotFoundError, OutcomeUnknownError
 from tarn.core.object_store import (
     ObjectStore,
     StoreBusyError,
@@ -64,13 +65,15 @@ class SpecStore:
 
     def get(self, name: str) -> Declared | None:
         """See `SpecRegistry.get`."""
-        stored = self.store.get(spec_key(name))
+        stored = self.store.get(spec_key(name)) if is_name(name) else None
         return None if stored is None else Declared.from_bytes(stored.data, name=name)
 
     def change(
         self, name: str, make: Callable[[Declared | None, Stamp], Declared], *, replace: bool = False
     ) -> Declared:
         """See `SpecRegistry.change`."""
+        if not is_name(name):
+            raise NotFoundError(f"there is no ingestor {name!r}; scripts/tarn get lists those that there are")
         mine: set[str] = set()
         for attempt in range(1, ATTEMPTS_MAX + 1):
             stored = self.store.get(spec_key(name))

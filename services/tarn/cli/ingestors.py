@@ -20,7 +20,7 @@ from tarn.cli.formats import visible
 from tarn.cli.letters import read_text
 from tarn.cli.render import add_row, new_table, unwrapped
 from tarn.cli.settings import Settings
-from tarn.core.control.admission import require_room
+from tarn.core.control.admission import require_own_name, require_room
 from tarn.core.control.declared import HAND, Declared, Stamp, applied, deleted, scaled, status_key
 from tarn.core.control.report import parse_report
 from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, TarnError
@@ -85,7 +85,7 @@ class Shown:
         return {
             **there.document,
             "metadata": {
-                **there.document["metadata"],
+                **(there.document.get("metadata") or {"name": there.name}),
                 "uid": there.uid,
                 "generation": there.generation,
                 "owner": there.owner,
@@ -162,9 +162,14 @@ def delete(name: Name, wait: Wait = 0) -> None:
     settings = Settings.read()
     specs = wiring.specs(settings)
 
+    asked: set[str] = set()
+
     def make(found: Declared | None, stamp: Stamp) -> Declared:
         if found is None:
             raise NotFoundError(f"there is no ingestor {name}; scripts/tarn get lists those that there are")
+        if asked and (found.gone or found.uid not in asked):
+            return found  # the first request arrived, and what is there now was declared since
+        asked.add(found.uid)
         return deleted(found, stamp=stamp)
 
     made = specs.change(name, make)
@@ -215,6 +220,7 @@ def put(
         UnavailableError, OutcomeUnknownError: the store does not take it.
     """
     spec = spec_of(document, file=shown)
+    require_own_name(spec.name, _built_in(), file=shown)
     require_room(spec, _others(specs), file=shown)
     before: list[Declared | None] = []
 
@@ -318,12 +324,15 @@ def lines_of(found: Shown, *, now: datetime) -> list[str]:
     return lines
 
 
+def _built_in() -> dict[str, IngestorSpec]:
+    """Label to spec of what is part of Tarn."""
+    labels = {f"built-in {log.name}": log for log in LOGS}
+    return {label: parse_spec(spec_text(log), file=label) for label, log in labels.items()}
+
+
 def _others(specs: SpecRegistry) -> dict[str, IngestorSpec]:
     """Label to spec of everything that is declared, and of what is part of Tarn."""
-    found: dict[str, IngestorSpec] = {}
-    for log in LOGS:
-        label = f"built-in {log.name}"
-        found[label] = parse_spec(spec_text(log), file=label)
+    found = _built_in()
     for entry in specs.list().values():
         if entry.declared is not None and not entry.declared.gone:
             try:

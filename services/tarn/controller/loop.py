@@ -16,6 +16,7 @@ import structlog
 
 from tarn.controller.files import SpecFiles
 from tarn.controller.settle import CLASH, Settlements
+from tarn.core.control.admission import require_own_name
 from tarn.core.control.declared import Declared, revision_of
 from tarn.core.control.driver import Driver
 from tarn.core.control.model import (
@@ -76,6 +77,7 @@ class Surroundings:
         facts: what the readers of an ingestor say of themselves, by its name.
         on_refused: called in each pass with the label of what is not run, and once with None when it is.
         on_names: called in each pass with the names of all ingestors.
+        on_pass: called after each pass with what made it fail; empty: nothing did.
         executor: asks the tables.
         clock: monotonic time in seconds, that of the driver.
         now_ms: wall-clock time in milliseconds since the epoch.
@@ -93,6 +95,7 @@ class Surroundings:
     clock: Callable[[], float]
     now_ms: Callable[[], int]
     version: str
+    on_pass: Callable[[str], None] = lambda _message: None
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class _Memory:
     reports: dict[str, Report] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    reserved: dict[str, Refused] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
 
 
@@ -154,13 +158,16 @@ class Controller:
         """Run passes until asked to stop; writers are left as they are."""
         while not stopping():
             self._awake.clear()
-            wait_s = self._poll_s
+            wait_s, failed = self._poll_s, ""
             try:
                 wait_s = self.step()
             except TarnError as e:
+                failed = e.message
                 self._trouble("controller", e)
             except Exception as e:
+                failed = f"{type(e).__name__}: {e}; a defect of Tarn, please report it"
                 log.error("controller failed", exc_info=e)
+            self._around.on_pass(failed)
             if not stopping():
                 self._awake.wait(min(self._poll_s, max(0.0, wait_s)))
                 self._ended.wait(PASS_S_MIN)
@@ -173,10 +180,10 @@ class Controller:
                 logged.
         """
         entries = self._entries()
-        wanted = self._wanted(entries) if entries is not None else None
-        if wanted is None:
+        if entries is None:
             # Nothing was ever read: what runs goes on, and nothing is started or stopped.
             return self._poll_s
+        wanted = self._wanted(self._own_names(entries))
         workers = self._around.driver.list()
         now_s = self._around.clock()
         made = plan(list(wanted.values()), workers, self._memory.crashes, now_s=now_s, timing=self._timing)
@@ -203,6 +210,24 @@ class Controller:
             self._around.on_refused(SPECS, why)
         # Before the files were looked at, what is deleted with them must not begin once more.
         return memory.entries if self._files.done or memory.troubles.get("registry") is None else None
+
+    def _own_names(self, entries: Mapping[str, SpecEntry]) -> Mapping[str, SpecEntry]:
+        """The ingestors without those that have the name of a built-in one, which have no writers."""
+        built_in = {spec.name for spec in self._built_in.values()}
+        reserved = {}
+        for name in sorted(entries.keys() & built_in):
+            there = entries[name].declared
+            if there is None or there.gone:
+                continue
+            if there.deleting:
+                self._act(Finalize(name=name, uid=there.uid), {})
+                continue
+            try:
+                require_own_name(name, self._built_in, file=there.label)
+            except InvalidSpecError as e:
+                reserved[there.label] = Refused(reason=CLASH, message=e.message)
+        self._memory.reserved = reserved
+        return {name: entry for name, entry in entries.items() if name not in built_in}
 
     def _wanted(self, entries: Mapping[str, SpecEntry]) -> dict[str, Wanted]:
         """What is wanted of each ingestor, by name."""
@@ -271,6 +296,7 @@ class Controller:
             file: Refused(reason="InvalidSpec", message=error.message)
             for file, error in self._files.refused.items()
         }
+        refused |= self._memory.reserved
         for label, why in refused.items():
             self._around.on_refused(label, why)
         for label in self._memory.refused - refused.keys():
@@ -312,6 +338,9 @@ class Controller:
     def _report(self, wanted: Mapping[str, Wanted], workers: Sequence[WorkerSeen]) -> None:
         """Write the status of each declared ingestor whose status changed."""
         around, memory = self._around, self._memory
+        if "registry" in memory.troubles:
+            # A store that does not answer takes seconds for each object, and writers may have died meanwhile.
+            return
         now_ms = around.now_ms()
         memory.reports = {name: one for name, one in memory.reports.items() if name in wanted}
         for name, one in wanted.items():

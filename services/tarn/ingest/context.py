@@ -67,7 +67,9 @@ class IngestContext:
         sources: topic client.
         catalog: table catalog.
         tables: opens the files of tables.
-        ports: side effects of the commit loop; its `sleep` raises StoppedError when the process stops.
+        ports: side effects of one reader; its `sleep` raises StoppedError when that is to stop.
+        shared_ports: those of the bookkeepers, which outlive any reader: their `sleep` raises StoppedError
+            when the process stops only. None: `ports`, where all readers stop together.
         new_id: generates a unique commit id.
         clock: monotonic time in seconds.
         registry: status registry.
@@ -97,7 +99,17 @@ class IngestContext:
     batch_bytes: int = 24 << 20
     decode_records: int = 8_192
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)
+    shared_ports: Ports | None = None
     principals: Principals = field(default_factory=Principals)
+
+    def require_going(self) -> None:
+        """Require that the reader is not to stop.
+
+        Raises:
+            StoppedError: it is.
+        """
+        if self.stopping():
+            raise StoppedError
 
     def acting_as(self, principal: str | None) -> IngestContext:
         """The same, with the catalog as asked by a principal; itself for None.
@@ -112,5 +124,5 @@ class IngestContext:
 
     def share_of_batches(self, bytes_max: int) -> int:
         """The limit on a batch of one reader, in bytes: its own, or its share of `batch_bytes`."""
-        share = self.batch_bytes // max(1, len(self.registry.readers()))
+        share = self.batch_bytes // max(1, self.registry.sharing())
         return min(bytes_max, max(BATCH_BYTES_MIN, share))

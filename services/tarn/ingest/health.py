@@ -34,6 +34,8 @@ BEAT_AGE_S_MAX = 60.0
 FOR_A_PERSON = ("NoSuchTopic", "NoMessages", "CrashLoop")
 PROGRESS_AGE_S_MAX = 120.0
 HANGING_S_MIN = 300.0
+CONTROLLER = "controller"
+"""Name under which the controller shows its passes, as if it were a dependency."""
 
 REQUEST_TIMEOUT_S = 5.0
 OWN_HOSTS = Hosts.of("ingest")
@@ -156,11 +158,15 @@ def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> lis
 
 
 def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
-    """Ingestors that make no progress although every dependency works: only a restart helps."""
+    """What makes no progress although every dependency works: only a restart helps."""
     seen = registry.dependencies()
+    controller = seen.pop(CONTROLLER, None)
     if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
         return []
-    return [
+    found = []
+    if controller is not None and now_s - controller.looked_s > HANGING_S_MIN:
+        found.append(f"controller hangs: no pass for {now_s - controller.looked_s:.0f} s")
+    return found + [
         f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
         for name, status in registry.readers().items()
         if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN

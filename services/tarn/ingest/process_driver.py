@@ -124,6 +124,17 @@ class ProcessDriver:
             reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
             now_s = self._clock()
             self._writers[id_] = _Writer(process, reader, resources.memory_bytes, now_s, now_s)
+            # A process that hangs before it says anything must not be unknown to the health check.
+            self._registry.put(
+                reader,
+                IngestorStatus(
+                    table=str(spec.spec.table),
+                    topic=id_.topic,
+                    stream=one.stream,
+                    replica_of=one.name if spec.spec.replicas > 1 else "",
+                    replicas=spec.spec.replicas,
+                ),
+            )
             threading.Thread(
                 target=self._follow, args=(id_, process, order), name=f"writer-{reader}", daemon=True
             ).start()
@@ -138,7 +149,8 @@ class ProcessDriver:
             if one is None or one.phase is not Phase.RUNNING:
                 return
             one.phase, one.since_s = Phase.DRAINING, self._clock()
-        _close(one.process)
+        # A process that hangs before it has read its order would hold up whoever closes the pipe.
+        threading.Thread(target=_close, args=(one.process,), name=f"drain-{one.reader}", daemon=True).start()
 
     def kill(self, id_: WorkerId) -> None:
         """See `Driver.kill`."""
@@ -186,7 +198,7 @@ class ProcessDriver:
             process.stdin.write(orjson.dumps(order) + b"\n")
             process.stdin.flush()
         while line := process.stdout.readline(LINE_BYTES_MAX):
-            failure = self._take(id_, line) or failure
+            failure = self._take(id_, process, line) or failure
         process.stdout.close()
         code = process.wait()
         _close(process)
@@ -202,7 +214,7 @@ class ProcessDriver:
                 log.warning("writer died", writer=str(id_), reason=one.reason, message=one.message)
         self._changed()
 
-    def _take(self, id_: WorkerId, line: bytes) -> tuple[str, str] | None:
+    def _take(self, id_: WorkerId, process: subprocess.Popen[bytes], line: bytes) -> tuple[str, str] | None:
         """Take one line of a process; returns what it says of its failure."""
         try:
             value = orjson.loads(line)
@@ -214,7 +226,7 @@ class ProcessDriver:
             return None
         with self._lock:
             one = self._writers.get(id_)
-            if one is None:
+            if one is None or one.process is not process:
                 return None
             before, one.ready = one.ready, status.state is State.RUNNING
             self._registry.put(one.reader, status)

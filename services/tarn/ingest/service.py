@@ -42,6 +42,7 @@ from tarn.ingest.context import IngestContext
 from tarn.ingest.drivers import WriterDriver
 from tarn.ingest.facts import facts_of
 from tarn.ingest.health import (
+    CONTROLLER,
     DependencyMonitor,
     StatusServer,
     check_catalog,
@@ -195,6 +196,7 @@ class Service:
                 clock=time.monotonic,
                 now_ms=lambda: time.time_ns() // 1_000_000,
                 version=package_version("tarn"),
+                on_pass=self._looked,
             ),
             files=loaded.files,
             built_in=loaded.built_in,
@@ -213,6 +215,11 @@ class Service:
 
     def _stopping(self) -> bool:
         return self._ending.is_set() or self._stop.is_set() or self._context.stopping()
+
+    def _looked(self, failed: str) -> None:
+        """Show on the status page that the controller made a pass, or why it could not."""
+        message = failed or "looks at what is declared"
+        self._registry.record_check(CONTROLLER, ok=not failed, message=message, looked_s=time.monotonic())
 
     def _refused(self, label: str, why: Refused | None) -> None:
         """Show on the status page, and once in the log, why an ingestor is not run; None: it is again."""

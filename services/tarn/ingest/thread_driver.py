@@ -53,6 +53,9 @@ class _View(StatusRegistry):
     def readers(self) -> dict[str, IngestorStatus]:
         return self._inner.readers()
 
+    def sharing(self) -> int:
+        return self._inner.sharing()
+
 
 @dataclass(slots=True)
 class _Writer:
@@ -130,6 +133,7 @@ class ThreadDriver:
                 registry=view,
                 stopping=lambda: stop.is_set() or context.stopping(),
                 ports=replace(context.ports, sleep=self._sleeps(stop)),
+                shared_ports=context.shared_ports or context.ports,
             )
             reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
             thread = threading.Thread(target=self._run, args=(id_, one, own), name=reader, daemon=True)

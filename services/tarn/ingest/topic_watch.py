@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tarn.core.errors import TarnError
 from tarn.core.source import NoSuchTopicError
@@ -13,6 +14,14 @@ from tarn.ingest.status import State, StatusReporter
 
 TOPICS_LOOK_S = 30.0
 """How often a pattern is compared with the names of the topics, in seconds."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A pattern that a thread compares, and the topics that it matches; None: it was not compared yet."""
+
+    pattern: str
+    found: tuple[str, ...] | None = None
 
 
 class TopicWatch:
@@ -25,7 +34,7 @@ class TopicWatch:
     def __init__(self, context: IngestContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, str], tuple[str, ...] | None] = {}
+        self._watches: dict[str, _Watch] = {}
         self._changed: Callable[[], None] = lambda: None
 
     def on_change(self, call: Callable[[], None]) -> None:
@@ -36,41 +45,46 @@ class TopicWatch:
         """The topics of an ingestor; None while its pattern was not compared yet."""
         kafka = spec.spec.source.kafka
         if kafka.topic_pattern is None:
+            self._forget(spec.name)
             return kafka.names
-        key = (spec.name, kafka.topic_pattern)
         with self._lock:
-            if key in self._found:
-                return self._found[key]
-            for other in [one for one in self._found if one[0] == spec.name]:
-                del self._found[other]  # its thread ends at its next look
-            self._found[key] = None
+            watch = self._watches.get(spec.name)
+            if watch is not None and watch.pattern == kafka.topic_pattern:
+                return watch.found
+            # The thread of a former one ends at its next look.
+            watch = self._watches[spec.name] = _Watch(kafka.topic_pattern)
         threading.Thread(
-            target=self._watch, args=(key, spec), name=f"topics-{spec.name}", daemon=True
+            target=self._watch, args=(watch, spec), name=f"topics-{spec.name}", daemon=True
         ).start()
         return None
 
     def keep(self, names: frozenset[str]) -> None:
         """Forget the patterns of all ingestors but these."""
         with self._lock:
-            gone = [key for key in self._found if key[0] not in names]
-            for key in gone:
-                del self._found[key]
-        for name, _ in gone:
-            self._context.registry.remove(name)
+            gone = self._watches.keys() - names
+        for name in gone:
+            self._forget(name)
 
-    def _watch(self, key: tuple[str, str], spec: IngestorSpec) -> None:
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            # Whatever is there of this name without a watch is a reader's.
+            if self._watches.pop(name, None) is not None:
+                self._context.registry.remove(name)
+
+    def _watch(self, watch: _Watch, spec: IngestorSpec) -> None:
         reporter = StatusReporter(
             spec.name, self._context.registry, clock=self._context.clock, now_ms=self._context.ports.now_ms
         )
         seen: tuple[str, ...] = ()
         while not self._context.stopping():
-            found = self._matching(spec, reporter, begun=bool(seen))
+            found, error = self._matching(spec, begun=bool(seen))
             with self._lock:
-                if key not in self._found:
+                if self._watches.get(spec.name) is not watch:
                     return
-                changed = found is not None and found != self._found[key]
+                changed = found is not None and found != watch.found
                 if found is not None:
-                    self._found[key] = seen = found
+                    watch.found = seen = found
+                self._show(reporter, spec.name, error)
             if changed:
                 self._changed()
             try:
@@ -78,10 +92,19 @@ class TopicWatch:
             except StoppedError:
                 return
 
+    def _show(self, reporter: StatusReporter, name: str, error: Exception | None) -> None:
+        """Show on the status page why there are no topics."""
+        if error is None:
+            self._context.registry.remove(name)
+        elif isinstance(error, TarnError):
+            reporter.tell(State.WAITING, error)
+        else:
+            reporter.tell_defect(error)
+
     def _matching(
-        self, spec: IngestorSpec, reporter: StatusReporter, *, begun: bool
-    ) -> tuple[str, ...] | None:
-        """Topics that match; None if Kafka cannot be asked. Why there are none is on the status page."""
+        self, spec: IngestorSpec, *, begun: bool
+    ) -> tuple[tuple[str, ...] | None, Exception | None]:
+        """Topics that match, None if Kafka cannot be asked; and why there are none."""
         kafka = spec.spec.source.kafka
         try:
             found = tuple(topic for topic in self._context.sources.list_topics() if kafka.matches(topic))
@@ -89,13 +112,7 @@ class TopicWatch:
                 again = f"looking again every {TOPICS_LOOK_S:.0f} s"
                 raise NoSuchTopicError(f"no topic matches {kafka.topic_pattern!r}; {again}")
         except NoSuchTopicError as e:
-            reporter.tell(State.WAITING, e)
-            return ()
-        except TarnError as e:
-            reporter.tell(State.WAITING, e)
-            return None
+            return (), e
         except Exception as e:  # noqa: BLE001 - a defect here must not end the search for topics
-            reporter.tell_defect(e)
-            return None
-        self._context.registry.remove(spec.name)
-        return found
+            return None, e
+        return found, None

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import orjson
 import pyarrow as pa
+import structlog
 
 from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
@@ -107,9 +108,11 @@ def main(arguments: list[str]) -> int:
     except TarnError as e:
         status.send({"failure": type(e).__name__.removesuffix("Error"), "message": e.message})
         return exit_codes.exit_code(e)
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 - reported and logged; the process ends
         status.send({"failure": type(e).__name__, "message": f"{e}; a defect of Tarn, please report it"})
-        raise
+        # Not raised: the interpreter would wait for threads, while the status said that the reader runs.
+        structlog.get_logger().error("writer failed", exc_info=e)
+        return exit_codes.FAILED
     return exit_codes.OK
 
 

@@ -153,6 +153,9 @@ def test_a_credential_is_lent_to_ingest_and_taken_back(
     assert lend("", "bob", "--take-back") == 0
     with pytest.raises(UnauthenticatedError):
         lent.get("bob")
+    for name in ("../../specs/v1/ingestors/orders", "a/b", ""):
+        assert lend("", name, "--take-back") == 2
+        assert f"no ingestor can run as {name!r}" in capsys.readouterr().err
 
 
 def test_a_revoke_says_that_an_owner_stays_one(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from tarn.cli.replay import Replayed
 from tarn.controller.files import SpecFile, SpecFiles
 from tarn.core.control.declared import spec_key
 from tarn.core.errors import UnavailableError
+from tarn.core.object_store import StoreOutcomeUnknownError
 from tarn.core.spec import spec_of
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
@@ -143,6 +145,60 @@ def test_two_specs_for_one_table_and_topic_and_a_renamed_one(
     assert run(monkeypatch, "apply", "-f", "-", stdin=yaml.safe_dump(built_in)) == 2
     assert "spec.table is 'ops.audit', which built-in audit" in capsys.readouterr().err
     assert set(plant.specs.list()) == {"orders"}
+    for table in ("orders", "audit"):
+        named = {**document(table={"namespace": "bronze", "name": table}), "metadata": {"name": "tarn-audit"}}
+        assert run(monkeypatch, "apply", "-f", "-", stdin=yaml.safe_dump(named)) == 2
+        assert "'tarn-audit', the name of Tarn's own ingestor (built-in audit)" in capsys.readouterr().err
+    assert set(plant.specs.list()) == {"orders"}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "declared again"])
+def test_a_deletion_whose_answer_is_lost_deletes_nothing_twice(
+    again: bool, plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    plant.apply()
+    put, lost = plant.lake.store.put, [True]
+
+    def answer_lost(key: str, data: bytes, **options: Any) -> Any:
+        done = put(key, data, **options)
+        if key == spec_key("orders") and lost and lost.pop():
+            plant.controller.step()
+            if again:
+                plant.apply()
+            raise StoreOutcomeUnknownError("no answer")
+        return done
+
+    monkeypatch.setattr(plant.lake.store, "put", answer_lost)
+    assert run(monkeypatch, "delete", "orders") == 0
+    assert "is being deleted" in capsys.readouterr().out
+    found = plant.specs.get("orders")
+    assert found is not None
+    assert (found.gone, found.deleting) == (not again, not again)
+
+
+def test_a_document_of_another_form_is_shown(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As another release, or a hand, may have written it."""
+    made = plant.apply()
+    plant.lake.store.put(spec_key("orders"), replace(made, document={"kind": "Other"}).to_bytes())
+    assert run(monkeypatch, "get", "--json") == 0
+    assert '"name": "orders"' in capsys.readouterr().out
+    assert run(monkeypatch, "scale", "orders", "2") == 2
+    assert "ingestor orders: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../status/orders", "x/../orders", "Orders", ""])
+def test_a_name_is_never_the_path_of_another_object(
+    name: str, plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Stores and their clients resolve `..` in a key, some of them."""
+    asked: list[str] = []
+    monkeypatch.setattr(plant.lake.store, "get", asked.append)
+    for words in (["get"], ["describe"], ["delete"], ["scale", "2"]):
+        assert run(monkeypatch, words[0], name, *words[1:]) == 1
+        assert "there is no ingestor" in capsys.readouterr().err
+    assert not asked
 
 
 def test_a_rename_as_the_message_says(plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

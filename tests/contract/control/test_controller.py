@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from tarn.core.control.declared import spec_key
 from tarn.core.control.model import Phase
+from tarn.core.spec import spec_of
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
-from tests.support.plant import Crash, Mortal, Plant, load
+from tests.support.plant import Crash, Mortal, Plant, document, load
 
 
 def topic(name: str = "orders", partitions: int = 4, messages: int = 10) -> Topic:
@@ -339,3 +341,81 @@ def test_a_writer_is_one_writer_however_often_it_is_started(plant: Plant) -> Non
     time.sleep(0.2)
     assert len(plant.lake.sources.readers) == opened
     assert [(two.id, two.phase) for two in plant.seen()] == [(one.id, Phase.RUNNING)]
+
+
+def test_a_spec_with_the_name_of_a_built_in_ingestor_does_not_stop_that(plant: Plant) -> None:
+    built_in = {"built-in sales": spec_of(document("sales"), file="built-in sales")}
+    plant.controller = plant.new_controller(built_in=built_in)
+    plant.until(lambda: plant.workers() == ["sales/sales/0 Running"] and plant.all_in("sales"))
+    plant.apply("sales", table={"namespace": "bronze", "name": "other"})
+    for _ in range(3):
+        plant.controller.step()
+        time.sleep(0.02)
+    assert plant.workers() == ["sales/sales/0 Running"]
+    why = plant.refused["ingestor sales"]
+    assert why is not None
+    assert (why.reason, why.waiting) == ("Clash", False)
+    assert "the name of Tarn's own ingestor (built-in sales)" in why.message
+    plant.controller = plant.new_controller(built_in=built_in)
+    plant.controller.step()
+    assert plant.workers() == ["sales/sales/0 Running"]
+    plant.delete("sales")
+    plant.controller.step()
+    gone = plant.specs.get("sales")
+    assert gone is not None
+    assert gone.gone
+    plant.controller.step()
+    assert plant.refused["ingestor sales"] is None
+    assert plant.workers() == ["sales/sales/0 Running"]
+    plant.lake.sources.topics["sales"].send(0, order(1))
+    plant.until(lambda: plant.all_in("sales"))
+    plant.exact("sales")
+
+
+def test_a_pass_that_fails_is_on_the_status_page(
+    plant: Plant, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that fails again and again starts and ends nothing, however well the readers are."""
+    passes: list[str] = []
+    around = replace(plant.controller._around, on_pass=passes.append)
+    plant.controller._around = around
+    list_, broken = plant.driver.list, [True]
+
+    def listed() -> Any:
+        if broken and broken.pop():
+            raise KeyError("x")
+        return list_()
+
+    monkeypatch.setattr(plant.driver, "list", listed)
+    plant.controller._poll_s = 0.01
+    plant.controller.run(lambda: len(passes) == 2)
+    assert passes == ["KeyError: 'x'; a defect of Tarn, please report it", ""]
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["controller failed"]
+    logged.clear()
+
+
+def test_no_status_is_written_to_a_store_that_does_not_answer(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try takes seconds, and a writer that died meanwhile would wait for all of them."""
+    from tarn.core.errors import UnavailableError
+
+    plant.apply()
+    plant.until(lambda: plant.running(1))
+    tried: list[str] = []
+
+    def away(*_: object) -> Any:
+        raise UnavailableError("the store is away")
+
+    specs, there = type(plant.specs), type(plant.specs).list
+    monkeypatch.setattr(specs, "list", away)
+    monkeypatch.setattr(specs, "put_status", lambda _self, name, _data: tried.append(name))
+    (one,) = plant.seen()
+    plant.driver.kill(one.id)
+    plant.controller._memory.reports.clear()
+    plant.controller.step()
+    assert plant.workers() == ["orders/orders/0 Running"], "a writer that died is started all the same"
+    assert not tried
+    monkeypatch.setattr(specs, "list", there)
+    plant.controller.step()
+    assert tried == ["orders"]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ import orjson
 import pytest
 
 from tarn.core.control.model import Phase, WorkerId
+from tarn.core.spec import spec_of
+from tarn.ingest.health import faults
 from tarn.ingest.process_driver import ProcessDriver, resident_bytes, status_of
 from tarn.ingest.status import Histogram, IngestorStatus, State
 from tests.support.plant import Plant, document
@@ -84,6 +87,60 @@ def test_a_process_that_dies_at_once_says_why(tmp_path: Path, monkeypatch: pytes
         assert "RuntimeError: no such world" in plant.ready()["message"]
     finally:
         plant.close()
+
+
+def test_a_process_that_fails_ends_although_a_thread_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages(tmp_path, "orders", 1, 1)
+    plant = plant_of(tmp_path, monkeypatch, "stuck")
+    try:
+        plant.apply(**LIMITED)
+        plant.until(
+            lambda: plant.specs.status("orders") is not None and plant.ready()["reason"] == "CrashLoop",
+            within_s=30,
+        )
+    finally:
+        for one in plant.seen():
+            plant.driver.kill(one.id)
+        plant.close()
+
+
+def test_a_process_that_says_nothing_is_no_good_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages(tmp_path, "orders", 1, 1)
+    plant = plant_of(tmp_path, monkeypatch, "silent")
+    try:
+        plant.apply(replicas=2, **LIMITED)
+        plant.controller.step()
+        found = faults(plant.lake.registry, now_s=time.monotonic())
+        assert "ingestor orders/1: Starting: not ready yet" in found
+        status = plant.lake.registry.ingestors()["orders"]
+        assert (status.replicas, status.ready, status.table) == (2, 0, "bronze.orders")
+    finally:
+        for one in plant.seen():
+            plant.driver.kill(one.id)
+        assert plant.lake.registry.readers() == {}
+        plant.close()
+
+
+def test_a_process_that_reads_nothing_does_not_hold_up_the_controller(plant: Plant) -> None:
+    """Its order is more than a pipe takes."""
+    driver = ProcessDriver(plant.lake.registry, command=("sleep", "600"))
+    fields = [{"name": f"column_{n:0100}", "type": "string"} for n in range(1_000)]
+    spec = spec_of(document(schema={"fields": fields}), file="x")
+    one = WorkerId(ingestor="orders", topic="orders", replica=0, revision="1")
+    driver.start(one, spec)
+    try:
+        time.sleep(0.2)
+        drained = threading.Thread(target=driver.drain, args=(one,), daemon=True)
+        drained.start()
+        drained.join(5)
+        assert not drained.is_alive()
+        assert [each.phase for each in driver.list()] == [Phase.DRAINING]
+    finally:
+        driver.kill(one)
 
 
 def test_a_process_that_takes_too_much_memory_is_ended_and_says_so(

@@ -263,3 +263,12 @@ def test_whatever_is_there_ends_as_wanted(steps: list[tuple[int, str, int, bool]
     }
     assert {one.id for one in workers.values() if one.phase is Phase.RUNNING} == expected
     assert set(workers) == expected
+
+
+@pytest.mark.parametrize("wish", [Wish.HOLD, Wish.RUN])
+def test_what_could_not_be_done_is_not_due_at_once_again(wish: Wish) -> None:
+    """A writer that does not end: while its ingestor is held it is left alone, and the loop must not spin."""
+    late = seen("a/t/0@r1 Draining", since_s=NOW_S - 31)
+    assert made([wanted(wish=wish, revision="r2")], [late]).due_s is None
+    soon = seen("a/t/0@r1 Draining", since_s=NOW_S - 29)
+    assert made([wanted(wish=wish, revision="r2")], [soon]).due_s == NOW_S + 1

@@ -15,7 +15,7 @@ import pytest
 from tarn.core.errors import InvalidSettingError
 from tarn.core.hosts import parse_names
 from tarn.ingest import health
-from tarn.ingest.health import StatusServer, faults, hanging
+from tarn.ingest.health import CONTROLLER, StatusServer, faults, hanging
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import IngestorStatus, State, StatusRegistry
@@ -381,3 +381,16 @@ def test_a_wake_is_for_programs_and_for_nothing_else():
         assert woken == [1]
     finally:
         server.stop()
+
+
+def test_a_controller_that_makes_no_pass_is_a_fault_and_hides_no_reader_that_hangs() -> None:
+    found = registry(beat_s=NOW - 301)
+    found.record_check(CONTROLLER, ok=True, message="looks", looked_s=NOW - 26)
+    assert "controller: no answer for 26 s" in faults(found, now_s=NOW)
+    assert hanging(found, now_s=NOW) == ["ingestor orders hangs: no sign of life for 301 s"]
+    found = registry()
+    found.record_check(CONTROLLER, ok=True, message="looks", looked_s=NOW - 301)
+    assert hanging(found, now_s=NOW) == ["controller hangs: no pass for 301 s"]
+    found.record_check(CONTROLLER, ok=False, message="KeyError: 'x'", looked_s=NOW)
+    assert "controller: KeyError: 'x'" in faults(found, now_s=NOW)
+    assert hanging(found, now_s=NOW) == []

@@ -8,6 +8,27 @@ from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import IngestorSpec
 
 
+def require_own_name(name: str, built_in: Mapping[str, IngestorSpec], *, file: str) -> None:
+    """Require that the name is not that of an ingestor that is part of Tarn.
+
+    Args:
+        name: name of the ingestor.
+        built_in: label to spec of those that are part of Tarn.
+        file: what messages call the spec.
+
+    Raises:
+        InvalidSpecError: it is.
+    """
+    for label, spec in built_in.items():
+        if spec.name == name:
+            raise InvalidSpecError(
+                f"{file}: metadata.name is {name!r}, the name of Tarn's own ingestor ({label}), which runs "
+                "on; choose another name",
+                file=file,
+                other=name,
+            )
+
+
 def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file: str) -> None:
     """Require that no other ingestor has the spec's stream or table.
 

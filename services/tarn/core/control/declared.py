@@ -7,6 +7,7 @@ bring it back, and the next ingestor of the name goes on counting its generation
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ import orjson
 from tarn.core import versioned_json
 from tarn.core.errors import AlreadyExistsError, CorruptStateError, InvalidSpecError, NotFoundError
 from tarn.core.spec import IngestorSpec, spec_of
+from tarn.core.spec.ingestor import NAME_PATTERN
 
 FORMAT = 1
 PREFIX = "specs/v1/"
@@ -24,6 +26,11 @@ STATUS_PREFIX = f"{PREFIX}status/"
 HAND = "hand"
 """Owner of a spec that a person applied."""
 _FILE = "file:"
+
+
+def is_name(name: str) -> bool:
+    """Whether an ingestor can have this name; the key of any other text may be another object's."""
+    return re.fullmatch(NAME_PATTERN, name) is not None
 
 
 def spec_key(name: str) -> str:
@@ -245,8 +252,9 @@ def scaled(found: Declared, replicas: int, *, stamp: Stamp, take_over: bool = Fa
         NotFoundError, AlreadyExistsError: as `applied`, and of an ingestor that is gone.
     """
     _require_there(found)
+    present = found.spec.spec.replicas
     body = dict(found.document["spec"])
-    if found.spec.spec.replicas != replicas:
+    if present != replicas:
         body["replicas"] = replicas
     return applied(
         found,

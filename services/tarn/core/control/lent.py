@@ -8,6 +8,7 @@ import orjson
 
 from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError, InvalidError
+from tarn.core.spec.ingestor import PRINCIPAL_PATTERN
 
 FORMAT = 1
 PREFIX = "credentials/v1/"
@@ -15,7 +16,16 @@ _CREDENTIAL = re.compile(r"[A-Za-z0-9._~-]{1,200}:[\x21-\x7e]{8,4096}")
 
 
 def credential_key(principal: str) -> str:
-    """Key of the credential of a principal."""
+    """Key of the credential of a principal.
+
+    Raises:
+        InvalidError: no principal that a spec may name with runAs has this name.
+    """
+    if not re.fullmatch(PRINCIPAL_PATTERN, principal):
+        raise InvalidError(
+            f"no ingestor can run as {principal!r}: a principal's name for runAs is of letters, digits "
+            "and _.@-, 64 at most, and begins with a letter, a digit or _"
+        )
     return f"{PREFIX}{principal}.json"
 
 

@@ -106,7 +106,8 @@ class _Ingestor:
     def due(self, workers: Iterable[WorkerSeen], crashes: Crashes) -> Iterator[float]:
         """Yield the times at which something is due by the clock alone."""
         for worker in workers:
-            if worker.phase is Phase.DRAINING:
+            # What is due by now was done in this pass, or could not be: the next look is soon enough.
+            if worker.phase is Phase.DRAINING and worker.since_s + self._timing.drain_s_max > self._now_s:
                 yield worker.since_s + self._timing.drain_s_max
         for id_, crash in crashes.items():
             if id_ in self._targets:

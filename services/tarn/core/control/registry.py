@@ -61,6 +61,7 @@ class SpecRegistry(Protocol):
             replace: give `make` None for an object that is unreadable.
 
         Raises:
+            NotFoundError: no ingestor can have this name.
             OutcomeUnknownError: the store did not settle the write; repeating the call does.
             CorruptStateError: the object is unreadable.
             UnavailableError, ForbiddenError: as `list`.
