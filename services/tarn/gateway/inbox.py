@@ -1,9 +1,9 @@
-"""The inbox of a table: writes that wait become one file and one commit; each is answered when it can be read.
+"""The inbox of a table: writes that wait become one file and one commit.
 
-Writes are handed in by the threads of the HTTP server. One thread takes all that wait, decodes them together and
-writes their file; another commits it, while the next file is made. A write is answered once its rows are in the
-table, or certainly not. What a client repeats is found by its sequence (`tarn.core.producers`): in the table, or
-on its way there.
+Writes are handed in by the threads of the HTTP server. One thread takes all that wait, decodes them together
+and writes their file; another commits it, while the next file is made. A write is answered once its rows can
+be read, or are certainly not in the table. What a client repeats is found by its sequence
+(`tarn.core.producers`): in the table, or on its way there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InboxLimits:
         bytes_max: bytes of one commit.
         waiting_bytes_max: bytes that may wait; beyond them a write is refused.
         waiting_writes_max: writes that may wait.
-        wait_s_max: how long a write waits for its turn, in seconds; then it is answered that it was not written.
+        wait_s_max: how long a write waits for its turn, in seconds; then it is answered: not written.
         gap_s_max: how long a write waits for the rows before it, in seconds.
         row_bytes_max: size of a row.
         retry_s: wait after a dependency failed, in seconds; doubled per failure up to `retry_s_max`.
@@ -171,6 +171,7 @@ class Inbox:
         self._tails: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         self._flying: dict[tuple[str, int], Waiting] = {}
+        self._failed_commit = False
 
     def submit(self, write: Write) -> Future[Receipt]:
         """Hand in a write; its future ends with a receipt, or with the error why it is not in the table.
@@ -208,11 +209,14 @@ class Inbox:
         with (executor or self._context.executor)() as committing:
             under_way: Future[None] | None = None
             while self._wait():
+                self._failed_commit = False
                 prepared = self.prepare()
                 if under_way is not None:
                     under_way.result()
                     under_way = None
-                if prepared is not None:
+                if prepared is not None and self._failed_commit:
+                    self.put_back(prepared)  # it was made to follow a commit that did not come
+                elif prepared is not None:
                     under_way = committing.submit(self.commit, prepared)
             if under_way is not None:
                 under_way.result()
@@ -230,8 +234,7 @@ class Inbox:
         """
         taken = Taken()
         try:
-            plan = self._planned()
-            taken = self._take(plan)
+            plan = self._take(taken)
             if not taken.parts:
                 return None
             return self._written(plan, taken)
@@ -246,21 +249,17 @@ class Inbox:
         except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
             log.warning("rows not committed", table=str(self.name), error=repr(e))
             with self._changed:
-                self._plan = None
+                self._plan, self._failed_commit = None, True
                 self._land(prepared)
             for waiting, _ in prepared.parts:
                 waiting.answer.set_exception(e)
             return
+        if not isinstance(result, Done):
+            log.info("rows are planned again", table=str(self.name), reason=result.reason)
+            self.put_back(prepared)
+            return
         with self._changed:
             self._land(prepared)
-            if not isinstance(result, Done):
-                log.info("rows are planned again", table=str(self.name), reason=result.reason)
-                self._plan = None
-                for waiting, _ in reversed(prepared.parts):
-                    self._queue.appendleft(waiting)
-                    self._bytes += waiting.write.bytes
-                self._changed.notify_all()
-                return
             self._plan = self._look(result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
@@ -272,6 +271,16 @@ class Inbox:
                     repeated=not result.by_us,
                 )
             )
+
+    def put_back(self, prepared: Prepared) -> None:
+        """Let writes whose file is not in the table wait again; the table is loaded before they are taken."""
+        with self._changed:
+            self._land(prepared)
+            self._plan, self._failed_commit = None, True
+            for waiting, _ in reversed(prepared.parts):
+                self._queue.appendleft(waiting)
+                self._bytes += waiting.write.bytes
+            self._changed.notify_all()
 
     def _land(self, prepared: Prepared) -> None:
         """Forget that these writes are on their way. The lock is held."""
@@ -309,32 +318,47 @@ class Inbox:
             decoder=self._decoder,
         )
 
-    def _take(self, plan: Plan) -> Taken:
-        """Take writes for one commit; those that cannot be taken are answered, or wait on."""
+    def _take(self, taken: Taken) -> Plan:
+        """Take writes for one commit; those that cannot be taken are answered, or wait on.
+
+        A commit that ends meanwhile changes what is known of the table and what is on its way to it, both under
+        the lock; so both are looked at under one lock.
+
+        Returns:
+            The version of the table on which they were judged.
+
+        Raises:
+            TarnError: the table cannot be loaded, or takes no rows.
+        """
+        while True:
+            plan = self._planned()
+            with self._changed:
+                if plan is self._plan:
+                    self._take_on(plan, taken)
+                    return plan
+
+    def _take_on(self, plan: Plan, taken: Taken) -> None:
         limits, now = self._limits, self._context.clock()
-        taken = Taken()
         later: list[Waiting] = []
         rows = size = 0
-        with self._changed:
-            # Writes of one producer that arrived in another order are taken in that of their rows.
-            waiting = sorted(self._queue, key=lambda one: one.write.sequence if one.write.producer else -1)
-            for one in waiting:
-                if rows >= limits.rows_max or size >= limits.bytes_max:
-                    later.append(one)
-                    continue
-                verdict = self._judge(plan, taken, one, now)
-                if verdict is Verdict.TAKEN:
-                    rows, size = rows + len(one.write.values), size + one.write.bytes
-                elif verdict is Verdict.LATER:
-                    later.append(one)
-            self._queue = deque(sorted(later, key=lambda one: one.since_s))
-            self._bytes = sum(one.write.bytes for one in self._queue)
-            if later and not taken.parts:
-                self._changed.wait(timeout=GAP_LOOK_S)  # for the rows before those that wait
-        return taken
+        # Writes of one producer that arrived in another order are taken in that of their rows.
+        waiting = sorted(self._queue, key=lambda one: one.write.sequence if one.write.producer else -1)
+        for one in waiting:
+            if rows >= limits.rows_max or size >= limits.bytes_max:
+                later.append(one)
+                continue
+            verdict = self._judge(plan, taken, one, now)
+            if verdict is Verdict.TAKEN:
+                rows, size = rows + len(one.write.values), size + one.write.bytes
+            elif verdict is Verdict.LATER:
+                later.append(one)
+        self._queue = deque(sorted(later, key=lambda one: one.since_s))
+        self._bytes = sum(one.write.bytes for one in self._queue)
+        if later and not taken.parts:
+            self._changed.wait(timeout=GAP_LOOK_S)  # for the rows before those that wait
 
     def _judge(self, plan: Plan, taken: Taken, one: Waiting, now: float) -> Verdict:
-        """Take a write, answer it, or let it wait. The lock is held."""
+        """Take a write, answer it, or let it wait. The lock is held, as below."""
         write = one.write
         if now - one.since_s > self._limits.wait_s_max:
             one.answer.set_exception(
