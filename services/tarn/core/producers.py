@@ -12,7 +12,7 @@ another sequence than its own: an error, never a row twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import orjson
@@ -20,6 +20,7 @@ import orjson
 from tarn.core.errors import CorruptStateError
 from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity, check_offsets
 from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.quota import Quota, Used
 
 STREAM = "gateway"
 PROPERTY = "tarn.gateway.producers"
@@ -71,15 +72,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerBook:
-    """The producers of a table.
+    """The producers of a table, and what they brought in today.
 
     Attributes:
         next_number: number of the next new producer; numbers are never used again.
         producers: by id.
+        used: rows and bytes of the last day with any.
     """
 
     next_number: int = 0
     producers: Mapping[str, Producer] = field(default_factory=dict)
+    used: Used = field(default_factory=Used)
 
     def __post_init__(self) -> None:
         """Freeze the mapping."""
@@ -88,7 +91,10 @@ class ProducerBook:
     def to_json(self) -> str:
         """Compact JSON, as stored in the table's property."""
         known = {name: [p.number, p.day] for name, p in sorted(self.producers.items())}
-        return orjson.dumps({"v": FORMAT, "next": self.next_number, "producers": known}).decode()
+        used = [self.used.day, self.used.rows, self.used.bytes]
+        return orjson.dumps(
+            {"v": FORMAT, "next": self.next_number, "producers": known, "used": used}
+        ).decode()
 
     @staticmethod
     def from_json(text: str) -> ProducerBook:
@@ -101,12 +107,14 @@ class ProducerBook:
             value = orjson.loads(text)
             if value["v"] != FORMAT:
                 raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            day, rows, size = map(int, value["used"])
             book = ProducerBook(
                 next_number=int(value["next"]),
                 producers={
                     str(name): Producer(number=int(number), day=int(day))
                     for name, (number, day) in value["producers"].items()
                 },
+                used=Used(day=day, rows=rows, bytes=size),
             )
             numbers = [p.number for p in book.producers.values()]
             if len(set(numbers)) < len(numbers) or any(not 0 <= n < book.next_number for n in numbers):
@@ -122,11 +130,7 @@ class ProducerBook:
     def without_idle(self, day: int) -> ProducerBook:
         """The book without producers that committed nothing for `WINDOW_DAYS`."""
         kept = {name: p for name, p in self.producers.items() if p.day > day - WINDOW_DAYS}
-        return (
-            self
-            if len(kept) == len(self.producers)
-            else ProducerBook(next_number=self.next_number, producers=kept)
-        )
+        return self if len(kept) == len(self.producers) else replace(self, producers=kept)
 
     def claimed(self, claims: Iterable[Claim], day: int) -> ProducerBook | Rejected:
         """The book after these claims; a new producer gets the number that it claims.
@@ -151,7 +155,7 @@ class ProducerBook:
             producers[claim.producer] = Producer(
                 number=claim.number, day=max(day, known.day if known else day)
             )
-        return ProducerBook(next_number=after, producers=producers)
+        return replace(self, next_number=after, producers=producers)
 
 
 def next_sequence(book: ProducerBook, offsets: OffsetMap | None, producer: str) -> int | None:
@@ -176,7 +180,14 @@ class Advanced:
 
 
 def advance(
-    book: ProducerBook, offsets: OffsetMap | None, claims: tuple[Claim, ...], *, table_uuid: str, day: int
+    book: ProducerBook,
+    offsets: OffsetMap | None,
+    claims: tuple[Claim, ...],
+    *,
+    table_uuid: str,
+    day: int,
+    size: int = 0,
+    quota: Quota | None = None,
 ) -> Advanced | AlreadyCommitted | Rejected:
     """Whether rows may be committed on a version of the table, and what it then states.
 
@@ -186,6 +197,8 @@ def advance(
         claims: the rows; one claim per producer.
         table_uuid: UUID of the table.
         day: today, in days since the epoch.
+        size: size of the rows as they were sent, in bytes.
+        quota: what that version of the table allows in a day; None for anything.
 
     Raises:
         SourceChangedError: the offsets are another table's.
@@ -201,7 +214,11 @@ def advance(
     after = check_offsets(offsets, source_of(table_uuid), ranges, fresh=fresh)
     if not isinstance(after, OffsetMap):
         return after
-    kept = claimed.without_idle(day)
+    used = book.used.plus(day, sum(claim.end - claim.start for claim in claims), size)
+    over = (quota or Quota()).exceeded(used)
+    if over is not None:
+        return Rejected(reason=f"the table has {over}")
+    kept = replace(claimed.without_idle(day), used=used)
     numbers = {p.number for p in kept.producers.values()}
     return Advanced(
         book=kept,

@@ -12,128 +12,33 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 
 import structlog
 
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import UnavailableError
-from tarn.core.offsets import TRACE_COLUMN, OffsetMap
-from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, STREAM, Claim, ProducerBook, next_sequence
+from tarn.core.offsets import TRACE_COLUMN
+from tarn.core.pressure import Pressure, of_debt, of_waiting
+from tarn.core.producers import STREAM, Claim
+from tarn.core.quota import DAY_MS, quota_in
+from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
-from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState, WrittenFile, current_schema
-from tarn.gateway.rows_commit import RowsCommit, book_in
-from tarn.gateway.writes import BusyError, Receipt, SequenceError, Write
+from tarn.gateway.judge import Judge
+from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
+from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting
+from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
 from tarn.ingest.changes import Done, TableCommits
 from tarn.ingest.context import IngestContext
 
 log = structlog.get_logger()
 
-DAY_MS = 86_400_000
 GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxLimits:
-    """Bounds of an inbox.
-
-    Attributes:
-        rows_max: rows of one commit.
-        bytes_max: bytes of one commit.
-        waiting_bytes_max: bytes that may wait; beyond them a write is refused.
-        waiting_writes_max: writes that may wait.
-        wait_s_max: how long a write waits for its turn, in seconds; then it is answered: not written.
-        gap_s_max: how long a write waits for the rows before it, in seconds.
-        row_bytes_max: size of a row.
-        retry_s: wait after a dependency failed, in seconds; doubled per failure up to `retry_s_max`.
-        retry_s_max: longest such wait.
-    """
-
-    rows_max: int = 100_000
-    bytes_max: int = 16 << 20
-    waiting_bytes_max: int = 32 << 20
-    waiting_writes_max: int = 10_000
-    wait_s_max: float = 20.0
-    gap_s_max: float = 1.0
-    row_bytes_max: int = 1 << 20
-    retry_s: float = 0.1
-    retry_s_max: float = 2.0
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A write that is not answered yet.
-
-    Attributes:
-        write: the write.
-        answer: its future answer.
-        since_s: when it arrived, on the monotonic clock.
-    """
-
-    write: Write
-    answer: Future[Receipt]
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is known of a version of the table.
-
-    Attributes:
-        state: that version.
-        book: its producers.
-        offsets: the next row of each; None before the first.
-        writer: writer of its files.
-        decoder: decoder of rows.
-    """
-
-    state: TableState
-    book: ProducerBook
-    offsets: OffsetMap | None
-    writer: TableWriter
-    decoder: Decoder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Writes whose file is in the store, in no table yet.
-
-    Attributes:
-        change: their commit.
-        writer: writer of the file.
-        parts: the writes, each with the reasons why rows of it were rejected, by index.
-    """
-
-    change: RowsCommit
-    writer: TableWriter
-    parts: tuple[tuple[Waiting, dict[int, str]], ...]
-
-
-@dataclass(slots=True)
-class Taken:
-    """Writes taken for one commit.
-
-    Attributes:
-        parts: the writes, each with its producer and the sequence of its first row.
-        claims: their rows, by producer.
-    """
-
-    parts: list[tuple[Waiting, str, int]] = field(default_factory=list)
-    claims: dict[str, Claim] = field(default_factory=dict)
-
-
-class Verdict(Enum):
-    """What becomes of a write that waits."""
-
-    TAKEN = auto()
-    LATER = auto()
-    ANSWERED = auto()
 
 
 class Inbox:
@@ -143,6 +48,7 @@ class Inbox:
         table: name of the table.
         context: dependencies.
         commits: the table's bookkeeper.
+        keys: the idempotency keys that the table remembers.
         own: producer id of this process, for clients that do not number their rows.
         limits: bounds.
     """
@@ -152,6 +58,7 @@ class Inbox:
         table: TableName,
         context: IngestContext,
         commits: TableCommits,
+        keys: KeyMemory,
         *,
         own: str,
         limits: InboxLimits | None = None,
@@ -159,7 +66,7 @@ class Inbox:
         self.name = table
         self._context = context
         self._commits = commits
-        self._own = own
+        self._keys = keys
         self._limits = limits or InboxLimits()
         self._changed = threading.Condition()
         self._queue: deque[Waiting] = deque()
@@ -168,9 +75,8 @@ class Inbox:
         self._plan: Plan | None = None
         self._fields: object = None
         self._decoder: Decoder | None = None
-        self._tails: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}
-        self._flying: dict[tuple[str, int], Waiting] = {}
+        self._way = OnTheWay()
+        self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
         self._failed_commit = False
 
     def submit(self, write: Write) -> Future[Receipt]:
@@ -197,6 +103,27 @@ class Inbox:
             self._bytes += write.bytes
             self._changed.notify_all()
         return waiting.answer
+
+    def withdraw(self, answer: Future[Receipt]) -> bool:
+        """Take back a write that is still waiting for its turn; False if it is on its way into the table."""
+        with self._changed:
+            left = [one for one in self._queue if one.answer is not answer]
+            found = len(left) < len(self._queue)
+            self._queue = deque(left)
+            self._bytes = sum(one.write.bytes for one in left)
+        return found
+
+    def pressure(self) -> Pressure:
+        """How much writers of the table are held back now."""
+        with self._changed:
+            waiting = of_waiting(self._bytes, self._limits.waiting_bytes_max)
+            debt = self._plan.debt if self._plan is not None else Pressure()
+        return max(waiting, debt, key=lambda one: one.share)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Number and bytes of the writes that wait."""
+        return len(self._queue), self._bytes
 
     def close(self) -> None:
         """Take no more writes; those that wait are still written by `run`."""
@@ -235,6 +162,7 @@ class Inbox:
         taken = Taken()
         try:
             plan = self._take(taken)
+            self._answer_repeats(plan, taken)
             if not taken.parts:
                 return None
             return self._written(plan, taken)
@@ -250,7 +178,7 @@ class Inbox:
             log.warning("rows not committed", table=str(self.name), error=repr(e))
             with self._changed:
                 self._plan, self._failed_commit = None, True
-                self._land(prepared)
+                self._way.land(prepared, self._keys)
             for waiting, _ in prepared.parts:
                 waiting.answer.set_exception(e)
             return
@@ -259,8 +187,10 @@ class Inbox:
             self.put_back(prepared)
             return
         with self._changed:
-            self._land(prepared)
-            self._plan = self._look(result.state)
+            found = self._look(result.state)
+            # Keys of another gateway are loaded before anything else is judged.
+            self._plan = found if self._keys.follow(found.keys) else None
+            self._way.land(prepared, self._keys)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
             waiting.answer.set_result(
@@ -275,21 +205,12 @@ class Inbox:
     def put_back(self, prepared: Prepared) -> None:
         """Let writes whose file is not in the table wait again; the table is loaded before they are taken."""
         with self._changed:
-            self._land(prepared)
+            self._way.land(prepared, self._keys)
             self._plan, self._failed_commit = None, True
             for waiting, _ in reversed(prepared.parts):
                 self._queue.appendleft(waiting)
                 self._bytes += waiting.write.bytes
             self._changed.notify_all()
-
-    def _land(self, prepared: Prepared) -> None:
-        """Forget that these writes are on their way. The lock is held."""
-        for claim in prepared.change.claims:
-            if self._tails.get(claim.producer) == claim.end:
-                del self._tails[claim.producer]
-                self._numbers.pop(claim.producer, None)
-        gone = {id(waiting) for waiting, _ in prepared.parts}
-        self._flying = {key: one for key, one in self._flying.items() if id(one) not in gone}
 
     def _planned(self) -> Plan:
         """What is known of the table; loaded if it is not known.
@@ -297,9 +218,14 @@ class Inbox:
         Raises:
             TarnError: the table cannot be loaded, or takes no rows.
         """
-        if self._plan is None:
-            self._plan = self._look(self._commits.load())
-        return self._plan
+        plan = self._plan
+        if plan is not None and plan.debt.refused and self._context.clock() - plan.at_s > self._limits.look_s:
+            plan = None  # maintenance may have caught up
+        if plan is None:
+            plan = self._look(self._commits.load())
+            self._keys.load(plan.keys)
+            self._plan = plan
+        return plan
 
     def _look(self, state: TableState) -> Plan:
         columns = columns_of(state, table=str(self.name)).fields
@@ -308,12 +234,21 @@ class Inbox:
             self._fields = (columns, trace)
             self._files = self._context.tables.table(str(self.name), columns, trace=trace)
             self._decoder = Decoder(
-                columns, source=STREAM, trace=trace, record_bytes_max=self._limits.row_bytes_max
+                columns,
+                source=STREAM,
+                trace=trace,
+                record_bytes_max=self._limits.row_bytes_max,
+                parser=RowParser(columns),
+                limit_name="the limit of a row",
             )
         return Plan(
             state=state,
+            at_s=self._context.clock(),
             book=book_in(state),
             offsets=offsets_in(state, STREAM),
+            keys=keys_in(state),
+            quota=quota_in(state.properties, table=str(self.name)),
+            debt=of_debt(state, self._limits.debt),
             writer=self._files.writer(state),
             decoder=self._decoder,
         )
@@ -333,106 +268,38 @@ class Inbox:
         while True:
             plan = self._planned()
             with self._changed:
-                if plan is self._plan:
+                if plan is self._plan and plan.keys == self._keys.entry:
                     self._take_on(plan, taken)
                     return plan
+                if plan is self._plan:
+                    self._plan = None
 
     def _take_on(self, plan: Plan, taken: Taken) -> None:
         limits, now = self._limits, self._context.clock()
         later: list[Waiting] = []
-        rows = size = 0
         # Writes of one producer that arrived in another order are taken in that of their rows.
         waiting = sorted(self._queue, key=lambda one: one.write.sequence if one.write.producer else -1)
         for one in waiting:
-            if rows >= limits.rows_max or size >= limits.bytes_max:
+            if taken.rows >= limits.rows_max or taken.bytes >= limits.bytes_max:
                 later.append(one)
                 continue
-            verdict = self._judge(plan, taken, one, now)
+            verdict = self._judge.verdict(plan, taken, one, now)
             if verdict is Verdict.TAKEN:
-                rows, size = rows + len(one.write.values), size + one.write.bytes
+                taken.rows += len(one.write.values)
+                taken.bytes += one.write.bytes
             elif verdict is Verdict.LATER:
                 later.append(one)
         self._queue = deque(sorted(later, key=lambda one: one.since_s))
         self._bytes = sum(one.write.bytes for one in self._queue)
-        if later and not taken.parts:
+        if later and not taken.parts and not taken.repeats:
             self._changed.wait(timeout=GAP_LOOK_S)  # for the rows before those that wait
 
-    def _judge(self, plan: Plan, taken: Taken, one: Waiting, now: float) -> Verdict:
-        """Take a write, answer it, or let it wait. The lock is held, as below."""
-        write = one.write
-        if now - one.since_s > self._limits.wait_s_max:
-            one.answer.set_exception(
-                UnavailableError(
-                    f"table {self.name} did not take the write within {self._limits.wait_s_max:g} s; nothing of "
-                    "it was written, send it again"
-                )
-            )
-            return Verdict.ANSWERED
-        name = write.producer if write.producer is not None else self._own
-        claimed = taken.claims.get(name)
-        stored = next_sequence(plan.book, plan.offsets, name)
-        wanted = claimed.end if claimed else self._tails.get(name, stored or 0)
-        start = write.sequence if write.producer is not None else wanted
-        if start != wanted:
-            return self._out_of_order(plan, one, now, start=start, wanted=wanted, stored=stored)
-        number = self._number(plan, taken, name)
-        if number is None:
-            one.answer.set_exception(
-                BusyError(
-                    f"table {self.name} has {PRODUCERS_MAX} producers already; use fewer ids, or wait until some "
-                    "are forgotten",
-                    retry_after_s=60.0,
-                )
-            )
-            return Verdict.ANSWERED
-        taken.claims[name] = Claim(
-            producer=name,
-            number=number,
-            start=claimed.start if claimed else start,
-            end=start + len(write.values),
-        )
-        taken.parts.append((one, name, start))
-        return Verdict.TAKEN
-
-    def _out_of_order(
-        self, plan: Plan, one: Waiting, now: float, *, start: int, wanted: int, stored: int | None
-    ) -> Verdict:
-        """A write that does not begin where its producer's rows end: a repeat, early, or wrong."""
-        write = one.write
-        assert write.producer is not None
-        if write.end <= (stored or 0):
-            one.answer.set_result(self._repeated(plan, write))
-            return Verdict.ANSWERED
-        former = self._flying.get((write.producer, start))
-        if former is not None and former.write.end == write.end:
-            former.answer.add_done_callback(lambda done: _copy(done, one.answer))
-            return Verdict.ANSWERED
-        if start > wanted and now - one.since_s <= self._limits.gap_s_max:
-            return Verdict.LATER
-        one.answer.set_exception(
-            SequenceError(
-                f"producer {write.producer!r} sends rows from {start} on, table {self.name} wants row {wanted} "
-                f"next: {_advice(start, wanted, known=stored is not None)}",
-                producer=write.producer,
-                expected=wanted,
-            )
-        )
-        return Verdict.ANSWERED
-
-    def _number(self, plan: Plan, taken: Taken, name: str) -> int | None:
-        """The number of a producer, or the one that it is to get; None if there are too many."""
-        known = plan.book.producers.get(name)
-        if known is not None:
-            return known.number
-        if (given := self._numbers.get(name)) is not None:
-            return given
-        if (claimed := taken.claims.get(name)) is not None:
-            return claimed.number
-        taken_numbers = [claim.number for claim in taken.claims.values()]
-        number = max([plan.book.next_number - 1, *self._numbers.values(), *taken_numbers]) + 1
-        if len(plan.book.producers) + len(self._numbers) >= PRODUCERS_MAX or number > NUMBER_MAX:
-            return None
-        return number
+    def _answer_repeats(self, plan: Plan, taken: Taken) -> None:
+        for one in taken.repeats:
+            try:
+                one.answer.set_result(self._repeated(plan, one.write))
+            except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
+                one.answer.set_exception(e)
 
     def _repeated(self, plan: Plan, write: Write) -> Receipt:
         """The answer to rows that the table has: they are judged as they were then."""
@@ -451,13 +318,9 @@ class Inbox:
         batch = self._raw(parts, claims)
         made = encode(decode(plan.decoder, batch), plan.writer)
         files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
+        keys = self._key_commit(plan, taken)
         with self._changed:
-            for one, name, start in taken.parts:
-                self._flying[(name, start)] = one
-            for claim in claims:
-                self._tails[claim.producer] = claim.end
-                if claim.producer not in plan.book.producers:
-                    self._numbers[claim.producer] = claim.number
+            self._way.send(taken, plan.book, keys)
         bad = sorted(made.bad.items())
         found, first, at = [], 0, 0
         for one, _, _ in taken.parts:
@@ -469,12 +332,28 @@ class Inbox:
             first = end
         change = RowsCommit(
             commit_id=self._context.new_id(),
+            table=str(self.name),
             table_uuid=plan.state.uuid,
             claims=claims,
             files=files,
             day=self._context.ports.now_ms() // DAY_MS,
+            size=taken.bytes,
+            keys=keys,
         )
         return Prepared(change=change, writer=plan.writer, parts=tuple(found))
+
+    def _key_commit(self, plan: Plan, taken: Taken) -> KeysCommit | None:
+        """Put the objects with the keys of the writes into the store; None if no write has one.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+        if not taken.keys:
+            return None
+        with self._changed:
+            base = self._way.keys_tail if self._way.keys_tail is not None else plan.keys
+        keyed = [one.write.keyed for one in taken.keys.values() if one.write.keyed is not None]
+        return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed))
 
     def _raw(self, parts: Sequence[tuple[Write, int, int]], claims: tuple[Claim, ...]) -> RawBatch:
         """Rows as records: the producer's number is their partition, the sequence their offset."""
@@ -498,20 +377,3 @@ class Inbox:
         log.warning("rows not written", table=str(self.name), writes=len(waiting), error=repr(error))
         for one in waiting:
             one.answer.set_exception(error)
-
-
-def _copy(done: Future[Receipt], answer: Future[Receipt]) -> None:
-    """Answer a repeat as the write that was on its way."""
-    error = done.exception()
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(replace(done.result(), repeated=True))
-
-
-def _advice(start: int, wanted: int, *, known: bool) -> str:
-    if not known:
-        return "the table does not know this producer (or has forgotten it); begin with a new id at row 0"
-    if start > wanted:
-        return "rows before it are missing; send those first, or begin with a new id at row 0"
-    return "part of it is in the table already; send a repeat with the same rows as the first time"

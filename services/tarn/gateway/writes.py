@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tarn.core.errors import ConflictError, UnavailableError
+from tarn.core.errors import ConflictError, InvalidError, UnavailableError
+from tarn.core.write_keys import KeyedWrite
 
 
 class BusyError(UnavailableError):
@@ -21,8 +22,16 @@ class BusyError(UnavailableError):
         self.retry_after_s = retry_after_s
 
 
+class QuotaError(BusyError):
+    """The table's owner allows no more today; nothing of the write was kept."""
+
+
 class SequenceError(ConflictError):
     """A producer's rows do not follow those that the table has; `fields["expected"]` is the next row wanted."""
+
+
+class KeyReusedError(InvalidError):
+    """An idempotency key came with other rows before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +39,18 @@ class Write:
     """Rows of one request.
 
     Attributes:
-        values: the rows as JSON objects, at least one.
+        values: the rows, at least one: JSON objects, or Arrow IPC streams of one row.
         at_ms: when they arrived, in milliseconds since the epoch.
-        producer: id of the producer; None for a client that does not number its rows, whose repeats are new.
+        producer: id of the producer; None for a client that does not number its rows.
         sequence: sequence of the first row; 0 without a producer.
+        keyed: the idempotency key; None without. A write with neither producer nor key is new each time.
     """
 
     values: Sequence[bytes]
     at_ms: int
     producer: str | None = None
     sequence: int = 0
+    keyed: KeyedWrite | None = None
 
     @property
     def end(self) -> int:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tarn.core.table_catalog import TableName
-from tarn.gateway.inbox import Inbox, InboxLimits, Prepared
+from tarn.gateway.inbox import Inbox
+from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.takes import InboxLimits, Prepared
 from tarn.gateway.writes import BusyError, Receipt, SequenceError, Write
 from tarn.ingest.bookkeeper import Bookkeeper
 from tarn.ingest.committer import Committer
-from tarn.testing.faulty_catalog import FaultyCatalog, Faults
+from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import TABLE, Lake, foreign_snapshot
 from tests.support.plays import seeds
@@ -34,7 +36,8 @@ def inbox(lake: Lake, *, own: str = "gateway-0", limits: InboxLimits = LIMITS) -
     context = lake.context()
     committer = Committer(lake.catalog, NAME, ports=context.ports)
     keeper = Bookkeeper(committer, clock=context.clock)
-    return Inbox(NAME, context, keeper.seat(), own=own, limits=limits)
+    keys = KeyMemory(lake.objects, new_name=lake.new_id, now_ms=context.ports.now_ms)
+    return Inbox(NAME, context, keeper.seat(), keys, own=own, limits=limits)
 
 
 def row(number: int) -> bytes:
