@@ -103,7 +103,7 @@ class Gateway:
 
     def stop(self, *, drain: bool = True) -> None:
         """End it: with `drain` as after SIGTERM, without as after a kill, whose commits stay under way."""
-        if drain:
+        if drain and not self.ended.is_set():
             self.tables.close(wait_s=10)
         self.ended.set()
         self._server.should_exit = True

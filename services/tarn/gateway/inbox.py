@@ -172,6 +172,7 @@ class Inbox:
 
     def commit(self, prepared: Prepared) -> None:
         """Commit a file; its writes are answered, or wait again if the table has changed under them."""
+        asked_s = self._context.clock()
         try:
             result = self._commits.commit(prepared.change, prepared.writer)
         except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
@@ -187,7 +188,7 @@ class Inbox:
             self.put_back(prepared)
             return
         with self._changed:
-            found = self._look(result.state)
+            found = self._look(result.state, asked_s)
             # Keys of another gateway are loaded before anything else is judged.
             self._plan = found if self._keys.follow(found.keys) else None
             self._way.land(prepared, self._keys)
@@ -219,15 +220,16 @@ class Inbox:
             TarnError: the table cannot be loaded, or takes no rows.
         """
         plan = self._plan
-        if plan is not None and plan.debt.refused and self._context.clock() - plan.at_s > self._limits.look_s:
+        if plan is not None and plan.debt.refused and self._context.clock() - plan.asked_s > self._limits.look_s:
             plan = None  # maintenance may have caught up
         if plan is None:
-            plan = self._look(self._commits.load())
+            asked_s = self._context.clock()
+            plan = self._look(self._commits.load(), asked_s)
             self._keys.load(plan.keys)
             self._plan = plan
         return plan
 
-    def _look(self, state: TableState) -> Plan:
+    def _look(self, state: TableState, asked_s: float) -> Plan:
         columns = columns_of(state, table=str(self.name)).fields
         trace = any(f["name"] == TRACE_COLUMN for f in current_schema(state.metadata)["fields"])
         if self._decoder is None or self._fields != (columns, trace):
@@ -243,7 +245,7 @@ class Inbox:
             )
         return Plan(
             state=state,
-            at_s=self._context.clock(),
+            asked_s=asked_s,
             book=book_in(state),
             offsets=offsets_in(state, STREAM),
             keys=keys_in(state),
@@ -291,7 +293,9 @@ class Inbox:
                 later.append(one)
         self._queue = deque(sorted(later, key=lambda one: one.since_s))
         self._bytes = sum(one.write.bytes for one in self._queue)
-        if later and not taken.parts and not taken.repeats:
+        if taken.stale:
+            self._plan = None
+        elif later and not taken.parts and not taken.repeats:
             self._changed.wait(timeout=GAP_LOOK_S)  # for the rows before those that wait
 
     def _answer_repeats(self, plan: Plan, taken: Taken) -> None:

@@ -74,6 +74,9 @@ class Judge:
         if start != wanted:
             return self._out_of_order(plan, taken, one, now, start=start, wanted=wanted, stored=stored)
         if plan.quota.limited and (over := self._over_quota(plan, taken, write)) is not None:
+            if plan.asked_s < one.since_s:
+                taken.stale = True  # the owner may have allowed more
+                return Verdict.LATER
             one.answer.set_exception(over)
             return Verdict.ANSWERED
         number = self._number(plan, taken, name)
@@ -93,6 +96,7 @@ class Judge:
             end=start + len(write.values),
         )
         taken.parts.append((one, name, start))
+        taken.firsts[(name, start)] = one
         if write.keyed is not None:
             taken.keys[write.keyed.key] = one
         return Verdict.TAKEN
@@ -164,11 +168,16 @@ class Judge:
         if write.end <= (stored or 0):
             taken.repeats.append(one)
             return Verdict.ANSWERED
-        former = self._way.flying.get((write.producer, start))
+        place = (write.producer, start)
+        former = taken.firsts.get(place) or self._way.flying.get(place)
         if former is not None and former.write.end == write.end:
             former.answer.add_done_callback(lambda done: _copy(done, one.answer))
             return Verdict.ANSWERED
         if start > wanted and now - one.since_s <= self._limits.gap_s_max:
+            return Verdict.LATER
+        if plan.asked_s < one.since_s:
+            # Another gateway may have committed what is missing here, before the client sent this.
+            taken.stale = True
             return Verdict.LATER
         one.answer.set_exception(
             SequenceError(

@@ -73,7 +73,7 @@ class Plan:
 
     Attributes:
         state: that version.
-        at_s: when it was seen, on the monotonic clock.
+        asked_s: when it was asked for, on the monotonic clock; it may lack what was committed later.
         book: its producers.
         offsets: the next row of each; None before the first.
         keys: where its idempotency keys are; None if it has none.
@@ -84,7 +84,7 @@ class Plan:
     """
 
     state: TableState
-    at_s: float
+    asked_s: float
     book: ProducerBook
     offsets: OffsetMap | None
     keys: KeyEntry | None
@@ -117,17 +117,21 @@ class Taken:
         parts: the writes, each with its producer and the sequence of its first row.
         claims: their rows, by producer.
         keys: those with an idempotency key, by key.
+        firsts: the first of each range, by producer and sequence.
         repeats: writes that the table has already, to be answered as the first time.
         rows: number of rows.
         bytes: size of the rows.
+        stale: whether a write has to be judged by a newer version of the table.
     """
 
     parts: list[tuple[Waiting, str, int]] = field(default_factory=list)
     claims: dict[str, Claim] = field(default_factory=dict)
     keys: dict[str, Waiting] = field(default_factory=dict)
+    firsts: dict[tuple[str, int], Waiting] = field(default_factory=dict)
     repeats: list[Waiting] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
+    stale: bool = False
 
 
 @dataclass(slots=True)
