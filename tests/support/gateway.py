@@ -25,8 +25,8 @@ from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
 from tarn.gateway.server import Listener, bound, listener
-from tarn.gateway.takes import InboxLimits
 from tarn.gateway.tables import Tables
+from tarn.gateway.takes import InboxLimits
 from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import StoppedError
@@ -94,7 +94,9 @@ class Gateway:
         at = bound("127.0.0.1", 0)
         self.port = at.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=[at])), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._server.serve(sockets=[at])), daemon=True
+        )
         self._thread.start()
         until_s = time.monotonic() + 10
         while not self._server.started:
@@ -160,7 +162,10 @@ class World:
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         answer = self.http.request(
-            method, self.catalog_url + path, json=body, headers={"authorization": f"Bearer {self.tokens['admin']}"}
+            method,
+            self.catalog_url + path,
+            json=body,
+            headers={"authorization": f"Bearer {self.tokens['admin']}"},
         )
         assert answer.status_code in (200, 204), answer.text
         return answer.json() if answer.content else None

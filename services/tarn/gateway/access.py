@@ -97,20 +97,18 @@ class Gate:
                     f"the catalog is being asked about {self._strangers} new callers; send it again in a moment",
                     retry_after_s=1.0,
                 )
-            task = asyncio.ensure_future(self._ask(key, token, stranger=stranger))
+            self._strangers += stranger
+            task = asyncio.ensure_future(self._ask(key, token))
             self._asking[key] = task
-            task.add_done_callback(lambda done: self._asked(key, done))
+            task.add_done_callback(lambda done: self._asked(key, done, stranger=stranger))
         return await asyncio.shield(task)
 
-    async def _ask(self, key: Key, token: str, *, stranger: bool) -> str:
-        self._strangers += stranger
+    async def _ask(self, key: Key, token: str) -> str:
         try:
             client_id = await anyio.to_thread.run_sync(self._rights.writer, token, key[1])
         except (AccessError, NotFoundError) as e:
             self._keep(key, Known(error=e, until_s=self._clock() + REFUSED_S))
             raise
-        finally:
-            self._strangers -= stranger
         self._keep(key, Known(client_id=client_id, until_s=self._clock() + ALLOWED_S))
         return client_id
 
@@ -120,7 +118,8 @@ class Gate:
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
-    def _asked(self, key: Key, done: asyncio.Task[str]) -> None:
+    def _asked(self, key: Key, done: asyncio.Task[str], *, stranger: bool) -> None:
+        self._strangers -= stranger
         del self._asking[key]
         if not done.cancelled():
             done.exception()  # whoever waited has it; nobody may be left

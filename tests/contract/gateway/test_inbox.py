@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tarn.core.table_catalog import TableName
+from tarn.core.write_keys import KeyedWrite
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.takes import InboxLimits, Prepared
@@ -36,7 +37,7 @@ def inbox(lake: Lake, *, own: str = "gateway-0", limits: InboxLimits = LIMITS) -
     context = lake.context()
     committer = Committer(lake.catalog, NAME, ports=context.ports)
     keeper = Bookkeeper(committer, clock=context.clock)
-    keys = KeyMemory(lake.objects, new_name=lake.new_id, now_ms=context.ports.now_ms)
+    keys = KeyMemory(lake.objects, new_name=lake.new_id, now_ms=context.ports.now_ms, inline_max=5)
     return Inbox(NAME, context, keeper.seat(), keys, own=own, limits=limits)
 
 
@@ -186,17 +187,23 @@ class Client:
 
     name: str
     chance: random.Random
+    keyed: bool = False
     rows: int = 0
     acked: int = 0
     open: list[tuple[Write, Future[Receipt]]] = field(default_factory=list)
     good: set[int] = field(default_factory=set)
+    sent: list[Write] = field(default_factory=list)
 
     def send(self, box: Inbox) -> None:
         """Send the next rows, or repeat the last ones that were answered."""
         start = self.rows
-        if self.chance.random() < 0.2 and self.acked:
+        if self.chance.random() < 0.2 and self.acked and not self.keyed:
             start = 0  # everything again, from the first row on
             count = self.acked
+        elif self.chance.random() < 0.3 and self.sent and self.keyed:
+            made = self.chance.choice(self.sent)
+            self.open.append((made, box.submit(made)))
+            return
         else:
             count = self.chance.randint(1, 4)
             self.rows += count
@@ -209,6 +216,10 @@ class Client:
             values.append(b"[]" if bad else row(n))
             self.good |= set() if bad else {n}
         made = Write(values=values, at_ms=0, producer=self.name, sequence=start)
+        if self.keyed:
+            keyed = KeyedWrite.of("c-1", f"{self.name}-{start}", b"".join(values))
+            made = Write(values=values, at_ms=0, keyed=keyed)
+        self.sent.append(made)
         self.open.append((made, box.submit(made)))
 
     def collect(self, boxes: list[Inbox]) -> None:
@@ -221,7 +232,7 @@ class Client:
                 found = answer.result()
                 assert found.accepted + len(found.rejected) == len(made.values)
                 self.acked = max(self.acked, made.end)
-            elif self.acked < made.end:
+            elif self.keyed or self.acked < made.end:
                 still.append((made, self.chance.choice(boxes).submit(made)))
         self.open = still
 
@@ -243,7 +254,7 @@ def test_each_row_once_through_lost_answers_repeats_crashes_and_two_gateways(see
     lake.catalog = FaultyCatalog(lake.local, faults, foreign=foreign)
     boxes = [inbox(lake, own=f"gateway-{n}") for n in range(2)]
     prepared: list[list[Prepared]] = [[], []]
-    clients = [Client(f"p{n}", random.Random(chance.random())) for n in range(4)]
+    clients = [Client(f"p{n}", random.Random(chance.random()), keyed=n % 2 == 1) for n in range(4)]
     for _ in range(150):
         at = chance.randrange(2)
         box = boxes[at]

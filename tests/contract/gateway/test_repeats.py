@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from tarn.core.outcome import Unknown
 from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest
-from tarn.core.write_keys import KeyEntry, WINDOW_S
+from tarn.core.write_keys import WINDOW_S, KeyEntry
 from tarn.gateway.app import AppLimits
 from tarn.gateway.key_memory import SKEW_S
 from tarn.gateway.takes import InboxLimits
@@ -103,7 +102,9 @@ def test_the_same_write_at_once_at_two_gateways_is_in_once(world: World, how: st
     assert world.ids() == [0, 1, 2, 3]
 
 
-def test_keys_beyond_one_index_are_known_to_a_new_gateway(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_beyond_one_index_are_known_to_a_new_gateway(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tarn.gateway.key_memory.KeyMemory.__init__.__kwdefaults__", {"inline_max": 3})
     gateway = world.gateway()
     for number in range(8):
@@ -226,7 +227,9 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("headers", "words"), CONTRADICTIONS)
-def test_headers_that_say_nothing_clear_are_refused(world: World, headers: dict[str, str], words: str) -> None:
+def test_headers_that_say_nothing_clear_are_refused(
+    world: World, headers: dict[str, str], words: str
+) -> None:
     answer = world.post(world.gateway(), row(1), headers=headers)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
