@@ -1,7 +1,7 @@
 """Asks the catalog whether the bearer of a token may write a table, with that token.
 
-The question is a commit of nothing: the catalog checks it like any commit and changes nothing, so there is one
-implementation of the checks, and the catalog's trail names who asked.
+The question is a commit of nothing: the catalog checks it like any commit and changes nothing, so there is
+one implementation of the checks, and the catalog's trail names who asked.
 """
 
 from __future__ import annotations

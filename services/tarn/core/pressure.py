@@ -1,8 +1,8 @@
 """When a table's writers have to go slower, or stop: in steps, with the reason. Pure.
 
-Two things drive it: bytes that wait for a commit, and the health of the table. A table that many small commits
-have filled with snapshots, files and delete files is slow to read and to commit to, and more of the same makes
-it worse: its writers wait until maintenance has caught up.
+Two things drive it: bytes that wait for a commit, and the health of the table. A table that many small
+commits have filled with snapshots, files and delete files is slow to read and to commit to, and more of the
+same makes it worse: its writers wait until maintenance has caught up.
 """
 
 from __future__ import annotations

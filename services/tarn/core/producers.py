@@ -1,12 +1,13 @@
 """Producers of rows over HTTP: each is a partition of the table's stream `gateway`, its rows are the offsets.
 
-A client with a producer id numbers its rows from 0 on, as a log numbers its records. The table keeps one integer
-per producer, the next row that it does not have, in the offset map of the stream; so repeats, lost answers and
-two gateways are fenced by the range chain like Kafka's offsets (invariant I5). The map knows partitions by
-number. Which producer has which number is in a property of the table, which changes in the same commit.
+A client with a producer id numbers its rows from 0 on, as a log numbers its records. The table keeps one
+integer per producer, the next row that it does not have, in the offset map of the stream; so repeats, lost
+answers and two gateways are fenced by the range chain like Kafka's offsets (invariant I5). The map knows
+partitions by number. Which producer has which number is in a property of the table, which changes in the same
+commit.
 
-A property is not rolled back with the rows. So a producer whose rows were rolled back finds that the table wants
-another sequence than its own: an error, never a row twice.
+A property is not rolled back with the rows. So a producer whose rows were rolled back finds that the table
+wants another sequence than its own: an error, never a row twice.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class ProducerBook:
                 raise ValueError("a number is given twice, or was never given")
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
-                f"the table property {PROPERTY} cannot be read ({e!r}): {text[:200]!r}; set it to what an earlier "
+                f"the table property {PROPERTY} cannot be read ({e!r}): {text[:200]!r}; set it to "
+                "what an earlier "
                 "metadata file of the table has",
                 value=text[:200],
             ) from e

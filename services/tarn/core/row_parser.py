@@ -87,8 +87,8 @@ class _StrictArrowParser(ArrowParser):
 def _columns(fields: Sequence[FieldSpec]) -> str:
     names = [field.name for field in fields]
     more = len(names) - NAMES_SHOWN_MAX
-    shown = ", ".join(names[:NAMES_SHOWN_MAX])
-    return f"correct the name, or add the column; the columns are {shown}{f' and {more} more' if more > 0 else ''}"
+    shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    return f"correct the name, or add the column; the columns are {shown}"
 
 
 def _known(kinds: Mapping[str, ColumnType]) -> type[msgspec.Struct]:

@@ -1,9 +1,9 @@
 """Idempotency keys of writes over HTTP: what a table remembers of them, and for how long. Pure.
 
 A commit with keys writes an object, the index, before it, and names it in its snapshot summary; commits
-without keys of the same stream carry the name forward. An index has the newest keys itself and names segments,
-immutable objects with older ones. So what is written per commit is bounded, and who starts anew reads one
-index and the segments of the window.
+without keys of the same stream carry the name forward. An index has the newest keys itself and names
+segments, immutable objects with older ones. So what is written per commit is bounded, and who starts anew
+reads one index and the segments of the window.
 
 A commit with keys holds only on the index that it was judged by (`KeyEntry`), as a range of offsets does only
 on the offsets: another gateway's keys in between make it plan again, and find them.
@@ -77,7 +77,8 @@ class KeyEntry:
             return KeyEntry(path=str(value["path"]), at_ms=int(value["at-ms"]))
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptStateError(
-                f"the keys of repeated writes in the snapshot summary cannot be read ({e!r}): {text[:200]!r}; roll "
+                f"the keys of repeated writes in the snapshot summary cannot be read ({e!r}): "
+                f"{text[:200]!r}; roll "
                 "the table back to a snapshot with whole ones",
                 value=text[:200],
             ) from e
@@ -149,7 +150,8 @@ class KeyIndex:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
-                f"the object {path} with keys of repeated writes cannot be read ({e!r}); restore it from a backup",
+                f"the object {path} with keys of repeated writes cannot be read ({e!r}); restore it "
+                "from a backup",
                 path=path,
             ) from e
 

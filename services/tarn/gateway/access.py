@@ -94,7 +94,8 @@ class Gate:
             stranger = known is None or known.error is not None
             if stranger and self._strangers >= STRANGERS_MAX:
                 raise BusyError(
-                    f"the catalog is being asked about {self._strangers} new callers; send it again in a moment",
+                    f"the catalog is being asked about {self._strangers} new callers; send it again "
+                    "in a moment",
                     retry_after_s=1.0,
                 )
             self._strangers += stranger

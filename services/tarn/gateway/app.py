@@ -185,12 +185,14 @@ class App:
         arrived = await _arrives(answer, self._limits.answer_s_max)
         if not arrived and inbox.withdraw(answer):
             raise UnavailableError(
-                f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; nothing of it "
+                f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; "
+                "nothing of it "
                 "was written, send it again"
             )
         if not arrived:
             raise OutcomeUnknownError(
-                f"table {inbox.name} did not confirm the write within {self._limits.answer_s_max:g} s; it may be "
+                f"table {inbox.name} did not confirm the write within {self._limits.answer_s_max:g} "
+                "s; it may be "
                 "there or still come: "
                 + (
                     "repeat it with the same headers"
@@ -205,7 +207,8 @@ class App:
             raise UnavailableError(f"the gateway may not write table {inbox.name}: {e.message}") from e
         except StoppedError as e:
             raise OutcomeUnknownError(
-                f"the gateway stops; the rows for table {inbox.name} may be there or still come: repeat the write "
+                f"the gateway stops; the rows for table {inbox.name} may be there or still come: "
+                "repeat the write "
                 "with the same headers"
             ) from e
 

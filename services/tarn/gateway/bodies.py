@@ -1,4 +1,4 @@
-"""Rows of a request's body: a JSON object or array of objects, lines of JSON, or an Arrow IPC stream. Pure."""
+"""Rows of a body: a JSON object or array of objects, lines of JSON, or an Arrow IPC stream. Pure."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def _checked(rows: list[bytes], limits: BodyLimits) -> list[bytes]:
     for number, row in enumerate(_counted(rows, limits)):
         if row.count(b"{") + row.count(b"[") > limits.depth_max and _depth(row) > limits.depth_max:
             raise InvalidError(
-                f"row {number} is nested more than {limits.depth_max} deep; nothing of the body was written, send "
+                f"row {number} is nested more than {limits.depth_max} deep; nothing of the body was "
+                "written, send "
                 "flatter rows"
             )
     return rows

@@ -42,7 +42,7 @@ GAP_LOOK_S = 0.01
 
 
 class Inbox:
-    """Takes writes to one table. `submit` and `close` are thread-safe; the rest belongs to the inbox's thread.
+    """Takes writes to one table. `submit` and `close` are thread-safe; the rest is its thread's.
 
     Args:
         table: name of the table.
@@ -220,7 +220,11 @@ class Inbox:
             TarnError: the table cannot be loaded, or takes no rows.
         """
         plan = self._plan
-        if plan is not None and plan.debt.refused and self._context.clock() - plan.asked_s > self._limits.look_s:
+        if (
+            plan is not None
+            and plan.debt.refused
+            and self._context.clock() - plan.asked_s > self._limits.look_s
+        ):
             plan = None  # maintenance may have caught up
         if plan is None:
             asked_s = self._context.clock()
@@ -258,8 +262,8 @@ class Inbox:
     def _take(self, taken: Taken) -> Plan:
         """Take writes for one commit; those that cannot be taken are answered, or wait on.
 
-        A commit that ends meanwhile changes what is known of the table and what is on its way to it, both under
-        the lock; so both are looked at under one lock.
+        A commit that ends meanwhile changes what is known of the table and what is on its way to it, both
+        under the lock; so both are looked at under one lock.
 
         Returns:
             The version of the table on which they were judged.

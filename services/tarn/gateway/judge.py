@@ -1,7 +1,7 @@
 """What becomes of a write that waits: taken for the next commit, answered, or left to wait on.
 
-What a client repeats is found by its sequence or its key: in the table, on its way there, or among what is taken
-beside it.
+What a client repeats is found by its sequence or its key: in the table, on its way there, or among what is
+taken beside it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Judge:
         if now - one.since_s > self._limits.wait_s_max:
             one.answer.set_exception(
                 UnavailableError(
-                    f"table {self._table} did not take the write within {self._limits.wait_s_max:g} s; nothing of "
+                    f"table {self._table} did not take the write within {self._limits.wait_s_max:g} "
+                    "s; nothing of "
                     "it was written, send it again"
                 )
             )
@@ -83,7 +84,8 @@ class Judge:
         if number is None:
             one.answer.set_exception(
                 BusyError(
-                    f"table {self._table} has {PRODUCERS_MAX} producers already; use fewer ids, or wait until some "
+                    f"table {self._table} has {PRODUCERS_MAX} producers already; use fewer ids, or "
+                    "wait until some "
                     "are forgotten",
                     retry_after_s=60.0,
                 )
@@ -113,7 +115,8 @@ class Judge:
         if digest is not None and digest != keyed.digest:
             one.answer.set_exception(
                 KeyReusedError(
-                    f"the Idempotency-Key came with other rows for table {self._table} before; take a new key for "
+                    f"the Idempotency-Key came with other rows for table {self._table} before; take a "
+                    "new key for "
                     "each write, and the same one only to repeat it"
                 )
             )
@@ -129,7 +132,8 @@ class Judge:
             if len(self._keys) + len(taken.keys) >= self._limits.keys_max:
                 one.answer.set_exception(
                     BusyError(
-                        f"table {self._table} remembers {len(self._keys)} idempotency keys already, no more fit in "
+                        f"table {self._table} remembers {len(self._keys)} idempotency keys already, "
+                        "no more fit in "
                         "their window; put more rows into a write, or number them (Tarn-Producer)",
                         retry_after_s=60.0,
                     )
@@ -147,7 +151,8 @@ class Judge:
         if over is None:
             return None
         return QuotaError(
-            f"table {self._table} would have {over}; send it after midnight UTC, or ask the table's owner for more",
+            f"table {self._table} would have {over}; send it after midnight UTC, or ask the table's "
+            "owner for more",
             retry_after_s=(DAY_MS - now_ms % DAY_MS) / 1_000,
         )
 
@@ -181,7 +186,8 @@ class Judge:
             return Verdict.LATER
         one.answer.set_exception(
             SequenceError(
-                f"producer {write.producer!r} sends rows from {start} on, table {self._table} wants row {wanted} "
+                f"producer {write.producer!r} sends rows from {start} on, table {self._table} wants "
+                f"row {wanted} "
                 f"next: {_advice(start, wanted, known=stored is not None)}",
                 producer=write.producer,
                 expected=wanted,

@@ -108,8 +108,8 @@ class KeyMemory:
         """Take the keys of a version of the table, from the store.
 
         Raises:
-            UnavailableError: the store does not respond, or lacks an object that is not old enough to be gone.
-            CorruptStateError: an object is unreadable.
+            UnavailableError: the store does not respond, or lacks an object that is not old enough to be
+            gone. CorruptStateError: an object is unreadable.
         """
         oldest_ms = self._now_ms() - KEPT_MS
         index, held = KeyIndex(keys={}), {}

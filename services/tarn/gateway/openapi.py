@@ -101,6 +101,7 @@ def _receipt(text: str, example: Json) -> Json:
     }
 
 
+LIMITS = f"At most {BODY_BYTES_MAX} bytes and {ROWS_MAX} rows, nested {DEPTH_MAX} deep."
 _UNWRITTEN = {
     **RECEIPT,
     "accepted": 0,
@@ -112,7 +113,7 @@ DESCRIPTION: Json = {
     "info": {
         "title": "Tarn gateway",
         "version": "1",
-        "description": "Small writes over HTTP: rows in, one snapshot for all that wait, each row exactly once.",
+        "description": "Small writes over HTTP: one snapshot for all that wait, each row once.",
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     },
     "paths": {
@@ -120,7 +121,7 @@ DESCRIPTION: Json = {
             "post": {
                 "operationId": "writeRows",
                 "summary": "Write rows into a table",
-                "description": "Answers once the rows can be read. A row that does not fit is named, the others "
+                "description": "Answers once the rows can be read. A row that does not fit is named, others "
                 "are written.",
                 "security": [{"token": []}],
                 "parameters": [
@@ -152,14 +153,15 @@ DESCRIPTION: Json = {
                         "Idempotency-Key",
                         "header",
                         {"type": "string", "maxLength": KEY_CHARS_MAX},
-                        f"a repeat with the same key and body within {WINDOW_S} s is answered as the first time; "
+                        f"a repeat with the same key and body within {WINDOW_S} s is answered as the "
+                        "first time; "
                         "not with Tarn-Producer",
                         example="4f1c2f0e-order-17",
                     ),
                 ],
                 "requestBody": {
                     "required": True,
-                    "description": f"At most {BODY_BYTES_MAX} bytes, {ROWS_MAX} rows, nested {DEPTH_MAX} deep.",
+                    "description": LIMITS,
                     "content": {
                         "application/json": {
                             "schema": {

@@ -130,7 +130,8 @@ class Tables:
                 del self._open[table]
         if len(self._open) >= self._tables_max:
             raise BusyError(
-                f"the gateway writes to {len(self._open)} tables, at most {self._tables_max} at one time; send "
+                f"the gateway writes to {len(self._open)} tables, at most {self._tables_max} at one "
+                "time; send "
                 "it again in some minutes, or to another gateway",
                 retry_after_s=60.0,
             )

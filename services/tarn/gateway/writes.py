@@ -27,7 +27,7 @@ class QuotaError(BusyError):
 
 
 class SequenceError(ConflictError):
-    """A producer's rows do not follow those that the table has; `fields["expected"]` is the next row wanted."""
+    """Rows that do not follow those of their producer; `fields["expected"]` is the next row wanted."""
 
 
 class KeyReusedError(InvalidError):

@@ -1,4 +1,4 @@
-"""What clients send by mistake or on purpose: an error that says what to do, nothing half done, nobody blocked."""
+"""What clients send by mistake or on purpose: an error that says what to do, and nothing half done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers go slower, then stop, with the reason: bytes that wait, the table's health, and the owner's quota."""
+"""Writers go slower, then stop, and hear why: bytes that wait, the table's health, the owner's quota."""
 
 from __future__ import annotations
 

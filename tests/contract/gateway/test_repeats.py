@@ -150,7 +150,7 @@ def test_too_many_keys_in_one_window_have_to_wait(world: World) -> None:
 
 
 class Cut:
-    """A catalog whose answers to commits are lost, and which is gone after that, as for a gateway that dies."""
+    """A catalog whose answer to a commit is lost, and which is gone after that: the gateway dies."""
 
     def __init__(self, inner: TableCatalog, *, landed: bool) -> None:
         self._inner = inner
