@@ -2,8 +2,8 @@
 
 A commit with keys writes an object, the index, before it, and names it in its snapshot summary; commits
 without keys of the same stream carry the name forward. An index has the newest keys itself and names
-segments, immutable objects with older ones. So what is written per commit is bounded, and who starts anew
-reads one index and the segments of the window.
+segments, immutable objects with older ones. So what is written per commit is bounded, and a new
+gateway reads one index and the segments of the window.
 
 A commit with keys holds only on the index that it was judged by (`KeyEntry`), as a range of offsets does only
 on the offsets: another gateway's keys in between make it plan again, and find them.
@@ -21,6 +21,7 @@ from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
 
 FORMAT = 1
+SUMMARY_PREFIX = "tarn.write-keys."
 WINDOW_S = 900
 """How long a key is remembered at least, in seconds, after the commit of its rows."""
 KEYS_MAX = 200_000
@@ -158,4 +159,4 @@ class KeyIndex:
 
 def summary_key(stream: str) -> str:
     """The summary property of a stream's keys."""
-    return f"tarn.write-keys.{stream}"
+    return SUMMARY_PREFIX + stream
