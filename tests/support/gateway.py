@@ -57,6 +57,7 @@ class Gateway:
         app: AppLimits | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         head_wait_s: float | None = None,
+        own: str = "admin",
     ) -> None:
         self.ended = threading.Event()
 
@@ -64,7 +65,7 @@ class Gateway:
             if self.ended.wait(min(seconds, 0.01)):
                 raise StoppedError
 
-        rest = RestCatalog(world.catalog_url, warehouse="tarn", credential=lambda: world.credentials["admin"])
+        rest = RestCatalog(world.catalog_url, warehouse="tarn", credential=lambda: world.credentials[own])
         context = replace(
             world.lake.context(),
             catalog=catalog(rest),

@@ -117,3 +117,12 @@ def test_a_catalog_that_is_away_is_said(world: World) -> None:
     answer = world.post(gateway, row(1))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert "does not say who may write" in answer.json()["error"]["message"]
+
+
+def test_what_the_gateways_own_principal_may_not_is_not_the_callers_fault(world: World) -> None:
+    world.principal("weak", "READ")
+    gateway = world.gateway(own="weak")
+    answer = world.post(gateway, row(1))
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Unavailable")
+    assert "the gateway may not write table bronze.orders" in answer.json()["error"]["message"]
+    assert world.ids() == []
