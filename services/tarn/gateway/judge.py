@@ -142,11 +142,9 @@ class Judge:
         return None
 
     def _over_quota(self, plan: Plan, taken: Taken, write: Write) -> QuotaError | None:
-        """Why the quota does not allow a write; None if it does. What is on its way counts."""
+        """Why the quota does not allow a write; None if it may. The commit itself decides on its own base."""
         now_ms = self._context.ports.now_ms()
-        flying = [one.write for one in self._way.flying.values()]
-        rows = taken.rows + len(write.values) + sum(len(one.values) for one in flying)
-        size = taken.bytes + write.bytes + sum(one.bytes for one in flying)
+        rows, size = taken.rows + len(write.values), taken.bytes + write.bytes
         over = plan.quota.exceeded(plan.book.used.plus(now_ms // DAY_MS, rows, size))
         if over is None:
             return None
