@@ -41,14 +41,22 @@ from tarn.ingest.context import StoppedError
 
 log = structlog.get_logger()
 
+STOPPED = "the gateway stops; the rows may be there or still come: repeat the write with the same headers"
 SMALL_BODY_BYTES = 64 << 10
 """Bodies up to this size are parsed on the event loop, others on a thread."""
+
+
+class Share(Protocol):
+    """The bytes of a budget that one request holds."""
+
+    def resize(self, size_bytes: int) -> None:
+        """Hold so many bytes from now on."""
 
 
 class Memory(Protocol):
     """A budget of bytes that all requests share."""
 
-    def hold(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+    def hold(self, size_bytes: int) -> AbstractAsyncContextManager[Share]:
         """Have a share for the duration of a block.
 
         Raises:
@@ -113,6 +121,9 @@ class App:
                     log.warning("request failed", path=scope["path"], status=answer.status, why=e.message)
             except ClientDisconnect:
                 answer = Answer(status=400)
+            except asyncio.CancelledError:
+                # The server ends and waits no longer; uvicorn would answer 500.
+                answer = error_answer(OutcomeUnknownError(STOPPED))
             except Exception as e:
                 log.exception("request broke", method=scope["method"], path=scope["path"])
                 answer = refusal(
@@ -163,8 +174,9 @@ class App:
         pressure = inbox.pressure()
         if pressure.share:
             await _held_back(pressure, str(table))
-        async with self._memory.hold(size):
+        async with self._memory.hold(size) as share:
             body = await _body(request, self._limits.body.bytes_max, self._limits.body_s_max)
+            share.resize(len(body))  # a body of unknown length held the most that it could have
             if len(body) <= SMALL_BODY_BYTES:
                 values = read(body, self._limits.body)
             else:
@@ -206,11 +218,7 @@ class App:
             # Of the gateway's own principal, not the caller's.
             raise UnavailableError(f"the gateway may not write table {inbox.name}: {e.message}") from e
         except StoppedError as e:
-            raise OutcomeUnknownError(
-                f"the gateway stops; the rows for table {inbox.name} may be there or still come: "
-                "repeat the write "
-                "with the same headers"
-            ) from e
+            raise OutcomeUnknownError(STOPPED) from e
 
 
 def _require(method: str, wanted: str) -> None:
