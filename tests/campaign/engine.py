@@ -259,6 +259,7 @@ class Engine:
         dead: whether the process died; its threads end at their next turn.
         frozen: the thread over which the process stands still; None if it does not.
         turns: turns of the loops of all readers.
+        left: readers that have not ended.
     """
 
     def __init__(self, sim: Sim, name: str) -> None:
@@ -269,6 +270,7 @@ class Engine:
         self.dead = False
         self.frozen: str | None = None
         self.turns = 0
+        self.left = len(self.actors)
         self.skew_ms = sim.scenario.skew_ms(sim.chance)
         self.store = FaultyStore(sim.store, self.plan, late_ops=sim.chance.randrange(1, 40))
         self.registry = StatusRegistry()

@@ -252,7 +252,8 @@ class Sim:
 
     def over(self) -> bool:
         """Whether engines end: all is ingested, or they had their turns."""
-        spent = all(engine.turns > ENGINE_TURNS_MAX * self.replicas for engine in self.engines)
+        turns_max = ENGINE_TURNS_MAX * self.replicas
+        spent = all(engine.left == 0 or engine.turns > turns_max for engine in self.engines)
         return spent or (self.fed and self.caught_up() and self.scenario.content())
 
     def caught_up(self) -> bool:
@@ -293,6 +294,7 @@ class Sim:
         try:
             engine.live(reader)
         finally:
+            engine.left -= 1
             self.engines_left -= 1
 
     def read(self) -> None:

@@ -146,11 +146,12 @@ final class Directory
                 asking.unlock();
             }
         }
+        // First, as it is set to null last: once it is null, what is known is not older than the rules.
+        String why = stale;
         Known found = known;
         if (found == null) {
             throw new UnavailableException("the catalog has not said who its principals are: " + failure, null);
         }
-        String why = stale;
         if (why != null) {
             throw new UnavailableException(why, null);
         }
@@ -185,6 +186,7 @@ final class Directory
                 write(found);
             }
             known = found;
+            stale = null;
             readNs = now;
         }
         catch (IOException e) {
@@ -339,7 +341,6 @@ final class Directory
         try {
             Files.write(next, json.writeValueAsBytes(written));
             Files.move(next, rules, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
-            stale = null;
         }
         catch (IOException e) {
             stale = "the rules of Trino's access control cannot be written (%s); make room in /tmp of its container, or restart it".formatted(e);

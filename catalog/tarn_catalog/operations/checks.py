@@ -278,8 +278,8 @@ class Checks:
                 table=slot.text,
             ) from e
 
-    def _securable(self, thing: What, pin: str | None = None) -> Securable:
-        """Return a thing with its uuid.
+    def _securable(self, thing: What, pin: str | None = None) -> tuple[Securable, str | None]:
+        """Return a thing with its uuid, and the client id of its owner, None for nobody.
 
         Args:
             thing: the thing.
@@ -290,12 +290,13 @@ class Checks:
         """
         if isinstance(thing, TableIdentifier):
             pointer = self._catalog.tables.pointer(thing).value
-            return Securable(kind=thing.kind, uuid=pointer.uuid, name=(*thing.namespace, thing.name))
+            name = (*thing.namespace, thing.name)
+            return Securable(kind=thing.kind, uuid=pointer.uuid, name=name), pointer.owner
         if not thing:
-            return THE_WAREHOUSE
+            return THE_WAREHOUSE, None
         found = self._catalog.namespaces.find(thing)
         if found is None or pin not in (None, found.uuid):
             raise NoSuchNamespaceError(
                 f"Namespace does not exist: {'.'.join(thing)}", namespace=".".join(thing)
             )
-        return Securable(kind=NAMESPACE, uuid=found.uuid, name=thing)
+        return Securable(kind=NAMESPACE, uuid=found.uuid, name=thing), found.owner

@@ -268,35 +268,29 @@ class Session(Checks):
         pin = self._pin_namespace(on)
         thing = self._allow(Operation.GRANT, {Place.OBJECT: on})[Place.OBJECT]
         with self._audit.change(Operation.GRANT, text_of(on), to=to, privileges=names_of(privileges)):
-            return self._catalog.access.grant(self._securable(thing, pin), to, privileges)
+            return self._catalog.access.grant(self._securable(thing, pin)[0], to, privileges)
 
     def revoke(self, on: What, to: str, privileges: frozenset[Privilege]) -> frozenset[Privilege]:
         """Take back privileges on a thing; see `Access.revoke`."""
         pin = self._pin_namespace(on)
         thing = self._allow(Operation.REVOKE, {Place.OBJECT: on})[Place.OBJECT]
         with self._audit.change(Operation.REVOKE, text_of(on), to=to, privileges=names_of(privileges)):
-            return self._catalog.access.revoke(self._securable(thing, pin), to, privileges)
+            return self._catalog.access.revoke(self._securable(thing, pin)[0], to, privileges)
 
-    def list_grants(self, on: What | None) -> list[Grant]:
-        """Return the grants on exactly one thing, or all grants of the lake."""
-        pin = self._pin_namespace(on or ())
-        thing = self._allow(Operation.LIST_GRANTS, {Place.OBJECT: on or ()})[Place.OBJECT]
-        grants = self._catalog.access.grants().state.grants
-        if on is None:
-            return list(grants)
-        uuid = self._securable(thing, pin).uuid
-        return [grant for grant in grants if grant.on.uuid == uuid]
+    def list_grants(self) -> list[Grant]:
+        """Return all grants of the lake."""
+        self._allow(Operation.LIST_GRANTS, {Place.OBJECT: ()})
+        return list(self._catalog.access.grants().state.grants)
 
-    def owner_of(self, on: What) -> str | None:
-        """Return the name of the owner of what `list_grants` was asked about, its client id if it is gone."""
-        if isinstance(on, TableIdentifier):
-            owner = self._catalog.tables.pointer(on).value.owner
-        else:
-            found = self._catalog.namespaces.find(on) if on else None
-            owner = found.owner if found is not None else None
-        if owner is None:
-            return None
-        return self._services.get(owner) or self._catalog.access.grants().state.name_of(owner) or owner
+    def grants_on(self, on: What) -> tuple[list[Grant], str | None]:
+        """Return the grants on exactly one thing, and its owner's name, or its client id if it is gone."""
+        pin = self._pin_namespace(on)
+        thing = self._allow(Operation.LIST_GRANTS, {Place.OBJECT: on})[Place.OBJECT]
+        state = self._catalog.access.grants().state
+        found, owner = self._securable(thing, pin)
+        if owner is not None:
+            owner = self._services.get(owner) or state.name_of(owner) or owner
+        return [grant for grant in state.grants if grant.on.uuid == found.uuid], owner
 
     def change_owner(self, on: What, to: str) -> None:
         """Give a namespace, table or view to a principal, which may do everything with it from then on.

@@ -128,17 +128,15 @@ def _changed(
 def _list_grants(call: RestRequest, _: list[str]) -> RestResponse:
     kind = call.query.get("kind")
     if kind is None:
-        return answer_json({"grants": [_grant_json(grant) for grant in call.session.list_grants(None)]})
+        return answer_json({"grants": [_grant_json(grant) for grant in call.session.list_grants()]})
     named: dict[str, Any] = {"kind": kind}
     if "namespace" in call.query:
         named["namespace"] = list(levels_of(call.query["namespace"]))
     if "name" in call.query:
         named["name"] = call.query["name"]
     on = _what(named)
-    grants = call.session.list_grants(on)
-    return answer_json(
-        {"grants": [_grant_json(grant) for grant in grants], "owner": call.session.owner_of(on)}
-    )
+    grants, owner = call.session.grants_on(on)
+    return answer_json({"grants": [_grant_json(grant) for grant in grants], "owner": owner})
 
 
 def _change_owner(call: RestRequest, _: list[str]) -> RestResponse:

@@ -119,8 +119,9 @@ def advanced(
     """The watermark after a batch: the lowest mark of partitions that are not idle, never lower than before.
 
     A partition's mark is its latest event time less the allowed lateness. One that never had an event time
-    holds the watermark back until it is idle. If all are idle, the stream has stopped: the watermark is the
-    end of the table's partition with the latest event time, but no later than the clock less the lateness.
+    holds the watermark back until it is idle, at the earliest since the stream's first event time. If all are
+    idle, the stream has stopped: the watermark is the end of the table's partition with the latest event
+    time, but no later than the clock less the lateness.
 
     Args:
         before: watermark of the snapshot that the batch builds on; None if it has none. One of another column
@@ -133,6 +134,11 @@ def advanced(
             stopped stays.
     """
     known = before.partitions if before is not None and before.column == rule.column else {}
+    if latest and all(one.latest_us is None for one in known.values()):
+        # The stream's first event time. What was stated before, without any, says nothing of who is idle.
+        known = {
+            p: PartitionTime(latest_us=None, active_ms=max(now_ms, one.active_ms)) for p, one in known.items()
+        }
     held: dict[int, PartitionTime] = {}
     for p in partitions | known.keys() | latest.keys():
         one = known.get(p, PartitionTime(latest_us=None, active_ms=now_ms))

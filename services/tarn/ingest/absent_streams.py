@@ -96,7 +96,7 @@ class AbsentStreams:
         if at_us is not None and at_us >= through_us:
             return
         if not idle(mark, self._rule, now_ms=now_ms):
-            yield at_us, "it had messages a short time ago"
+            yield at_us, "it had messages, or began, a short time ago"
             return
         reason = self._unread(stream, offsets, now_s=now_s)
         if reason:

@@ -29,7 +29,6 @@ from tarn.core.offsets import (
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.retired import Retired
-from tarn.core.source import OffsetBounds
 from tarn.core.table_files import EncodedFile, TableWriter
 from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
 from tarn.core.watermark import EventTimeRule, Watermark
@@ -56,44 +55,59 @@ def streams_named(state: TableState) -> frozenset[str]:
 
 
 def require_only_stream(
-    state: TableState, stream: str, source: TopicIdentity, bounds: Mapping[int, OffsetBounds], *, table: str
-) -> None:
-    """Require that the stream may begin in the table: no other stream has committed records it would read.
+    state: TableState, stream: str, source: TopicIdentity, positions: Mapping[int, int], *, table: str
+) -> frozenset[str]:
+    """Require that no other stream has committed records that this one would read.
 
     Another stream does not count if:
 
     - it was rolled back together with its rows;
     - it read another topic of the same name (recreated, or in another cluster), whose offsets are unrelated;
-    - all its offsets lie before the log start: no record is read twice, and whoever chooses a new stream name
-      accepts the loss of the records in between.
+    - all its offsets lie at or before the positions: no record is read twice. A stream that begins where
+      the log does thereby accepts the loss of the records in between;
+    - its offsets are unknown, and this stream has begun already.
 
     Args:
         state: version of the target table.
-        stream: name of the stream that is about to begin.
+        stream: name of the stream.
         source: identity of the topic that it reads.
-        bounds: partition to log start and end offsets.
+        positions: partition to the offset that the stream is about to read.
         table: name of the table, for the error message.
+
+    Returns:
+        Other streams that commits of this one need not look at. One of the same topic is none of them: it
+        may have been at the same offsets, and go on.
 
     Raises:
         OtherStreamError: another stream has committed such records.
     """
+    began, apart = offsets_in(state, stream) is not None, set[str]()
     for other in sorted(_others(state, stream)):
         found = _map_of(state, other)
-        if not _may_overlap(found, source):
-            continue
-        if isinstance(found, OffsetMap) and all(
-            p not in bounds or bounds[p].start >= offset for p, offset in found.next.items()
-        ):
-            continue
-        stands = f"offsets {dict(found.next)}" if isinstance(found, OffsetMap) else "offsets unknown"
-        raise OtherStreamError(
-            f"table {table} holds stream {other!r} of topic {source.topic} ({stands}), and stream {stream!r} "
-            f"would put the same records in again. {_way_out(other, stream, source.topic)}; else write to "
-            "another table",
-            table=table,
-            stream=stream,
-            other=other,
-        )
+        if found == "unknown" and began:
+            apart.add(other)
+        elif _is_ahead(found, source, positions):
+            stands = f"offsets {dict(found.next)}" if isinstance(found, OffsetMap) else "offsets unknown"
+            raise OtherStreamError(
+                f"table {table} holds stream {other!r} of topic {source.topic} ({stands}), and stream "
+                f"{stream!r} would put the same records in again. {_way_out(other, stream, source.topic)}; "
+                "else write to another table",
+                table=table,
+                stream=stream,
+                other=other,
+            )
+        elif isinstance(found, OffsetMap) and not _may_overlap(found, source):
+            apart.add(other)
+    return frozenset(apart)
+
+
+def _is_ahead(
+    found: OffsetMap | Literal["unknown"] | None, source: TopicIdentity, positions: Mapping[int, int]
+) -> bool:
+    """Whether a stream with this map has committed records that one at these positions would read."""
+    if isinstance(found, OffsetMap) and _may_overlap(found, source):
+        return any(p in positions and offset > positions[p] for p, offset in found.next.items())
+    return _may_overlap(found, source)
 
 
 def _may_overlap(found: OffsetMap | Literal["unknown"] | None, source: TopicIdentity) -> bool:
@@ -330,7 +344,8 @@ class BatchCommit:
         files: data files of the good records.
         letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
         registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
-        beside: other streams in the table at planning time; a further one of the topic requires a new plan.
+        beside: other streams in the table that have nothing of the topic, see `require_only_stream`; if any
+            further one has committed such records, a new plan is required.
         event_time: rule of the stream's watermark; None for none.
         latest: partition to the latest event time in the batch, in microseconds since the epoch.
         at_ms: wall-clock time of the batch, in milliseconds since the epoch.
@@ -363,10 +378,12 @@ class BatchCommit:
         after = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
         if not isinstance(after, OffsetMap):
             return after
-        new = streams_named(state) - {self.stream} - self.beside
-        same = [other for other in sorted(new) if _may_overlap(_map_of(state, other), self.source)]
-        if same:
-            return Rejected(reason=f"another stream began in the table meanwhile: {', '.join(same)}")
+        # Where the stream stands before the batch.
+        positions = {**after.next, **{r.partition: r.start for r in self.ranges}}
+        others = sorted(streams_named(state) - {self.stream} - self.beside)
+        ahead = [other for other in others if _is_ahead(_map_of(state, other), self.source, positions)]
+        if ahead:
+            return Rejected(reason=f"another stream of the topic has such records: {', '.join(ahead)}")
         carried = dead_letter.unregistered(
             pending_in(state, self.stream), self.registered, table_uuid=state.uuid
         )

@@ -34,7 +34,6 @@ from tarn.ingest.batch_commit import (
     encode,
     offsets_in,
     require_only_stream,
-    streams_named,
 )
 from tarn.ingest.bookkeeper import Bookkeeper, Seat
 from tarn.ingest.changes import NeedsReplan
@@ -276,14 +275,12 @@ class Ingestor:
         table = offsets_in(state, self._stream)
         self._progress.planned(state, table, identity, bounds)
         # From here on the reported lag is true even if the ingestor stops; each plan refreshes it.
-        if table is None:
-            require_only_stream(state, self._stream, identity, bounds, table=str(self.table))
         positions = start_positions(table, identity, bounds, stream=self._stream)
+        self._beside = require_only_stream(state, self._stream, identity, positions, table=str(self.table))
         state = self._table.evolve(state, self._commits, sampler, positions)
         self._table.open(state)
         self._upkeep.require_columns(state)
         self._progress.watermark(state)
-        self._beside = streams_named(state) - {self._stream}
         own = self._replica.own(positions)
         self._dead_letters.register(state)
         self._context.registry.update(self.name, progress_s=self._context.clock())

@@ -234,6 +234,7 @@ OF_A_NAMESPACE = {
     ),
     "properties": ("POST", "/v1/namespaces/ns%1Fown/properties", {"updates": {"p": "bob"}}),
     "drop": ("DELETE", "/v1/namespaces/ns%1Fown", None),
+    "list": ("GET", "/tarn/v1/grants?kind=namespace&namespace=ns%1Fown", None),
 }
 
 

@@ -30,6 +30,7 @@ from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.ingest import ingestor
 from tarn.ingest.audit import Report, audit
+from tarn.ingest.batch_commit import streams_named
 from tarn.ingest.committer import Committer, Done
 from tarn.ingest.lake_files import LakePorts
 from tarn.keeper.walk import Places
@@ -444,7 +445,7 @@ def test_a_data_file_that_is_live_twice_is_named(seen: Seen) -> None:
 def test_a_second_stream_of_the_topic_is_named_with_its_rows(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestor, "require_only_stream", lambda *_args, **_names: None)
+    monkeypatch.setattr(ingestor, "require_only_stream", lambda state, *_args, **_names: streams_named(state))
     body = spec().model_dump(by_alias=True)
     body["metadata"]["name"] = "renamed"
     seen.lake.work(seen.lake.ingestor(type(spec()).model_validate(body)))

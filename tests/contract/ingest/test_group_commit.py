@@ -98,7 +98,7 @@ def test_a_second_stream_of_one_topic_is_no_neighbour_but_plans_again(lake: Lake
     first, second = hands.commit(hands.batch(0, 0, 3), twin)
     assert isinstance(first, Done)
     assert isinstance(second, NeedsReplan)
-    assert "another stream began" in second.reason
+    assert "another stream of the topic has such records: orders" in second.reason
     assert len(lake.rows()) == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tarn.core.errors import OffsetGapError, OtherStreamError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
-from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.batch_commit import offsets_in, streams_named
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.status import State
 from tarn.testing.memory_topic import Topic
@@ -114,6 +115,88 @@ def test_two_streams_that_begin_at_once_never_both_go_in() -> None:
     assert numbers(lake) == [0, 1]
 
 
+@pytest.mark.parametrize("later", [0, 5])
+def test_of_two_streams_that_began_at_the_same_offset_one_goes_on(later: int) -> None:
+    """Both have only their start in the table: of an empty log, or of one that was read and has expired."""
+    topic = Topic("orders", 2)
+    topic.send(0, *[order(n) for n in range(later)])
+    lake = Lake(topic)
+    first, second = lake.ingestor(), lake.ingestor(named("second"))
+    lake.work(first)
+    topic.starts[0] = later
+    lake.work(second)
+    assert streams_named(lake.table()) == {"orders", "second"}
+    topic.send(0, *[order(n) for n in range(later, later + 2)])
+    lake.work(second)
+    with pytest.raises(OtherStreamError, match=rf"holds stream 'second' .*\(offsets {{0: {later + 2}"):
+        lake.work(first, turns=60)
+    topic.send(0, order(later + 2))
+    topic.send(1, order(later + 3))
+    with pytest.raises(OtherStreamError):
+        lake.work(first)
+    lake.work(second)
+    expected = [*((0, n) for n in range(later + 3)), (1, 0)]
+    assert lake.offsets() == expected, "the loser does not take another partition's records either"
+
+
+def test_a_stream_that_only_began_is_no_reason_against_a_new_name() -> None:
+    lake = Lake(Topic("orders", 1))
+    lake.work(lake.ingestor())
+    lake.sources.topics["orders"].send(0, order(0), order(1))
+    lake.work(lake.ingestor(named("second")))
+    assert numbers(lake) == [0, 1]
+
+
+def test_two_streams_of_a_topic_that_commit_in_turn_never_both_go_in() -> None:
+    """Each plans again and again while the other begins: no plan accepts what the other will add."""
+    topic = Topic("orders", 1)
+    topic.send(0, order(1), order(2))
+    lake = Lake(topic)
+    first, second = lake.ingestor(), lake.ingestor(named("second"))
+    plan, planned = second._plan, []
+
+    def first_begins() -> Any:
+        made = plan()
+        if not planned:
+            assert first._begun(first._plan()) is not None
+        planned.append(made)
+        return made
+
+    second._plan = first_begins  # type: ignore[method-assign]
+    lake.work(second)
+    with pytest.raises(OtherStreamError):
+        lake.work(first)
+    lake.work(second)
+    assert numbers(lake) == [0, 1]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_stream_that_reads_does_not_go_in_behind_another_one_that_went_on(partition: int) -> None:
+    """Also with records of a partition that the other one has not read: it would only take them from it."""
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    first, second = lake.ingestor(), lake.ingestor(named("second"))
+    lake.work(first)
+    lake.work(second)
+    plan, planned = first._plan, []
+
+    def second_goes_on() -> Any:
+        made = plan()
+        if not planned:
+            topic.send(0, order(0))
+            lake.work(second)
+            topic.send(partition, order(1))
+            made = replace(made, own={partition: 0})
+        planned.append(made)
+        return made
+
+    first._plan = second_goes_on  # type: ignore[method-assign]
+    with pytest.raises(OtherStreamError):
+        lake.work(first, turns=60)
+    assert len(planned) == 1, "it was refused at its commit, and when it planned again"
+    assert lake.offsets() == [(0, 0)]
+
+
 def test_a_topic_recreated_may_begin_under_a_new_name() -> None:
     lake, _ = filled()
     again = Topic("orders", 1, topic_id="id-2")
@@ -159,7 +242,7 @@ def test_a_stream_that_was_rolled_back_does_not_count() -> None:
     import tarn.ingest.ingestor as ingestor_module
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingestor_module, "require_only_stream", lambda *_a, **_k: None)
+        patch.setattr(ingestor_module, "require_only_stream", lambda seen, *_a, **_k: streams_named(seen))
         lake.work(doubled, turns=40)
     assert len(lake.rows()) == 50
     assert {s["parent-snapshot-id"] for s in state.metadata["snapshots"]} != {None}

@@ -93,6 +93,25 @@ def test_it_is_the_lowest_of_the_partitions_until_one_is_idle() -> None:
     assert world.minutes() == 12
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stream_that_waited_for_its_first_message_waits_for_the_other_partitions_too(begun: bool) -> None:
+    """They may have begun at the same moment: what is older is not late because nothing came before."""
+    world = World(3, timed("{column: at, idleTimeoutSeconds: 30}"))
+    if begun:
+        world.ingest()
+        world.lake.clock.now_s += 31
+    world.send(10)
+    world.ingest()
+    assert world.minutes() is None
+    world.send(4, partition=1)
+    world.ingest()
+    assert world.minutes() is None
+    world.lake.clock.now_s += 31
+    world.send(5, partition=1)
+    world.ingest()
+    assert world.minutes() == 5, "only once: what has none still is idle now"
+
+
 def test_bad_records_and_times_far_ahead_of_the_clock_do_not_count() -> None:
     world = World(made=timed("{column: at, maxAheadSeconds: 600}"))
     world.topic.send(0, b"junk", json.dumps({"at": (START + timedelta(minutes=20)).isoformat()}).encode())

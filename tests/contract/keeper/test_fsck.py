@@ -15,6 +15,7 @@ from tarn.core.naming import GRANTS_KEY
 from tarn.core.object_store import Stored, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
+from tarn.ingest.batch_commit import streams_named
 from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.tables import TableIdentifier
@@ -68,7 +69,7 @@ def test_a_topic_that_is_in_a_table_twice_is_named_with_the_rows(monkeypatch: py
     lake = Lake(topic)
     lake.work(lake.ingestor())
     assert judged(lake) == []
-    monkeypatch.setattr(ingestor, "require_only_stream", lambda *_args, **_names: None)
+    monkeypatch.setattr(ingestor, "require_only_stream", lambda state, *_args, **_names: streams_named(state))
     lake.work(lake.ingestor(renamed()))
     assert (len(lake.offsets()), len(set(lake.offsets()))) == (30, 15)
     ((kind, what),) = judged(lake)
@@ -90,7 +91,7 @@ def test_two_streams_whose_offsets_lie_apart_are_no_damage(monkeypatch: pytest.M
     lake.work(lake.ingestor())
     topic.send(0, *[order(n) for n in range(15, 40)])
     topic.starts[0] = 30
-    monkeypatch.setattr(ingestor, "require_only_stream", lambda *_args, **_names: None)
+    monkeypatch.setattr(ingestor, "require_only_stream", lambda state, *_args, **_names: streams_named(state))
     lake.work(lake.ingestor(renamed()))
     assert len(set(lake.offsets())) == len(lake.offsets()) == 25
     ((kind, what),) = judged(lake)

@@ -75,5 +75,5 @@ def test_a_type_that_the_library_does_not_know_is_one_short_line():
 
 
 def test_a_long_reason_is_cut():
-    told = judged(ValueError("x" * 10_000))
-    assert 250 < told.message.count("x") <= 300
+    error = judged(ValueError("x" * 10_000))
+    assert 250 < error.message.count("x") <= 300

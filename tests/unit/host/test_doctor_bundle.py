@@ -45,6 +45,15 @@ CANARY = "c4n4ry-0f-t4rn-5ecret"
         json.dumps({"body": json.dumps({"password": f'a"b-{CANARY}'})}),
         f'{{"password": "{CANARY}',
         f"kafka-configs --password {CANARY} --list",
+        f'mc --password "{CANARY} and more"',
+        f"mc --password '{CANARY}'",
+        f"sh -c 'mc --password \"{CANARY}\"'",
+        json.dumps({"Cmd": ["mc", "--password", CANARY, "--list"]}),
+        json.dumps({"body": json.dumps(["mc", "--password", CANARY])}),
+        f'mc --password a"b-{CANARY}',
+        f"password: 'it''s-{CANARY}'",
+        f"PASSWORD=it's-{CANARY}",
+        json.dumps({"Env": [f'PASSWORD=a"b-{CANARY}', "X=1"]}),
     ],
 )
 def test_what_looks_like_a_secret_goes(text: str) -> None:
@@ -97,6 +106,8 @@ def test_the_end_of_a_text_begins_with_a_whole_line(monkeypatch: pytest.MonkeyPa
         '"Source": "/var/lib/docker/volumes/x_secrets-minio/_data"',
         "secrets-spark: {}",
         "docker run --secret-file /run/tarn/secrets/x --token --list",
+        '["--token", "--list", "--secret-file", "/run/tarn/secrets/x"]',
+        "{'password': '', 'x': ''}",
     ],
 )
 def test_what_is_none_stays(text: str) -> None:
@@ -107,6 +118,9 @@ def test_no_more_than_the_value_goes() -> None:
     text = json.dumps({"password": f'a"b-{CANARY}', "port": 1, "body": json.dumps({"token": "x", "y": 2})})
     kept = '{"password": "[secret]", "port": 1, "body": "{\\"token\\": \\"[secret]\\", \\"y\\": 2}"}'
     assert redacted(text) == (kept, 2)
+    made = {"Env": ["A_TOKEN=x", "B=1"], "Cmd": ["--password", 'a"', "--list"], "sh": "TOKEN='x' B='1'"}
+    kept = '{"Env": ["A_TOKEN=[secret]", "B=1"], "Cmd": ["--password", "[secret]", "--list"], '
+    assert redacted(json.dumps(made)) == (kept + """"sh": "TOKEN='[secret]' B='1'"}""", 3)
 
 
 def test_jwt_and_access_keys_go_wherever_they_stand() -> None:

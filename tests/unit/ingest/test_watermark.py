@@ -19,6 +19,7 @@ from tarn.core.watermark import (
     advanced,
     as_text,
     complete_through,
+    idle,
     latest_times,
     require_event_time,
 )
@@ -48,6 +49,14 @@ def test_a_partition_without_event_times_holds_it_back_until_it_is_idle() -> Non
     assert first.at_us is None
     assert after({0: 120}, first, now_ms=11_000).at_us is None, "idle for exactly the time-out"
     assert after({0: 130}, first, now_ms=11_001).at_us == 125
+
+
+def test_partitions_that_wait_for_the_first_event_time_are_idle_until_it_comes() -> None:
+    begun = after({}, after({}), now_ms=12_000)
+    assert idle(begun, RULE, now_ms=12_000), "commits without event times keep nobody awake"
+    first = after({0: 100}, begun, now_ms=13_000)
+    assert first.at_us is None
+    assert after({0: 120}, first, now_ms=14_001).at_us == 115
 
 
 def test_an_idle_partition_does_not_hold_it_back_and_comes_back() -> None:

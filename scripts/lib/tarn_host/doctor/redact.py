@@ -16,8 +16,11 @@ _NAME = rf"(?<![\w.-]){_KEYED}"
 _ESCAPES = r"\\*"
 """Before a quote within a text that is JSON itself."""
 _QUOTE = rf"(?P<quote>{_ESCAPES}[\"'])"
-_QUOTED = r"(?:(?!(?<!\\)(?P=quote))[^\n])+"
-"""What follows a quote, to the next one like it or the end of the line; more escapes are within the text."""
+_QUOTED = r"(?:(?<!\\)(?P=quote){2}|(?!(?<!\\)(?P=quote))[^\n])+"
+"""What follows a quote, to the next one like it or the line's end; escaped and doubled ones are in it."""
+_INSIDE = r"[\"'](?=[\w-])"
+"""A quote within a word that is not quoted as a whole."""
+_BARE = r"[^\s;\"'&}\]]"
 _PATTERNS = (
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"),
     re.compile(r"(?i)(\bauthorization\W{1,6}(?:bearer|basic|aws4-hmac-sha256)\s+)[^\s\"']+"),
@@ -27,8 +30,12 @@ _PATTERNS = (
     re.compile(r"((?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s/:@\"']*:)[^\s/\"']+(?=@)"),
     re.compile(r"(?i)(X-Amz-(?:Signature|Credential|Security-Token)=)[^\s&\"']+"),
     re.compile(rf"(?i)({_NAME}{_ESCAPES}[\"']?\s*[:=]\s*{_QUOTE})(?!/run/){_QUOTED}"),
-    re.compile(rf"(?i)((?<![\w-])--{_KEYED}[ \t]+)(?!/run/|\[secret\]|-|\$\{{)[^\s;\"'&}}\]]+"),
-    re.compile(rf"(?i)({_NAME}\s*=\s*)(?!/run/|\[secret\]|\$\{{)[^\s,;\"'&}}\]]+"),
+    re.compile(
+        rf"(?i)((?<![\w-])--{_KEYED}(?:{_ESCAPES}[\"'])?(?:\s*,\s*|[ \t]+){_QUOTE})"
+        rf"(?!/run/|\[secret\]|-){_QUOTED}"
+    ),
+    re.compile(rf"(?i)((?<![\w-])--{_KEYED}[ \t]+)(?!/run/|\[secret\]|[\"'-]|\$\{{)(?:{_INSIDE}|{_BARE})+"),
+    re.compile(rf"(?i)({_NAME}\s*=\s*)(?!/run/|\[secret\]|[\"']|\$\{{)(?:{_INSIDE}|(?!,){_BARE})+"),
     re.compile(rf"(?i)(^[ \t]*{_NAME}:[ \t]+)(?!/run/|\[secret\]|[\"'{{]|\$\{{)[^\s,;&}}\]]+", re.MULTILINE),
 )
 
