@@ -29,6 +29,10 @@ KEYS_MAX = 200_000
 INLINE_MAX = 500
 """Keys that an index has itself; more become a segment."""
 KEY_CHARS_MAX = 200
+FILE_PREFIX = "write-keys-"
+"""Beginning of the names of the objects, in the table's folder `metadata`."""
+NEEDED_MS = 2 * WINDOW_S * 1_000
+"""Age from which on nobody reads an object: a gateway reads those of a window, by its own clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +164,8 @@ class KeyIndex:
 def summary_key(stream: str) -> str:
     """The summary property of a stream's keys."""
     return SUMMARY_PREFIX + stream
+
+
+def is_key_object(key: str) -> bool:
+    """Whether an object of the lake, by its key, holds keys of repeated writes."""
+    return f"/metadata/{FILE_PREFIX}" in key

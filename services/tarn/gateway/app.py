@@ -53,6 +53,13 @@ class Share(Protocol):
         """Hold so many bytes from now on."""
 
 
+class Health(Protocol):
+    """What is wrong with the gateway."""
+
+    def faults(self, *, deep: bool = False) -> list[str]:
+        """Why it cannot work now; empty if it can. With `deep` it blocks."""
+
+
 class Memory(Protocol):
     """A budget of bytes that all requests share."""
 
@@ -88,6 +95,7 @@ class App:
         memory: what all requests together may hold.
         hosts: accepted host names.
         limits: bounds of a request.
+        health: what is wrong with the gateway; None: nothing is known of it.
         welcome: key of the request's state under which the connection says that its client is known.
     """
 
@@ -99,6 +107,7 @@ class App:
         *,
         hosts: Hosts,
         limits: AppLimits | None = None,
+        health: Health | None = None,
         welcome: str = "",
     ) -> None:
         self._gate = gate
@@ -106,6 +115,7 @@ class App:
         self._memory = memory
         self._hosts = hosts
         self._limits = limits or AppLimits()
+        self._health = health
         self._welcome = welcome
 
     def asgi(self) -> ASGIApp:
@@ -142,22 +152,34 @@ class App:
         return app
 
     async def _respond(self, request: Request) -> Answer:
-        refused = self._hosts.refusal(request.method, request.headers)
+        path = request.scope["raw_path"].decode("ascii", errors="replace")
+        writes = path == "/health" and request.url.query == "deep"
+        refused = self._hosts.refusal(request.method, request.headers, changes=writes)
         if refused is not None:
             kind = "Misdirected" if refused.status == MISDIRECTED else "Forbidden"
             return refusal(refused.status, kind, refused.message)
-        path = request.scope["raw_path"].decode("ascii", errors="replace")
         rows = ROWS_PATH.fullmatch(path)
         if rows is not None:
             _require(request.method, "POST")
             return await self._write(request, rows.group(1))
         if path == "/health":
             _require(request.method, "GET")
-            return json_answer({"status": "ok"})
+            return await self._healthy(request.url.query)
         if path == "/openapi.json":
             _require(request.method, "GET")
             return json_answer(DESCRIPTION)
         raise NotFoundError(f"there is nothing at {path[:200]!r}; rows go to /v1/tables/NAMESPACE.TABLE/rows")
+
+    async def _healthy(self, query: str) -> Answer:
+        """Whether the gateway serves; with `ready` and `deep`, whether it can work (see the probe)."""
+        found: list[str] = []
+        if self._health is not None and query == "ready":
+            found = self._health.faults()
+        elif self._health is not None and query == "deep":
+            found = await anyio.to_thread.run_sync(lambda health: health.faults(deep=True), self._health)
+        if found:
+            return json_answer({"status": "unusable", "faults": found}, status=503)
+        return json_answer({"status": "ok"})
 
     async def _write(self, request: Request, segment: str) -> Answer:
         token = token_of(request.headers.get("authorization"))

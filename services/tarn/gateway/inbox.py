@@ -28,6 +28,7 @@ from tarn.core.table_columns import columns_of
 from tarn.core.table_state import TableState, WrittenFile, current_schema
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.merges import Merges
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
 from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting
 from tarn.gateway.writes import BusyError, Receipt, Write
@@ -51,6 +52,7 @@ class Inbox:
         keys: the idempotency keys that the table remembers.
         own: producer id of this process, for clients that do not number their rows.
         limits: bounds.
+        merges: where committed files are merged; None: they are not.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Inbox:
         *,
         own: str,
         limits: InboxLimits | None = None,
+        merges: Merges | None = None,
     ) -> None:
         self.name = table
+        self.merges = merges
         self._context = context
         self._commits = commits
         self._keys = keys
@@ -192,6 +196,8 @@ class Inbox:
             # Keys of another gateway are loaded before anything else is judged.
             self._plan = found if self._keys.follow(found.keys) else None
             self._way.land(prepared, self._keys)
+        if self.merges is not None and result.by_us:
+            self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
             waiting.answer.set_result(

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tarn.core.errors import UnavailableError
-from tarn.core.write_keys import INLINE_MAX, WINDOW_S, KeyedWrite, KeyEntry, KeyIndex, Remembered, Segment
+from tarn.core.write_keys import (
+    FILE_PREFIX,
+    INLINE_MAX,
+    WINDOW_S,
+    KeyedWrite,
+    KeyEntry,
+    KeyIndex,
+    Remembered,
+    Segment,
+)
 
 SKEW_S = 60
 """How much the clocks of two gateways may differ, in seconds; objects are kept that much longer."""
@@ -151,13 +160,16 @@ class KeyMemory:
         keys = {**before.keys, **fresh}
         segments = tuple(one for one in before.segments if one.until_ms >= now_ms - KEPT_MS)
         if len(keys) > self._inline_max:
-            segment, path = KeyIndex(keys=keys), f"{root}/metadata/write-keys-{self._new_name()}.segment.json"
+            segment, path = (
+                KeyIndex(keys=keys),
+                f"{root}/metadata/{FILE_PREFIX}{self._new_name()}.segment.json",
+            )
             self._files.write_new(path, segment.to_json())
             with self._lock:
                 self._segments[path] = segment
             segments, keys = (*segments, Segment(path=path, until_ms=now_ms)), {}
         index = KeyIndex(keys=keys, segments=segments)
-        entry = KeyEntry(path=f"{root}/metadata/write-keys-{self._new_name()}.json", at_ms=now_ms)
+        entry = KeyEntry(path=f"{root}/metadata/{FILE_PREFIX}{self._new_name()}.json", at_ms=now_ms)
         self._files.write_new(entry.path, index.to_json())
         with self._lock:
             self._drafts[entry.path] = Draft(base=base, index=index, fresh=fresh)

@@ -208,7 +208,7 @@ DESCRIPTION: Json = {
         "/health": {
             "get": {
                 "operationId": "health",
-                "summary": "Whether the gateway serves",
+                "summary": "Whether the gateway serves; /health?ready: whether store and catalog answer it",
                 "responses": {
                     "200": {
                         "description": "it does",
@@ -224,6 +224,22 @@ DESCRIPTION: Json = {
                         },
                     },
                     "421": _error(421),
+                    "503": {
+                        "description": "it cannot work; only to /health?ready and /health?deep",
+                        "content": {
+                            "application/json": {
+                                "schema": {
+                                    "type": "object",
+                                    "required": ["status", "faults"],
+                                    "properties": {
+                                        "status": {"const": "unusable"},
+                                        "faults": {"type": "array", "items": {"type": "string"}},
+                                    },
+                                },
+                                "example": {"status": "unusable", "faults": ["store: does not respond"]},
+                            }
+                        },
+                    },
                 },
             }
         },

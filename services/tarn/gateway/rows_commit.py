@@ -10,6 +10,7 @@ from tarn.core.quota import quota_in
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.core.write_keys import KeyEntry, summary_key
 from tarn.ingest.batch_commit import offsets_in, stated, stream_append
+from tarn.ingest.merge_commit import MergeCommit
 
 KEYS = summary_key(STREAM)
 
@@ -100,8 +101,51 @@ class RowsCommit:
             self.files, commit_id=self.commit_id, stream=STREAM, offsets=found.offsets, pending=()
         )
         return replace(
-            append,
-            summary={**append.summary, **({KEYS: entry.to_json()} if entry is not None else {})},
-            properties={**append.properties, PROPERTY: found.book.to_json()},
-            restated=append.restated | {KEYS},
+            _with_keys(append, entry), properties={**append.properties, PROPERTY: found.book.to_json()}
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsMerge:
+    """Small files of the gateway that become one: a `Change`. What is known of repeats stays as it is.
+
+    Attributes:
+        merge: the merge.
+    """
+
+    merge: MergeCommit
+
+    @property
+    def commit_id(self) -> str:
+        """See `Change`."""
+        return self.merge.commit_id
+
+    @property
+    def table_uuid(self) -> str:
+        """See `Change`."""
+        return self.merge.table_uuid
+
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        """See `Change`."""
+        return self.merge.files
+
+    @property
+    def removed(self) -> tuple[WrittenFile, ...]:
+        """See `Change`."""
+        return self.merge.removed
+
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """See `Change.on`.
+
+        Raises:
+            CorruptStateError: the table's keys or offsets are unreadable.
+        """
+        found = self.merge.on(state)
+        return _with_keys(found, keys_in(state)) if isinstance(found, Append) else found
+
+
+def _with_keys(append: Append, entry: KeyEntry | None) -> Append:
+    """The append, stating where the keys of repeated writes are."""
+    summary = {**append.summary, **({KEYS: entry.to_json()} if entry is not None else {})}
+    return replace(append, summary=summary, restated=append.restated | {KEYS})

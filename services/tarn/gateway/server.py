@@ -23,7 +23,7 @@ from tarn.core import exit_codes
 from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
-from tarn.gateway.wiring import make_app, make_context
+from tarn.gateway.wiring import make_app, make_context, make_health
 
 log = structlog.get_logger()
 
@@ -123,8 +123,10 @@ def run(settings: Settings) -> None:
     stop = Event()
     context, objects = make_context(settings, stop)
     tables = Tables(context, objects)
-    app = make_app(settings, tables).asgi()
+    health = make_health(settings, stop)
+    app = make_app(settings, tables, health).asgi()
     at = bound(settings.gateway_listen, settings.gateway_port)
+    health.start()
     log.info("gateway starts", listen=settings.gateway_listen, port=settings.gateway_port)
     asyncio.run(serve(listener(app), at, tables, stop))
 

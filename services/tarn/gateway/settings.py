@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tarn.adapters.kafka_login import KafkaSettings
 from tarn.adapters.service_settings import HostNames, Port, StoreSettings, Url, Warehouse
 from tarn.core.hosts import Hosts, parse_names
 
 
-class Settings(StoreSettings, KafkaSettings):
+class Settings(StoreSettings):
     """Environment variables of the service."""
 
     warehouse: Warehouse = "tarn"

@@ -7,18 +7,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import TableName
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyFiles, KeyMemory
+from tarn.gateway.merges import Merges
 from tarn.gateway.takes import InboxLimits
 from tarn.gateway.writes import BusyError
 from tarn.ingest.bookkeeper import Bookkeeper
 from tarn.ingest.committer import Committer
 from tarn.ingest.context import IngestContext
 
+log = structlog.get_logger()
+
 TABLES_MAX = 200
 IDLE_S = 300.0
+MERGE_LOOK_S = 1.0
+"""How often files that may be merged are looked for, in seconds."""
 
 
 @dataclass(slots=True)
@@ -64,6 +71,9 @@ class Tables:
         self._lock = threading.Lock()
         self._open: dict[TableName, Open] = {}
         self._closed = False
+        self._ended = threading.Event()
+        self._merging = threading.Thread(target=self._merge, name="merges", daemon=True)
+        self._merging.start()
 
     def inbox(self, table: TableName) -> Inbox:
         """The inbox of a table, which exists; opened on first use.
@@ -93,11 +103,13 @@ class Tables:
         with self._lock:
             self._closed = True
             open_ = list(self._open.values())
+        self._ended.set()
         for one in open_:
             one.inbox.close()
         until_s = self._clock() + wait_s
         for one in open_:
             one.thread.join(max(0.0, until_s - self._clock()))
+        self._merging.join(max(0.0, until_s - self._clock()))
         return not any(one.thread.is_alive() for one in open_)
 
     def _opened(self, table: TableName) -> Open:
@@ -107,17 +119,32 @@ class Tables:
             committer = Committer(context.catalog, table, ports=context.ports, retention=context.retention)
             return Bookkeeper(committer, clock=context.clock)
 
+        bookkeeper = context.bookkeepers.of(table, make)
         inbox = Inbox(
             table,
             context,
-            context.bookkeepers.of(table, make).seat(),
+            bookkeeper.seat(),
             KeyMemory(self._files, new_name=context.new_id, now_ms=context.ports.now_ms),
             own=self._own,
             limits=self._limits,
+            merges=Merges(table, context, bookkeeper.seat()),
         )
         thread = threading.Thread(target=inbox.run, name=f"rows-{table}", daemon=True)
         thread.start()
         return Open(inbox=inbox, thread=thread, used_s=self._clock())
+
+    def _merge(self) -> None:
+        """Merge small files, one table after the other, until `close`. One at a time: it bounds the memory."""
+        while not self._ended.wait(MERGE_LOOK_S):
+            with self._lock:
+                open_ = list(self._open.values())
+            for one in open_:
+                if one.inbox.merges is None or self._ended.is_set():
+                    continue
+                try:
+                    one.inbox.merges.run_once()
+                except Exception:
+                    log.exception("merge broke", table=str(one.inbox.name))
 
     def _make_room(self) -> None:
         """Close inboxes that nobody used for a while, if there are too many. The lock is held."""
