@@ -134,7 +134,7 @@ class Tables:
         return Open(inbox=inbox, thread=thread, used_s=self._clock())
 
     def _merge(self) -> None:
-        """Merge small files, one table after the other, until `close`. One at a time: it bounds the memory."""
+        """Merge small files until `close`; one table after the other, which bounds the memory."""
         while not self._ended.wait(MERGE_LOOK_S):
             with self._lock:
                 open_ = list(self._open.values())
