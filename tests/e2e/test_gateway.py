@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import uuid
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
+import trino
 
 from tarn.client import RowWriter, writer
 from tests.support.flights import host_env
@@ -69,16 +72,30 @@ def doors(stack: Stack) -> Iterator[Doors]:
 
 
 @pytest.fixture
-def table(stack: Stack) -> str:
+def table(stack: Stack, doors: Doors) -> str:
     """A new table, made by Trino."""
-    stack.query("CREATE SCHEMA IF NOT EXISTS gate")
+    sql(stack, doors, "CREATE SCHEMA IF NOT EXISTS gate")
     name = f"gate.t_{uuid.uuid4().hex[:12]}"
-    stack.query(f"CREATE TABLE {name} (id bigint, note varchar)")
+    sql(stack, doors, f"CREATE TABLE {name} (id bigint, note varchar)")
     return name
 
 
-def ids(stack: Stack, table: str) -> list[int]:
-    return sorted(number for (number,) in stack.query(f"SELECT id FROM {table}"))
+def sql(stack: Stack, doors: Doors, text: str) -> list[list[Any]]:
+    """What Trino answers the principal `cli`: with principals, nobody may ask without a secret."""
+    connection = trino.dbapi.connect(
+        host="127.0.0.1",
+        port=int(stack.ports["TARN_PORT_TRINO"]),
+        user="cli",
+        catalog="tarn",
+        extra_credential=[("secret", doors.credential.partition(":")[2])],
+        request_timeout=60,
+    )
+    with contextlib.closing(connection):
+        return list(connection.cursor().execute(text).fetchall())
+
+
+def ids(stack: Stack, doors: Doors, table: str) -> list[int]:
+    return sorted(number for (number,) in sql(stack, doors, f"SELECT id FROM {table}"))
 
 
 def usable(stack: Stack, doors: Doors) -> None:
@@ -98,9 +115,10 @@ def test_rows_can_be_read_when_the_gateway_answers(stack: Stack, doors: Doors, t
         assert answer.status_code == 200, answer.text
         found = answer.json()
         assert (found["accepted"], [one["row"] for one in found["rejected"]]) == (1, [1])
-        assert ids(stack, table) == list(range(number + 1))
-        snapshots = stack.query(f'SELECT snapshot_id FROM {table.replace(".", '."', 1)}$snapshots"')
-        assert [found["snapshot-id"]] in [list(one) for one in snapshots]
+        assert ids(stack, doors, table) == list(range(number + 1))
+        schema, _, name = table.partition(".")
+        listed = sql(stack, doors, f'SELECT snapshot_id FROM {schema}."{name}$snapshots"')
+        assert found["snapshot-id"] in {snapshot for (snapshot,) in listed}
 
 
 def test_a_repeat_doubles_nothing_also_after_a_restart(stack: Stack, doors: Doors, table: str) -> None:
@@ -114,7 +132,7 @@ def test_a_repeat_doubles_nothing_also_after_a_restart(stack: Stack, doors: Door
     assert [one.json()["repeated"] for one in (first, again, late)] == [False, True, True]
     assert len({one.json()["snapshot-id"] for one in (first, again, late)}) == 1
     assert doors.post(table, [{"id": 2}], key="k").json()["error"]["type"] == "KeyReused"
-    assert ids(stack, table) == [1]
+    assert ids(stack, doors, table) == [1]
 
 
 def test_only_who_may_write_the_table_does(stack: Stack, doors: Doors, table: str) -> None:
@@ -132,14 +150,14 @@ def test_only_who_may_write_the_table_does(stack: Stack, doors: Doors, table: st
         return answer.status_code == wanted
 
     assert status(403), "READ is not WRITE"
-    assert ids(stack, table) == []
+    assert ids(stack, doors, table) == []
     wrong = {"authorization": "Bearer wrong"}
     for headers in ({}, wrong):
         answer = doors.http.post(f"{doors.gateway}/v1/tables/{table}/rows", json=[{"id": 1}], headers=headers)
         assert answer.status_code == 401, answer.text
     doors.admin("POST", "/tarn/v1/grants", {"on": on, "to": name, "privileges": ["WRITE"]})
     eventually(lambda: status(200), timeout_s=30, what="the grant holds")
-    assert ids(stack, table) == [1]
+    assert ids(stack, doors, table) == [1]
     doors.admin("DELETE", f"/tarn/v1/principals/{name}", None)
 
 
@@ -177,7 +195,7 @@ def test_writers_with_retries_lose_and_double_nothing_while_the_gateway_is_kille
             stack.signal_application("gateway", "SIGKILL")
         repeats = sum(one.result(300) for one in running)
         usable(stack, doors)
-    assert ids(stack, table) == wanted
+    assert ids(stack, doors, table) == wanted
     record_property("repeats", repeats)
     assert stack.inspect("gateway")["RestartCount"] >= KILLS
 

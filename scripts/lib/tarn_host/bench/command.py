@@ -28,6 +28,7 @@ from tarn_host.bench import (
     ingest_page,
     memory,
     peers,
+    small_writes,
     soak,
     soak_page,
 )
@@ -65,6 +66,7 @@ ABOUT = {
     ),
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
     "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
+    "small-writes": ("Small writes over HTTP", "Many producers of one table, on a stack of its own."),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
@@ -115,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
     commit_command.add(verbs)
+    small_writes.add(verbs)
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
     soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
@@ -150,6 +153,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.quick:
                 return _show(commit_page.section(runs))
             _keep("commit", f"scripts/bench commit {numbers.words()}", runs)
+        elif options.verb == "small-writes":
+            writes = small_writes.numbers_of(options)
+            runs = small_writes.measure(writes)
+            if options.quick:
+                return _show(small_writes.section(runs))
+            _keep("small-writes", f"scripts/bench small-writes {writes.words()}", runs)
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))
@@ -464,6 +473,9 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             continue
         if raw["bench"] == "commit":
             parts.append(f"\n{commit_page.section(runs)}")
+            continue
+        if raw["bench"] == "small-writes":
+            parts.append(f"\n{small_writes.section(runs)}")
             continue
         if raw["bench"] == "ingest":
             parts.append(f"\n{ingest_page.section(runs)}")
