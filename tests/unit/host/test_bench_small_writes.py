@@ -41,7 +41,7 @@ def test_the_aims_are_reached_at_their_bounds_and_else_missed() -> None:
 
 
 def test_nothing_acknowledged_is_no_division_and_who_is_missing_is_named() -> None:
-    nothing = cell(64, 0, 0.0, p50_ms=None, p99_ms=None)
+    nothing = cell(64, 0, 0.0) | {"p50_ms": None, "p99_ms": None}
     bad = run(nothing, peers=[], missing={"deltalake": "no network"})
     assert small_writes.aims(bad) == []
     text = small_writes.section([bad])

@@ -20,9 +20,10 @@ PRODUCERS_MAX, SECONDS_MAX, BYTES_LIMIT = 256, 7_200, 65_536
 AIMS = {64: (2_000, 80), 256: (5_000, 150)}
 """Producers to the writes a second that are aimed at, and the milliseconds at the 99th percentile."""
 ABOUT = """Each producer sends one row of {low:,} to {high:,} bytes, waits for the answer, and sends the next,
-all into one table; with `durability=lake` the row can be read when it is answered. Producers number their rows,
-a refused write is repeated. They are connections of one Python process on the host, which shares the machine's cores with the
-gateway, the catalog and the store. Rows are counted at the end: one too few or too many ends the benchmark.
+all into one table; with `durability=lake` the row can be read when it is answered. Producers number their
+rows, a refused write is repeated. They are connections of one Python process on the host, which shares the
+machine's cores with the gateway, the catalog and the store. Rows are counted at the end: one too few or too
+many ends the benchmark.
 
 The peers are threads of a like process; a write is a commit of 50 rows, some 2 kB, which is repeated until it
 is in.
@@ -159,8 +160,9 @@ def aims(run: Run) -> list[str]:
         rate, p99_ms = AIMS[cell["producers"]]
         mine = cell["acked"] / cell["seconds"]
         reached = mine >= rate and cell["p99_ms"] <= p99_ms
+        word = "reached" if reached else "**missed**"
         found.append(
-            f"{'reached' if reached else '**missed**'}: {cell['producers']} producers: {mine:,.0f} of {rate:,} "
+            f"{word}: {cell['producers']} producers: {mine:,.0f} of {rate:,} "
             f"writes a second, at p99 {cell['p99_ms']:,.0f} of {p99_ms} ms."
         )
     return found

@@ -1,13 +1,15 @@
-"""`python -m tarn_demo.bench.small_writes FILE`: producers of small writes into one table, as the JSON file says.
+"""`python -m tarn_demo.bench.small_writes FILE`: producers of small writes, as the JSON file says.
 
-The file has `places` (see `Places`), `gateway` (its address), `missing` (peer -> why it cannot be measured), and
-the sizes: `producers`, `seconds`, `bytes_min`, `bytes_max`, `writers` of the peers and `writer_s`. The result is
-one line of JSON; progress goes to stderr. A producer sends one row, waits for the answer, and sends the next.
+The file has `places` (see `Places`), `gateway` (its address), `missing` (peer -> why it cannot be measured),
+and the sizes: `producers`, `seconds`, `bytes_min`, `bytes_max`, `writers` of the peers and `writer_s`. The
+result is one line of JSON; progress goes to stderr.
+A producer sends one row, waits for the answer, and sends the next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import secrets
@@ -290,18 +292,14 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     catalog = RestCatalog(
         places.catalog, warehouse=places.warehouse, credential=lambda: str(asked["places"]["credential"])
     )
-    try:
+    with contextlib.suppress(AlreadyExistsError):
         catalog.create_namespace((NAMESPACE,))
-    except AlreadyExistsError:
-        pass
     cells = []
     for producers in asked["producers"]:
         one = gateway_cell(catalog, places, asked, producers)
         cells.append(one)
         rate = one["acked"] / one["seconds"]
-        say(
-            f"    gateway, {producers} producers: {rate:,.0f} a second, p99 {one['p99_ms']} ms {one['errors']}"
-        )
+        say(f"    {producers} producers: {rate:,.0f} a second, p99 {one['p99_ms']} ms {one['errors']}")
     sizes = {key: asked[key] for key in ("seconds", "bytes_min", "bytes_max", "writer_s")}
     return {**sizes, "lake": cells, "peers": peers(places, asked, missing), "missing": missing}
 
