@@ -24,6 +24,7 @@ from tarn.core.hosts import Hosts
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
+from tarn.gateway.health import Health
 from tarn.gateway.server import Listener, bound, listener
 from tarn.gateway.tables import Tables
 from tarn.gateway.takes import InboxLimits
@@ -58,6 +59,7 @@ class Gateway:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         head_wait_s: float | None = None,
         own: str = "admin",
+        health: Health | None = None,
     ) -> None:
         self.ended = threading.Event()
 
@@ -89,6 +91,7 @@ class Gateway:
             Budget(64 << 20, wait_s_max=5, who="The gateway"),
             hosts=Hosts.of("gateway"),
             limits=app,
+            health=health,
             welcome=WELCOME,
         )
         self._server: Listener = listener(made.asgi(), head_wait_s=head_wait_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import NoReturn
 
@@ -22,17 +23,13 @@ from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext
-from tarn.ingest.wiring import (
-    LOOK_TIMEOUT_MS,
-    make_objects,
-    new_id,
-    new_snapshot_id,
-    stoppable_sleep,
-    uuid7,
-)
+from tarn.ingest.effects import new_id, new_snapshot_id, stoppable_sleep, uuid7
 
-MEMORY_BYTES_MAX = 128 << 20
+MEMORY_BYTES_MAX = 32 << 20
+"""Of bodies, until they are answered; decoded they are several times as large."""
 MEMORY_WAIT_S_MAX = 20
+PUT_THREADS = 8
+LOOK_TIMEOUT_MS = 4_000
 
 
 class NoTopics:
@@ -66,7 +63,9 @@ def make_context(settings: Settings, stop: Event) -> tuple[IngestContext, FileIO
         InvalidSettingError: a secret file cannot be read.
     """
     sleep = stoppable_sleep(stop)
-    objects = make_objects(S3Store(**settings.store_access()), settings.bucket, sleep)
+    workers = ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="tarn-put")
+    store = S3Store(**settings.store_access())
+    objects = FileIO(store, bucket=settings.bucket, sleep=sleep, workers=workers)
     context = IngestContext(
         sources=NoTopics(),
         catalog=_catalog(settings),
