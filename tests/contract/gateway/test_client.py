@@ -221,7 +221,7 @@ def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_values_without_a_form_in_json(world: World) -> None:
     rows = made(world, world.gateway())
-    with pytest.raises(InvalidError, match="complex is not supported"):
+    with pytest.raises(InvalidError, match="not JSON serializable: complex"):
         rows.write({"id": 1j})
     with pytest.raises(InvalidError, match="put the one row into a list"):
         rows.send(row(1))  # type: ignore[arg-type]
