@@ -35,7 +35,7 @@ class Token(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Receipt:
     """What became of the rows of a request.
 
     Attributes:
@@ -68,7 +68,7 @@ class GatewayClient:
         """Close idle connections."""
         self._adapter.close()
 
-    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Written:
+    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
         """Send rows once, or twice if the token has ended.
 
         Args:
@@ -126,11 +126,11 @@ def _away(uri: str, error: Exception) -> UnavailableError:
     )
 
 
-def _meaning(status: int, answer: bytes, retry_s: float, table: str) -> Written:
+def _meaning(status: int, answer: bytes, retry_s: float, table: str) -> Receipt:
     try:
         value = orjson.loads(answer)
         if status in (200, 422) and "accepted" in value:
-            return Written(
+            return Receipt(
                 accepted=int(value["accepted"]),
                 rejected={int(one["row"]): str(one["reason"]) for one in value["rejected"]},
                 snapshot_id=value["snapshot-id"],

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import orjson
 import pyarrow as pa
 
-from tarn.adapters.gateway_client import Written as Receipt
+from tarn.adapters.gateway_client import Receipt as Receipt
 from tarn.core.errors import InvalidError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.write_keys import KEY_CHARS_MAX
 

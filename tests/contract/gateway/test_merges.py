@@ -35,8 +35,8 @@ def fill(world: World, gateway: Gateway) -> None:
         assert answer.status_code == 200, answer.text
 
 
-def merged(world: World) -> None:
-    eventually(lambda: files(world) < small_files.FIRST_LEVEL_MIN, timeout_s=20, what="a merge", pause_s=0.05)
+def merged(world: World, writes: int = WRITES) -> None:
+    eventually(lambda: files(world) < writes, timeout_s=20, what="a merge", pause_s=0.05)
 
 
 def test_files_are_merged_and_the_rows_are_the_same(world: World) -> None:
@@ -51,7 +51,7 @@ def test_keys_and_producers_are_known_to_another_gateway_after_a_merge(world: Wo
         sent = world.post(gateway, [row(100 + number)], producer="p", sequence=number)
         assert sent.status_code == 200, sent.text
     fill(world, gateway)
-    merged(world)
+    merged(world, 2 * WRITES)
     gateway.stop()
     other = world.gateway()
     for number in range(WRITES):
