@@ -365,7 +365,8 @@ class Inbox:
         if not taken.keys:
             return None
         with self._changed:
-            base = self._way.keys_tail if self._way.keys_tail is not None else plan.keys
+            # Since they were judged, only commits of this inbox may have landed, whose keys were known then.
+            base = self._way.keys_tail if self._way.keys_tail is not None else self._keys.entry
         keyed = [one.write.keyed for one in taken.keys.values() if one.write.keyed is not None]
         return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed))
 

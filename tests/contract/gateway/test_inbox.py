@@ -292,3 +292,44 @@ def test_each_row_once_through_lost_answers_repeats_crashes_and_two_gateways(see
     assert len(set(lake.offsets())) == len(wanted)
     lake.history_is_a_chain()
     assert lake.table(TABLE).properties["tarn.gateway.producers"]
+
+
+def test_a_commit_that_lands_while_the_next_one_is_prepared_disturbs_no_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    first = box.submit(keyed_write(1, "a"))
+    prepared = box.prepare()
+    assert prepared is not None
+    second = box.submit(keyed_write(2, "b"))
+    made = box._written
+
+    def landed(*what: Any) -> Prepared:
+        """The first commit ends between the judgement of the second one and its keys."""
+        box.commit(prepared)
+        return made(*what)
+
+    monkeypatch.setattr(box, "_written", landed)
+    later = box.prepare()
+    monkeypatch.setattr(box, "_written", made)
+    assert later is not None
+    box.commit(later)
+    settle(box)
+    assert [one.result(0).repeated for one in (first, second)] == [False, False]
+    repeat = [box.submit(keyed_write(number, key)) for number, key in ((1, "a"), (2, "b"))]
+    settle(box)
+    assert [one.result(0).repeated for one in repeat] == [True, True]
+    other = inbox(lake, own="gateway-1")
+    again = [other.submit(keyed_write(number, key)) for number, key in ((1, "a"), (2, "b"))]
+    settle(other)
+    assert [one.result(0).repeated for one in again] == [True, True]
+    assert ids(lake) == [1, 2]
+
+
+def keyed_write(number: int, key: str) -> Write:
+    return Write(
+        values=[row(number)],
+        at_ms=1_700_000_000_000,
+        keyed=KeyedWrite.of("someone", key, row(number)),
+    )
