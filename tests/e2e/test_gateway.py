@@ -24,6 +24,7 @@ WRITERS = 8
 BATCHES = 25
 ROWS = 4
 KILLS = 3
+PEAK = ("/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory/memory.max_usage_in_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,40 @@ def test_writers_with_retries_lose_and_double_nothing_while_the_gateway_is_kille
     assert ids(stack, doors, table) == wanted
     record_property("repeats", repeats)
     assert stack.inspect("gateway")["RestartCount"] >= KILLS
+
+
+@pytest.mark.timeout(600)
+def test_large_bodies_to_many_tables_do_not_fill_its_memory(
+    stack: Stack, doors: Doors, record_property: Callable[[str, object], None]
+) -> None:
+    """As many bodies of the largest size as connections are likely to be: taken, or refused to come again."""
+    sql(stack, doors, "CREATE SCHEMA IF NOT EXISTS gate")
+    tables = [f"gate.large_{number}_{uuid.uuid4().hex[:8]}" for number in range(6)]
+    for name in tables:
+        sql(stack, doors, f"CREATE TABLE {name} (id bigint, note varchar)")
+    before = stack.inspect("gateway")["RestartCount"]
+    rows = [{"id": number, "note": "ab" * 400} for number in range(9_500)]
+    body = json.dumps(rows).encode()
+    assert 7 << 20 < len(body) < 8 << 20
+    headers = {"authorization": f"Bearer {doors.token(doors.credential)}", "content-type": "application/json"}
+
+    def send(number: int) -> tuple[str, int]:
+        name = tables[number % len(tables)]
+        answer = doors.http.post(f"{doors.gateway}/v1/tables/{name}/rows", content=body, headers=headers)
+        return name, answer.status_code
+
+    with ThreadPoolExecutor(24) as pool:
+        found = list(pool.map(send, range(48)))
+    assert {status for _, status in found} <= {200, 429, 503}, found
+    for name in tables:
+        taken = sum(status == 200 for table, status in found if table == name)
+        ((count,),) = sql(stack, doors, f"SELECT count(*) FROM {name}")
+        assert count == taken * len(rows), name
+    assert stack.inspect("gateway")["RestartCount"] == before
+    assert doors.http.get(f"{doors.gateway}/health?ready").status_code == 200
+    peak = stack.inside("gateway", "sh", "-c", f"cat {PEAK[0]} 2>/dev/null || cat {PEAK[1]}")
+    record_property("memory_peak_mib", round(int(peak.text) / 2**20))
+    record_property("answers", {status: sum(one == status for _, one in found) for status in (200, 429, 503)})
 
 
 def test_status_and_the_page_of_the_api(stack: Stack, doors: Doors) -> None:
