@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -31,17 +32,26 @@ from tarn.core.batch import RawRecords
 
 log = structlog.get_logger()
 
-# So that a batch is not much larger than its limit in bytes: the library counts records only.
 POLL_RECORDS_MAX = 10_000
+CONSUME_RECORDS = 500
+"""Messages that are objects at one time: fewer than begin a garbage collection, which would visit all."""
 # A fetch is decompressed as a whole, and the limits count what is fetched: small ones bound the memory.
-FETCH_BYTES_MAX = 4 * 1024 * 1024
-PARTITION_FETCH_BYTES_MAX = 1024 * 1024
-QUEUED_KIB_MAX = 16 * 1024
+FETCH_BYTES_MAX = 2 * 1024 * 1024
+PARTITION_FETCH_BYTES_MAX = 512 * 1024
+# What waits here is also the most that one poll adds to a batch, whatever the size of its records.
+QUEUED_KIB_MAX = 8 * 1024
 SILENT_S_MAX = 30.0
 # How long it waits after its queue was full; its default of 1 s would leave a fast reader without records.
 QUEUE_BACKOFF_MS = 20
 
+# As functions, which `map` calls without a step of the interpreter per record. Partition and offset are
+# always there; the stubs say that they may be None.
 _partition: Callable[[Any], int] = Message.partition  # type: ignore[assignment]
+_offset: Callable[[Any], int] = Message.offset  # type: ignore[assignment]
+_timestamp: Callable[[Any], tuple[int, int]] = Message.timestamp
+_key: Callable[[Any], bytes | None] = Message.key
+_value: Callable[[Any], bytes | None] = Message.value
+_error: Callable[[Any], KafkaError | None] = Message.error
 _OWN_CODES: dict[int, type[Exception]] = {
     KafkaError._AUTHENTICATION: vendor.SaslAuthenticationFailedError,
     KafkaError._AUTO_OFFSET_RESET: vendor.OffsetOutOfRangeError,
@@ -52,6 +62,16 @@ _OWN_CODES: dict[int, type[Exception]] = {
     KafkaError._UNKNOWN_TOPIC: vendor.UnknownTopicOrPartitionError,
     KafkaError._UNKNOWN_PARTITION: vendor.UnknownTopicOrPartitionError,
 }
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Records of one partition, in the order of their offsets; see `RawRecords`."""
+
+    offsets: list[int] = field(default_factory=list)
+    times_ms: list[int] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
 
 
 class LibrdkafkaConsumer:
@@ -122,45 +142,40 @@ class LibrdkafkaConsumer:
             self._require_sign_of_life()
             return []
         self._assigned_s = None
-        more = min(records_max, POLL_RECORDS_MAX) - 1
-        # Of these, partition and offset are always there; the stubs say that they may be None.
-        messages: list[Any] = [first]
-        if more > 0:
-            with _errors():
-                messages += self._consumer.consume(more, 0)
+        left = min(records_max, POLL_RECORDS_MAX)
+        found: dict[int, _Columns] = {}
         ends: dict[int, int] = {}
-        events = [message for message in messages if message.error() is not None]
-        if events:
-            messages = [message for message in messages if message.error() is None]
-            for event in events:
-                if event.error().code() != KafkaError._PARTITION_EOF:
-                    raise _translated(event.error())
-                ends[event.partition()] = event.offset()
-        held: dict[int, list[Any]] = {}
-        for partition, run in groupby(messages, _partition):
-            held.setdefault(partition, []).extend(run)
-        return self._moved(held, ends)
+        asked, messages = 1, [first]
+        while messages:
+            _collect(messages, found, ends)
+            left -= len(messages)
+            if len(messages) < asked or left <= 0:
+                break
+            asked = min(left, CONSUME_RECORDS)
+            with _errors():
+                messages = self._consumer.consume(asked, 0)
+        return self._moved(found, ends)
 
     def close(self) -> None:
         """See `RecordConsumer.close`."""
         with _errors():
             self._consumer.close()
 
-    def _moved(self, held: Mapping[int, Sequence[Any]], ends: Mapping[int, int]) -> list[RawRecords]:
+    def _moved(self, held: Mapping[int, _Columns], ends: Mapping[int, int]) -> list[RawRecords]:
         """The records of each partition that moved; its position is after the last one, or the end it saw."""
         found = []
         for partition, start in sorted(self._positions.items()):
-            run = held.get(partition, ())
-            end = max(run[-1].offset() + 1 if run else start, ends.get(partition, start))
+            records = held.get(partition) or _Columns()
+            end = max(records.offsets[-1] + 1 if records.offsets else start, ends.get(partition, start))
             if end <= start:
                 continue
             found.append(
                 RawRecords(
                     partition=partition,
-                    offsets=[message.offset() for message in run],
-                    times_ms=[_time_ms(message.timestamp()) for message in run],
-                    keys=[message.key() for message in run],
-                    values=[message.value() for message in run],
+                    offsets=records.offsets,
+                    times_ms=records.times_ms,
+                    keys=records.keys,
+                    values=records.values,
                     start=start,
                     end=end,
                 )
@@ -184,6 +199,30 @@ class LibrdkafkaConsumer:
             raise _translated(self._last_error)
 
 
+def _collect(messages: Sequence[Any], found: dict[int, _Columns], ends: dict[int, int]) -> None:
+    """Add messages to the columns of their partitions, and the ends of logs that they report to `ends`.
+
+    Raises:
+        KafkaError: kafka-python's, for another event.
+    """
+    for event in filter(_error, messages):
+        if event.error().code() != KafkaError._PARTITION_EOF:
+            raise _translated(event.error())
+        ends[event.partition()] = event.offset()
+        messages = [message for message in messages if message.error() is None]
+    for partition, same in groupby(messages, _partition):
+        run = list(same)
+        columns = found.setdefault(partition, _Columns())
+        first, last = run[0].offset(), run[-1].offset()
+        # Offsets of a partition ascend: if as many lie between the ends as there are, none is left out.
+        columns.offsets += range(first, last + 1) if last - first == len(run) - 1 else map(_offset, run)
+        columns.times_ms += [
+            -1 if kind == TIMESTAMP_NOT_AVAILABLE else time_ms for kind, time_ms in map(_timestamp, run)
+        ]
+        columns.keys += map(_key, run)
+        columns.values += map(_value, run)
+
+
 @contextmanager
 def _errors() -> Iterator[None]:
     """Translate the library's exceptions inside a with statement."""
@@ -203,11 +242,6 @@ def _login(connection: KafkaConnection) -> dict[str, Any]:
         "sasl.username": login.user,
         "sasl.password": login.password,
     }
-
-
-def _time_ms(stamp: tuple[int, int]) -> int:
-    kind, time_ms = stamp
-    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else time_ms
 
 
 def _translated(error: KafkaError) -> Exception:

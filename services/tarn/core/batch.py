@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from tarn.core.offsets import OffsetRange
 
+FIRST_POLL_RECORDS = 1_000
+"""Limit on the first poll of a batch: how large its records are is not known yet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRecords:
@@ -90,8 +93,11 @@ class BatchBuilder:
 
     @property
     def room(self) -> int:
-        """Number of further records that fit."""
-        return max(0, self.records_max - self.records)
+        """Number of further records that fit, if they are as large as those before."""
+        left = max(0, self.records_max - self.records)
+        if not self.bytes:
+            return min(left, FIRST_POLL_RECORDS)
+        return min(left, -(-max(0, self.bytes_max - self.bytes) * self.records // self.bytes))
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the batch must be closed: 0 if it must be now, None while it has no records."""

@@ -16,6 +16,9 @@ from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.status import StatusRegistry
 
+BATCH_BYTES_MIN = 1 << 20
+"""A share that is never divided further, in bytes."""
+
 
 def one_thread() -> Executor:
     """An executor of one thread; leaving its with statement waits for what it runs."""
@@ -72,6 +75,7 @@ class IngestContext:
         retention: default snapshot retention.
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
         origins: reads which messages the rows of a data file are; None: no row is dropped by age.
+        batch_bytes: limit on the open batches of all readers together, each of which has an equal share.
         decode_records: number of read records from which on they are decoded before the batch is closed.
         bookkeepers: the bookkeepers of the process, one per table.
     """
@@ -88,5 +92,11 @@ class IngestContext:
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
     origins: OriginReader | None = None
+    batch_bytes: int = 24 << 20
     decode_records: int = 8_192
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)
+
+    def share_of_batches(self, bytes_max: int) -> int:
+        """The limit on a batch of one reader, in bytes: its own, or its share of `batch_bytes`."""
+        share = self.batch_bytes // max(1, len(self.registry.readers()))
+        return min(bytes_max, max(BATCH_BYTES_MIN, share))

@@ -513,7 +513,7 @@ class Ingestor:
         limits = self.spec.spec.batching
         builder = BatchBuilder(
             records_max=limits.max_records,
-            bytes_max=limits.max_bytes,
+            bytes_max=self._context.share_of_batches(limits.max_bytes),
             latency_s_max=limits.max_latency_seconds,
         )
         context = self._context

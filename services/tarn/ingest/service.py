@@ -7,6 +7,7 @@ file order: the one whose table already has its stream wins, which only the tabl
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -291,6 +292,9 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         registry,
         stop,
     ).start()
+    # What stands now stays: a full garbage collection, which a busy stream causes often, need not visit it.
+    gc.collect()
+    gc.freeze()
     service.start()
     audits = make_audits(settings, registry, stop)
     if audits is not None:

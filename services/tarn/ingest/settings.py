@@ -22,6 +22,7 @@ class Settings(StoreSettings, KafkaSettings):
     ingest_listen: str = "0.0.0.0"  # noqa: S104 - inside the container; published on 127.0.0.1 only
     ingest_port: Port = 8091
     ingest_kafka_client: Client = "librdkafka"
+    ingest_batch_mib: Annotated[int, Field(ge=1, le=65_536)] = 24
     ingest_audit_every_s: Annotated[int, Field(ge=0, le=2_592_000)] = 900
     ingest_audit_all_files_s: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
     hosts: HostNames = ""

@@ -89,6 +89,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         registry=registry,
         stopping=stop.is_set,
         origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
+        batch_bytes=settings.ingest_batch_mib << 20,
     )
 
 

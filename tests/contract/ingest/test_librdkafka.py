@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -106,6 +107,68 @@ def test_a_poll_gives_at_most_what_was_asked_for(
     while sum(sizes) < 40:
         sizes.append(sum(len(p.offsets) for p in consumer.poll(records_max=7, timeout_s=WAIT_S)))
     assert max(sizes) <= 7
+
+
+def test_a_poll_takes_the_records_in_several_pieces_and_skips_none(
+    broker: Producer, reader: Callable[[str], LibrdkafkaConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_librdkafka, "CONSUME_RECORDS", 7)
+    send(broker, "pieces", *((n % 3, b"%d" % n) for n in range(300)))
+    consumer = reader("pieces")
+    consumer.assign(dict.fromkeys(range(3), 0))
+    parts = polled(consumer, dict.fromkeys(range(3), 100))
+    assert max(sum(len(part.offsets) for part in parts if part.partition == p) for p in range(3)) == 100
+    assert max(len(part.offsets) for part in parts) > 7, "a poll is more than a piece"
+    for p in range(3):
+        mine = [part for part in parts if part.partition == p]
+        assert [offset for part in mine for offset in part.offsets] == list(range(100))
+        assert [value for part in mine for value in part.values] == [b"%d" % n for n in range(p, 300, 3)]
+        assert [time_ms for part in mine for time_ms in part.times_ms] == list(range(p + 1, 301, 3))
+
+
+class Sent:
+    """A message as the library gives it."""
+
+    def __init__(self, partition: int, offset: int, *, error: KafkaError | None = None) -> None:
+        self._partition, self._offset, self._error = partition, offset, error
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return (0, 5) if self._offset % 2 else (1, 1_000 + self._offset)
+
+    def key(self) -> bytes | None:
+        return None if self._offset % 3 else b"k"
+
+    def value(self) -> bytes | None:
+        return b"%d" % self._offset
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+
+def test_pieces_with_holes_and_ends_become_the_columns_of_their_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("partition", "offset", "timestamp", "key", "value", "error"):
+        monkeypatch.setattr(kafka_librdkafka, f"_{name}", methodcaller(name))
+    end = KafkaError(KafkaError._PARTITION_EOF, "the end")
+    found: dict[int, kafka_librdkafka._Columns] = {}
+    ends: dict[int, int] = {}
+    kafka_librdkafka._collect([Sent(0, 3), Sent(0, 4), Sent(1, 9), Sent(0, 7), Sent(0, 9)], found, ends)
+    kafka_librdkafka._collect([Sent(2, 6, error=end), Sent(1, 10), Sent(0, 12, error=end)], found, ends)
+    assert ends == {2: 6, 0: 12}
+    assert {p: columns.offsets for p, columns in found.items()} == {0: [3, 4, 7, 9], 1: [9, 10]}
+    assert found[0].values == [b"3", b"4", b"7", b"9"]
+    assert found[0].keys == [b"k", None, None, b"k"]
+    assert found[0].times_ms == [-1, 1_004, -1, -1], "a time that the record does not have is -1"
+    denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no")
+    with pytest.raises(vendor.TopicAuthorizationFailedError):
+        kafka_librdkafka._collect([Sent(0, 10), Sent(0, 11, error=denied)], found, ends)
 
 
 def test_a_lone_record_does_not_wait_for_others(

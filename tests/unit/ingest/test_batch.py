@@ -96,6 +96,17 @@ def test_it_is_cut_by_bytes_of_keys_and_values():
     assert open_batch.wait_s(0) == 0.0
 
 
+def test_the_room_is_that_of_records_as_large_as_those_before():
+    open_batch = builder(records=50_000, size=1_000)
+    assert open_batch.room == 1_000, "the size of the first ones is not known"
+    open_batch.add(polled(0, 0, 2, 0, 1, size=99), now_s=0)
+    assert open_batch.room == 8, "of 100 bytes with their key"
+    open_batch.add(polled(0, 2, 3, 2, size=649), now_s=0)
+    assert open_batch.room == 1, "150 bytes are left: half a record is one"
+    open_batch.add(polled(0, 3, 4, 3, size=299), now_s=0)
+    assert (open_batch.room, open_batch.wait_s(0)) == (0, 0.0)
+
+
 def test_a_poll_that_does_not_follow_the_last_one_is_a_defect():
     open_batch = builder()
     open_batch.add(polled(0, 0, 2, 0), now_s=0)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tarn_host.bench import (
     catalog,
     commit_command,
     commit_page,
+    fresh,
     history,
     ingest,
     ingest_page,
@@ -70,11 +71,24 @@ ABOUT = {
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
+    "fresh": ("Freshness", "From a message's time stamp to its row, on a stack of its own."),
     "peers": (
         "Ingestion beside others",
         "The same topics by ingest and by what others use, on one stack in one run.",
     ),
 }
+
+SECTIONS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
+    "soak": soak_page.section,
+    "catalog": catalog.section,
+    "history": history.section,
+    "fresh": fresh.section,
+    "peers": peers.section,
+    "commit": commit_page.section,
+    "small-writes": small_writes.section,
+    "ingest": ingest_page.section,
+}
+"""Kind of benchmark -> what makes its section of the page."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
     commit_command.add(verbs)
     small_writes.add(verbs)
+    fresh.add(verbs)
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
     soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
@@ -175,6 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.quick:
                 return _show(peers.section(runs))
             _keep("peers", f"scripts/bench peers {numbers_of_peers.words()}", runs)
+        elif options.verb == "fresh":
+            numbers_of_fresh = fresh.options_of(options)
+            runs = fresh.measure(numbers_of_fresh)
+            if options.quick:
+                return _show(fresh.section(runs))
+            _keep("fresh", f"scripts/bench fresh {numbers_of_fresh.words()}", runs)
         elif options.verb == "history":
             _history(options)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
@@ -459,26 +480,8 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
             measured = {each["bench"]: each["runs"][0] for each in raws if each["bench"] in needs.MEASURED}
             parts.append(f"\n{memory.section(runs)}\n{needs.words(measured)}")
             continue
-        if raw["bench"] == "soak":
-            parts.append(f"\n{soak_page.section(runs)}")
-            continue
-        if raw["bench"] == "catalog":
-            parts.append(f"\n{catalog.section(runs)}")
-            continue
-        if raw["bench"] == "history":
-            parts.append(f"\n{history.section(runs)}")
-            continue
-        if raw["bench"] == "peers":
-            parts.append(f"\n{peers.section(runs)}")
-            continue
-        if raw["bench"] == "commit":
-            parts.append(f"\n{commit_page.section(runs)}")
-            continue
-        if raw["bench"] == "small-writes":
-            parts.append(f"\n{small_writes.section(runs)}")
-            continue
-        if raw["bench"] == "ingest":
-            parts.append(f"\n{ingest_page.section(runs)}")
+        if (section := SECTIONS.get(raw["bench"])) is not None:
+            parts.append(f"\n{section(runs)}")
             continue
         parts.append("\n| phase | seconds |\n|---|---|\n")
         for place, phase in enumerate(runs[0]["phases"]):

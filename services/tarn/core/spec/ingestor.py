@@ -35,7 +35,7 @@ class Batching(SpecModel):
     """When a batch is closed: at the first limit reached."""
 
     max_records: Annotated[int, Field(alias="maxRecords", ge=1, le=5_000_000)] = 100_000
-    max_bytes: Annotated[int, Field(alias="maxBytes", ge=1_024, le=1_073_741_824)] = 33_554_432
+    max_bytes: Annotated[int, Field(alias="maxBytes", ge=1_024, le=1_073_741_824)] = 16_777_216
     max_latency_seconds: Annotated[
         float, Field(alias="maxLatencySeconds", ge=0.05, le=3_600, strict=False)
     ] = 1.0

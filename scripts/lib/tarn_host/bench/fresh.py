@@ -1,0 +1,256 @@
+"""scripts/bench fresh: how old a message is when a reader sees its row."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tarn_host import shell
+from tarn_host.bench import peers, soak_look
+from tarn_host.bench.ingest import Own, own_stack
+from tarn_host.bench.ingest_page import spread
+from tarn_host.console import StopError, line
+from tarn_host.stack.project import ROOT
+
+VERBS = "tarn_demo.bench.fresh"
+AGE_S_MAX = 5_400.0
+AGE_RATE = 1_000.0
+WRITERS, RECORDS, SIZE = 5, 20_000, 1_700
+"""The writers' experiment: so many, with so many messages of so many bytes each in a round."""
+TABLE = "bench.writers"
+P95_MS_MAX, AT_RATE = 1_500.0, 10_000.0
+SLOWER_MAX = 1.1
+LATENCY_S = 1.0
+ABOUT = """Messages of 200 bytes (2 % bad) into a table of its own per rate, from a topic of 4 partitions,
+by an ingest service of its own at its default batching; {seconds:g} s each, after 5 s that are not counted.
+Two readers look meanwhile: one asks the catalog 20 times a second which offsets the table holds, the other
+is Trino, which reads the newest rows of the table in query after query. The age is from the time stamp that
+the producer gives a message to the arrival of the first answer with its row. Producer, readers, broker,
+store and engines share the machine's cores.
+
+*Writers*: {writers} producers send {records:,} messages of {size:,} bytes each at once, as fast as the broker
+takes them; Trino counts the table again and again. The time is from the first message to the answer with
+the last row. Then the table is aged: small messages are committed every 0.05 s until it has seen
+{commits:,} commits, and the rounds are sent again.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        rates: messages per second, one table each.
+        seconds: duration of each rate.
+        rounds: rounds of the writers before and after the table is aged; 0 leaves them out.
+        commits: commits that the table has seen at its second rounds.
+    """
+
+    rates: tuple[float, ...] = (1_000, 10_000, 50_000)
+    seconds: float = 60
+    rounds: int = 5
+    commits: int = 10_000
+
+    def small(self) -> Options:
+        """The same with everything small: whether it works, not what it costs."""
+        return replace(self, rates=(500,), seconds=5, rounds=min(1, self.rounds), commits=20)
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        rates = ",".join(f"{rate:g}" for rate in self.rates)
+        return f"--rates {rates} --seconds {self.seconds:g} --rounds {self.rounds} --commits {self.commits}"
+
+
+def add(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to the parser of scripts/bench."""
+    default = Options()
+    found = verbs.add_parser("fresh", help="age of messages when Trino reads them, on a stack of its own")
+    found.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
+    found.add_argument(
+        "--rates", type=_rates, default=default.rates, help="messages a second (default 1000,10000,50000)"
+    )
+    found.add_argument("--seconds", type=float, default=default.seconds, help="of each rate (default 60)")
+    found.add_argument(
+        "--rounds",
+        type=int,
+        default=default.rounds,
+        help="of the writers, before and after (default 5; 0: none)",
+    )
+    found.add_argument(
+        "--commits", type=int, default=default.commits, help="that age the writers' table (default 10000)"
+    )
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(float(word) for word in text.split(","))
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    numbers = Options(
+        rates=tuple(sorted(set(found.rates))),
+        seconds=found.seconds,
+        rounds=found.rounds,
+        commits=found.commits,
+    )
+    if not (
+        all(1 <= rate <= 100_000 for rate in numbers.rates)
+        and 1 <= numbers.seconds <= 600
+        and 0 <= numbers.rounds <= 100
+        and 1 <= numbers.commits <= 100_000
+    ):
+        raise StopError(
+            f"{numbers.words()}: no such benchmark",
+            "give rates of 1 to 100,000, 1 to 600 seconds, at most 100 rounds and 1 to 100,000 commits",
+            2,
+        )
+    return numbers.small() if found.quick else numbers
+
+
+def measure(options: Options) -> list[dict[str, Any]]:
+    """The results, as one entry.
+
+    Raises:
+        StopError: the stack does not start, or a reader did not see every row.
+    """
+    with own_stack(profile="full") as own, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        own.compose("stop", "spark", "jupyter", "pipeline", "ingest", timeout_s=180)
+        rates = [_at_rate(own, folder, rate, options.seconds) for rate in options.rates]
+        rounds = _writers(own, folder, options) if options.rounds else {}
+    return [{"options": vars(options), "rates": rates, **rounds}]
+
+
+def _at_rate(own: Own, folder: Path, rate: float, seconds: float) -> dict[str, Any]:
+    stream = f"fresh-{rate:g}"
+    table = f"fresh_{rate:g}"
+    peers.verb(own, "create", topic=stream)
+    with peers.ingest_of(own, folder / stream, stream, peers.events_spec(stream, stream, table)):
+        found = _verb(own, "rate", stream, f"bench.{table}", rate=rate, seconds=seconds)[-1]
+    ages = f"{_shares(found['trino'])} in Trino, {_shares(found['catalog'])} in the catalog"
+    line(f"    {rate:,.0f} a second: {ages}")
+    return found
+
+
+def _writers(own: Own, folder: Path, options: Options) -> dict[str, Any]:
+    stream, name = "writers", TABLE.rpartition(".")[2]
+    peers.verb(own, "create", topic=stream)
+    sizes = {"writers": WRITERS, "records": RECORDS, "size": SIZE, "rounds": options.rounds + 1}
+    found: dict[str, Any] = {}
+    for part in ("young", "aged"):
+        if part == "aged":
+            fast = peers.events_spec(stream, stream, name, "{maxLatencySeconds: 0.05}")
+            with peers.ingest_of(own, folder / "fast", "fast", fast):
+                found["history"] = _verb(
+                    own,
+                    "age",
+                    stream,
+                    TABLE,
+                    commits=options.commits,
+                    rate=AGE_RATE,
+                    **{"seconds-max": AGE_S_MAX},
+                )[-1]
+            line(f"    {found['history']['commits']:,} commits after {found['history']['seconds']:,} s")
+        with peers.ingest_of(own, folder / part, part, peers.events_spec(stream, stream, name)):
+            found[part] = _verb(own, "rounds", stream, TABLE, **sizes)[1:]  # the first warms up
+        line(f"    {part}: {spread([each['visible_s'] for each in found[part]], '.2f')} s")
+    return found
+
+
+def _verb(own: Own, name: str, stream: str, table: str, **numbers: float) -> list[dict[str, Any]]:
+    """Run a command of VERBS inside the Compose network; its JSON lines.
+
+    Raises:
+        StopError: it failed.
+    """
+    words = ["--topic", stream, "--stream", stream, "--table", table]
+    words += [word for key, value in numbers.items() for word in (f"--{key}", f"{value:g}")]
+    run = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-m", VERBS)
+    command = ["docker", "compose", *run, name, *words]
+    out = shell.must(command, timeout_s=AGE_S_MAX + 600, fix=peers.FIX, env=own.env, cwd=ROOT)
+    return soak_look.parse_answers(out.splitlines())
+
+
+def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    """Each aim: whether it was met, and the figures. Pure."""
+    found = []
+    for each in run["rates"]:
+        if each["rate"] == AT_RATE:
+            found.append(
+                (
+                    each["trino"]["p95_ms"] <= P95_MS_MAX,
+                    f"p95 at {AT_RATE:,.0f} a second: {each['trino']['p95_ms']:,} ms",
+                )
+            )
+    if "aged" in run:
+        for name, words in (
+            ("visible_s", "a round until its last row is counted"),
+            ("planning_ms", "planning"),
+        ):
+            was, now = (_median(run[part], name) for part in ("young", "aged"))
+            found.append((now <= SLOWER_MAX * was, f"{words}, aged beside young: {now / was:.2f} times"))
+    return found
+
+
+def section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The section about a run. Pure."""
+    run = runs[0]
+    parts = [
+        ABOUT.format(
+            seconds=run["options"]["seconds"],
+            writers=WRITERS,
+            records=RECORDS,
+            size=SIZE,
+            commits=run["options"]["commits"],
+        ),
+        "\n",
+    ]
+    parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(run)]
+    parts.append(
+        "\n| messages per second, asked | sent | Trino: p50, ms | p95 | p99 | oldest "
+        "| catalog: p50, ms | p95 | p99 | oldest |\n"
+        "|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    for each in run["rates"]:
+        cells = [f"{each[who][share]:,}" for who in ("trino", "catalog") for share in SHARES]
+        parts.append(f"| {each['rate']:,.0f} | {each['sent_per_s']:,.0f} | " + " | ".join(cells) + " |\n")
+    if "aged" in run:
+        parts.append(
+            "\n| rounds of writers | commits before | sent and acknowledged, s | last row counted, s "
+            "| planning, ms | count, ms | data files |\n|---|---|---|---|---|---|---|\n"
+        )
+        for part in ("young", "aged"):
+            rows = run[part]
+            cells = [
+                spread([row[name] for row in rows], form)
+                for name, form in (
+                    ("sent_s", ".2f"),
+                    ("visible_s", ".2f"),
+                    ("planning_ms", ",.0f"),
+                    ("count_ms", ",.0f"),
+                    ("files", ",.0f"),
+                )
+            ]
+            parts.append(f"| {part} | {rows[0]['commits_before']:,} | " + " | ".join(cells) + " |\n")
+    return "".join(parts)
+
+
+SHARES = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
+
+
+def _shares(found: Mapping[str, Any]) -> str:
+    return f"p50 {found['p50_ms']:,} and p95 {found['p95_ms']:,} ms"
+
+
+def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    values = sorted(float(row[name]) for row in rows)
+    return values[len(values) // 2]

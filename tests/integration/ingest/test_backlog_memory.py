@@ -1,0 +1,80 @@
+"""A backlog of large messages that compress well, in the memory that the Compose file gives ingest."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.integration.ingest.conftest import SPEC, Stack, eventually, serving
+
+PARTITIONS = 4
+SIZES = (200, 1_700, 1_700, 1_700, 1_700, 1_700, 1_700, 40_000)
+MESSAGES = 24_000
+LARGE_EVERY = 1_500
+LARGE_BYTES = 700_000
+TABLE = "bronze.backlog"
+DRAIN_S = 120.0
+
+
+def value(number: int) -> bytes:
+    """A message with a text that compresses to almost nothing, as logs and nested documents do."""
+    size = LARGE_BYTES if number % LARGE_EVERY == 0 else SIZES[number % len(SIZES)]
+    return json.dumps({"id": number, "at": "2026-11-21T08:30:00Z", "text": "abcdefgh" * (size // 8)}).encode()
+
+
+@pytest.mark.in_turn(3, "a backlog of large messages ends ingest at its memory limit")
+def test_a_backlog_of_large_messages_is_read_within_the_memory_of_ingest(
+    stack: Stack, tmp_path: Path, record_property: Any
+) -> None:
+    spec = SPEC.replace("partitions: 3", f"partitions: {PARTITIONS}").replace(
+        "topic: orders", "topic: backlog"
+    )
+    spec = spec.replace("{namespace: bronze, name: orders}", "{namespace: bronze, name: backlog}").replace(
+        "batching: {maxRecords: 2000, ", "batching: {"
+    )
+    login = stack.login()
+    with serving(stack, tmp_path, spec, MALLOC_ARENA_MAX="2", ARROW_DEFAULT_MEMORY_POOL="system") as ingest:
+        ingest.wrapped.pause()
+        producer = Producer(
+            {
+                "bootstrap.servers": stack.kafka,
+                "security.protocol": login.protocol,
+                "sasl.mechanism": login.mechanism,
+                "sasl.username": login.user,
+                "sasl.password": login.password,
+                "compression.type": "lz4",
+                "linger.ms": 20,
+            }
+        )
+        sent = 0
+        for number in range(MESSAGES):
+            message = value(number)
+            sent += len(message)
+            while True:
+                try:
+                    producer.produce("backlog", message, partition=number % PARTITIONS)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(60) == 0
+        ingest.wrapped.unpause()
+        ends = {str(p): MESSAGES // PARTITIONS for p in range(PARTITIONS)}
+
+        def drained() -> bool:
+            ingest.wrapped.reload()
+            state = ingest.wrapped.attrs["State"]
+            assert (state["OOMKilled"], state["Running"]) == (False, True), state
+            return bool(ingest.status().get("committedOffsets") == ends)
+
+        seconds = eventually("the backlog is read", drained, timeout_s=DRAIN_S)
+        assert ingest.wrapped.attrs["RestartCount"] == 0
+        ids = stack.open().load_table(TABLE).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
+        assert sorted(ids) == list(range(MESSAGES))
+        counts = {"rows": len(ids), "mb": round(sent / 1e6), "seconds": round(seconds, 1)}
+        record_property("counts", counts)
+        sys.stderr.write(f"{counts}\n")

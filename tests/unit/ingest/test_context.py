@@ -1,0 +1,24 @@
+"""What the readers of a process share."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.table_catalog import TableCatalog
+from tarn.ingest.context import BATCH_BYTES_MIN
+from tarn.testing.lake import Lake
+
+
+@pytest.mark.parametrize(
+    ("readers", "bytes_max", "share"),
+    [(0, 16, 16), (1, 16, 16), (1, 64, 24), (2, 16, 12), (3, 16, 8), (3, 2, 2), (100, 16, 1)],
+)
+def test_open_batches_have_an_equal_share_of_the_memory(readers: int, bytes_max: int, share: int) -> None:
+    context = Lake(store=MemoryStore(), catalog=cast(TableCatalog, None)).context()
+    for number in range(readers):
+        context.registry.update(f"reader-{number}")
+    assert context.share_of_batches(bytes_max << 20) == share << 20
+    assert BATCH_BYTES_MIN == 1 << 20
