@@ -39,6 +39,7 @@ DOORS = {
     "jupyter": Door(variable="TARN_PORT_JUPYTER", path="/login"),
     "catalog": Door(variable="TARN_PORT_CATALOG", path="/v1/config", names=("catalog",), open_status=401),
     "ingest": Door(variable="TARN_PORT_INGEST", path="/status", names=("ingest",)),
+    "gateway": Door(variable="TARN_PORT_GATEWAY", path="/openapi.json", names=("gateway",)),
 }
 
 

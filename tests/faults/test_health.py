@@ -22,6 +22,7 @@ PORT_OF = {
     "spark": "TARN_PORT_SPARK",
     "trino": "TARN_PORT_TRINO",
     "ingest": "TARN_PORT_INGEST",
+    "gateway": "TARN_PORT_GATEWAY",
     "jupyter": "TARN_PORT_JUPYTER",
 }
 
@@ -79,7 +80,7 @@ def switch_users(stack: Stack, verb: str, names: tuple[str, ...]) -> None:
 
 
 Fault = Callable[[Stack], AbstractContextManager[None]]
-STRUCK = ("minio", "catalog", "kafka", "ingest", "jupyter", "spark", "pipeline", "trino")
+STRUCK = ("minio", "catalog", "kafka", "ingest", "gateway", "jupyter", "spark", "pipeline", "trino")
 OTHERS = tuple(name for name in LONG_RUNNING if name not in STRUCK)
 """Services that no fault is made for, such as the reaper: they are frozen together with Spark."""
 FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
@@ -92,7 +93,10 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
         lambda s: frozen_process(s, "spark", *OTHERS),
         ("spark", "pipeline", *OTHERS),
     ),
-    "the catalog stands still": (lambda s: frozen_container(s, "catalog"), ("spark", "trino", "ingest")),
+    "the catalog stands still": (
+        lambda s: frozen_container(s, "catalog"),
+        ("spark", "trino", "ingest", "gateway"),
+    ),
     "store keys are revoked": (
         lambda s: revoked_keys(s, "catalog", "spark", "trino", "ingest"),
         ("catalog", "spark", "trino", "ingest"),

@@ -17,10 +17,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tarn.adapters.budget import Budget, Share
+from tarn.adapters.connections import WELCOME, Visitors
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
-from tarn_catalog.rest.bodies import Budget, Share, TooLargeError, weight
-from tarn_catalog.rest.connections import WELCOME, Visitors
+from tarn_catalog.rest.bodies import TooLargeError, weight
 from tarn_catalog.rest.lines import Lines
 from tarn_catalog.rest.request import ClientConfig, RestRequest
 from tarn_catalog.rest.response import RestResponse, answer_error, error_body
@@ -44,8 +45,8 @@ class Limits:
 
     def __init__(self) -> None:
         self.visitors = Visitors()
-        self.reading = Budget(READING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX)
-        self.working = Budget(WORKING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX)
+        self.reading = Budget(READING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX, who="The catalog")
+        self.working = Budget(WORKING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX, who="The catalog")
         self.lines = Lines()
         self._limiter: anyio.CapacityLimiter | None = None
 

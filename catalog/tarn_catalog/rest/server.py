@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import structlog
 import uvicorn
 
+from tarn.adapters.connections import door
 from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.core.errors import InvalidSettingError, TarnError
@@ -23,7 +24,6 @@ from tarn_catalog.operations.health import check_store
 from tarn_catalog.operations.trail import Trail
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Authenticator
-from tarn_catalog.rest.connections import door
 from tarn_catalog.rest.request import ClientConfig
 from tarn_catalog.rest.routes import Routes
 from tarn_catalog.settings import Settings

@@ -278,6 +278,18 @@ class RestCatalog:
         answer = self._adapter.send(request, timeout=self._timeout)
         return answer.status_code, answer.content
 
+    def token(self, *, fresh: bool = False) -> str:
+        """A token of this client's principal, for another service that asks the catalog about it.
+
+        Args:
+            fresh: get a new one, as the last one was refused.
+
+        Raises:
+            UnauthenticatedError: the catalog refuses the credential.
+            UnavailableError: the catalog does not respond.
+        """
+        return self._bearer(fresh=fresh)
+
     def _bearer(self, *, fresh: bool) -> str:
         with self._lock:
             if self._token is None or fresh or self._clock() >= self._token_until_s:

@@ -29,6 +29,7 @@ class Settings(StoreSettings, KafkaSettings):
     trino_uri: Url = "http://trino:8080"
     spark_remote: SparkRemote = "sc://spark:15002"
     ingest_uri: Url = "http://ingest:8091"
+    gateway_uri: Url = "http://gateway:8090"
     containers: str = ""
     profile: Literal["full", "small"] = "full"
 
@@ -39,6 +40,7 @@ class Settings(StoreSettings, KafkaSettings):
     port_spark_ui: PublishedPort = 4040
     port_trino: PublishedPort = 8080
     port_ingest: PublishedPort = 8091
+    port_gateway: PublishedPort = 8090
     port_jupyter: PublishedPort = 8888
 
 

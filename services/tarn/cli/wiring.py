@@ -191,12 +191,14 @@ def looks(settings: Settings) -> tuple[Look, ...]:
         return "answers"
 
     store, catalog = _base(settings.s3_endpoint), _base(settings.catalog_uri)
+    gateway = _base(settings.gateway_uri)
     found = (
         Look(service="minio", address=store, look=answers("minio", f"{store}/minio/health/live", 300)),
         # Without a token the catalog answers 401 at most: it is there.
         Look(service="catalog", address=catalog, look=answers("catalog", f"{catalog}/v1/config", 500)),
         Look(service="kafka", address=settings.kafka_bootstrap, look=kafka),
         Look(service="ingest", address=settings.ingest_uri, look=ingest),
+        Look(service="gateway", address=gateway, look=answers("gateway", f"{gateway}/health?ready", 300)),
     )
     if settings.profile == "small":
         return found

@@ -5,6 +5,13 @@
             use(batch.rows)
 
 docs/ingestion.md, Reading a table as a queue, says what holds after a crash, and what ends a reader.
+
+`writer` sends rows to the gateway, each exactly once however often a request is repeated:
+
+    with writer("shop.orders") as orders:
+        orders.write({"id": 1})
+
+docs/gateway.md, From Python, says what holds after a crash.
 """
 
 from __future__ import annotations
@@ -16,15 +23,27 @@ from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 
+from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.gateway_client import GatewayClient
 from tarn.adapters.lake_reader import LakeReader
 from tarn.adapters.store import FileStore, S3Store
 from tarn.client.group import Group, group_key
 from tarn.client.subscription import Batch, Limits, Start, Subscription
+from tarn.client.writing import Receipt, RejectedRowsError, RowWriter, WriteLimits
 from tarn.core.errors import InvalidError, InvalidSettingError
 from tarn.core.object_store import ObjectStore
 from tarn.core.reading import ReaderPosition, check_group
 
-__all__ = ("Batch", "ReaderPosition", "Subscription", "subscribe")
+__all__ = (
+    "Batch",
+    "ReaderPosition",
+    "Receipt",
+    "RejectedRowsError",
+    "RowWriter",
+    "Subscription",
+    "subscribe",
+    "writer",
+)
 
 
 def subscribe(
@@ -81,21 +100,62 @@ def subscribe(
     return subscription
 
 
+def writer(
+    table: str,
+    *,
+    gateway: str | None = None,
+    catalog: str | None = None,
+    credential: str | None = None,
+    rows_max: int = 1_000,
+    bytes_max: int = 1 << 20,
+    timeout_s: float = 60.0,
+) -> RowWriter:
+    """Write rows to a table through the gateway.
+
+    Args:
+        table: qualified name of the table, which exists.
+        gateway: base URL of the gateway; None for that of `scripts/tarn env`.
+        catalog: base URL of the catalog, which gives the token; None likewise.
+        credential: `client_id:client_secret` of a principal that may write the table; None likewise.
+        rows_max: number of rows after which `write` sends what it has.
+        bytes_max: size of the rows after which it does, in bytes of JSON.
+        timeout_s: how long a request is repeated, in seconds, before its error is raised.
+
+    Raises:
+        InvalidError: an argument is invalid.
+        InvalidSettingError: an address or the credential is neither given nor in the environment.
+    """
+    limits = WriteLimits(rows_max=rows_max, bytes_max=bytes_max, timeout_s=timeout_s)
+    if "." not in table.strip("."):
+        raise InvalidError(f"Invalid table {table!r}: give namespace and name, such as 'bronze.orders'")
+    given = {"TARN_GATEWAY_URI": gateway, "TARN_CATALOG_URI": catalog, "TARN_CATALOG_CREDENTIAL": credential}
+    found = {name: value or os.environ.get(name, "") for name, value in given.items()}
+    _require_set(found, "pass it")
+    own = found["TARN_CATALOG_CREDENTIAL"]
+    principal = RestCatalog(found["TARN_CATALOG_URI"], warehouse="", credential=lambda: own)
+    client = GatewayClient(found["TARN_GATEWAY_URI"], token=principal.token)
+    return RowWriter(table=table, client=client, limits=limits)
+
+
 VENDED = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 
 
 def _catalog(env: Mapping[str, str]) -> Catalog:
     """The catalog that the variables of `scripts/tarn env` describe."""
     names = ("TARN_CATALOG_URI", "TARN_CATALOG_CREDENTIAL", "TARN_WAREHOUSE")
-    missing = [name for name in names if not env.get(name)]
-    if missing:
-        raise InvalidSettingError(
-            f'{", ".join(missing)} not set: run eval "$(scripts/tarn env)" first, or pass a catalog'
-        )
+    _require_set({name: env.get(name, "") for name in names}, "pass a catalog")
     uri, credential, warehouse = (env[name] for name in names)
     # Keys of the environment last; those that the catalog vends end after minutes.
     own = {"header.X-Iceberg-Access-Delegation": ""} if env.get("AWS_ACCESS_KEY_ID") else {}
     return load_catalog("tarn", type="rest", uri=uri, credential=credential, warehouse=warehouse, **own)
+
+
+def _require_set(found: Mapping[str, str], otherwise: str) -> None:
+    missing = [name for name, value in found.items() if not value]
+    if missing:
+        raise InvalidSettingError(
+            f'{", ".join(missing)} not set: run eval "$(scripts/tarn env)" first, or {otherwise}'
+        )
 
 
 def _group(name: str, reader: LakeReader, env: Mapping[str, str]) -> Group:

@@ -134,24 +134,66 @@ def read_row(value: bytes) -> pa.RecordBatch:
     Raises:
         NoRowError: it is not an Arrow IPC stream of one row, or its buffers are compressed.
     """
+    _, batches = _read(value, rows_max=1)
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != 1:
+        raise NoRowError(f"an Arrow stream of {rows} rows; a message is one row")
+    return next(batch for batch in batches if batch.num_rows)
+
+
+def split_rows(value: bytes, *, rows_max: int) -> list[bytes]:
+    """The rows of an Arrow IPC stream, each as a stream of its own.
+
+    Args:
+        value: the stream.
+        rows_max: how many rows it may have.
+
+    Raises:
+        NoRowError: it is not an Arrow IPC stream, has more rows, or its buffers are compressed.
+    """
+    schema, batches = _read(value, rows_max=rows_max)
+    start = schema.serialize().to_pybytes()
+    found: list[bytes] = []
+    for batch in batches:
+        plain = all(map(_is_plain, schema.types))
+        for at in range(batch.num_rows):
+            row = batch.slice(at, 1)
+            if plain:
+                found.append(start + row.serialize().to_pybytes())
+            else:  # Dictionaries are messages of their own.
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, schema) as stream:
+                    stream.write_batch(row)
+                found.append(sink.getvalue().to_pybytes())
+    return found
+
+
+def _read(value: bytes, *, rows_max: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The schema and the record batches of a stream; nothing in it is trusted.
+
+    Raises:
+        NoRowError: it is not an Arrow IPC stream, has more rows, or its buffers are compressed.
+    """
     if value.startswith(FILE_MAGIC):
         raise NoRowError("an Arrow file; send an Arrow IPC stream")
     try:
         if _compressed(value):
             raise NoRowError(
                 "its Arrow buffers are compressed, so that a short message could be of any size; send them "
-                "as they are and let Kafka compress"
+                "as they are"
             )
         source = pa.BufferReader(value)
-        batches = list(pa.ipc.open_stream(source))
+        stream = pa.ipc.open_stream(source)
+        batches = list(stream)
         rows = sum(batch.num_rows for batch in batches)
-        if rows != 1:
-            raise NoRowError(f"an Arrow stream of {rows} rows; a message is one row")
-        row = next(batch for batch in batches if batch.num_rows)
+        if rows > rows_max > 1:
+            raise NoRowError(f"an Arrow stream of {rows} rows, at most {rows_max} are allowed")
         if source.tell() != len(value):
             raise NoRowError(f"{len(value) - source.tell()} bytes after the end of the Arrow stream")
-        row.validate(full=True)
-        elements = sum(map(_elements, row.columns))
+        elements = 0
+        for batch in batches:
+            batch.validate(full=True)
+            elements += sum(map(_elements, batch.columns))
     except NOT_ARROW as e:
         raise NoRowError(
             f"no Arrow stream: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
@@ -159,7 +201,7 @@ def read_row(value: bytes) -> pa.RecordBatch:
     if elements > ELEMENTS_PER_BYTE_MAX * len(value):
         raise NoRowError(f"an Arrow stream of {elements} elements in {len(value)} bytes; send plain lists")
     # Messages whose schemas differ in nothing else are converted together.
-    return row.replace_schema_metadata(None)
+    return stream.schema.remove_metadata(), [batch.replace_schema_metadata(None) for batch in batches]
 
 
 def _compressed(value: bytes) -> bool:

@@ -73,6 +73,8 @@ class Decoder:
         trace: whether to add the trace column.
         record_bytes_max: a value longer than this many bytes is a bad record.
         messages: format of the messages; by default JSON.
+        parser: parser of the messages, if not the usual one of their format.
+        limit_name: what `record_bytes_max` is called, for reasons.
     """
 
     def __init__(
@@ -83,12 +85,15 @@ class Decoder:
         trace: bool,
         record_bytes_max: int,
         messages: MessageFormat | None = None,
+        parser: Parser | None = None,
+        limit_name: str = "deadLetters.maxRecordBytes",
     ) -> None:
         self._names = [field.name for field in fields]
         self._source = source
         self._trace = trace
         self._record_bytes_max = record_bytes_max
-        self._parser = parser_of(fields, messages or MessageFormat())
+        self._limit_name = limit_name
+        self._parser = parser or parser_of(fields, messages or MessageFormat())
 
     def decode(self, batch: RawBatch) -> Decoded:
         """Decode every record of the batch, to a row or to a bad record with its reason."""
@@ -121,9 +126,7 @@ class Decoder:
             if value is None:
                 bad[i] = "no value (a tombstone); this table takes none"
             elif len(value) > self._record_bytes_max:
-                bad[i] = (
-                    f"{len(value)} bytes, more than deadLetters.maxRecordBytes = {self._record_bytes_max}"
-                )
+                bad[i] = f"{len(value)} bytes, more than {self._limit_name} = {self._record_bytes_max}"
         return bad
 
     def _trace_column(self, batch: RawBatch, index: Sequence[int]) -> pa.Array:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from tarn.core.errors import CorruptStateError
+from tarn.core.producers import PROPERTY as PRODUCERS
 
 REAPER_PREFIX = "reaper/v1/"
 CLOCK_KEY = "reaper/v1/clock.json"
@@ -71,6 +72,7 @@ class Full:
         keeps_metadata: whether the table's old metadata files must be kept.
         keeps_files: whether other tables may share its files (`gc.enabled` is false).
         live_bytes: total size of the current snapshot's files in bytes, by its summary; None if not stated.
+        has_keys: whether the gateway writes to the table, and so may have left keys of repeated writes.
     """
 
     uuid: str
@@ -82,6 +84,7 @@ class Full:
     keeps_metadata: bool
     keeps_files: bool
     live_bytes: int | None
+    has_keys: bool = False
 
     def less(self, newer: Full) -> Removed:
         """What this version has and a newer one lacks."""
@@ -140,6 +143,7 @@ def read_full(data: bytes, where: str) -> Full:
             keeps_metadata=_says(properties, "write.metadata.delete-after-commit.enabled", "false"),
             keeps_files=_says(properties, "gc.enabled", "false"),
             live_bytes=int(size) if size.isdigit() else None,
+            has_keys=PRODUCERS in properties,
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptStateError(f"{where} is no table metadata: {e!r}", location=where) from e

@@ -140,6 +140,12 @@ SERVICES: Mapping[str, Service] = {
         credentials_for=("catalog",),
     ),
     "pipeline": Service(uid=10009, credentials_for=("spark",)),
+    # It addresses every object by its name, and gets table metadata from the catalog.
+    "gateway": Service(
+        uid=10014,
+        store={Area.DATA: frozenset({Action.READ, Action.WRITE})},
+        credentials_for=("catalog",),
+    ),
     # It reads the end of its topic, to resume there.
     "replay": Service(
         uid=10010,

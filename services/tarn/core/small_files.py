@@ -45,8 +45,13 @@ class Group:
 
 @dataclass(slots=True)
 class SmallFiles:
-    """The small files that one stream added to its table since the last plan, by level and partition."""
+    """The small files that one stream added to its table since the last plan, by level and partition.
 
+    Attributes:
+        bytes_max: size of the files that are merged into one, as stored.
+    """
+
+    bytes_max: int = BYTES_MAX
     _held: dict[tuple[int, int, tuple[Any, ...]], list[WrittenFile]] = field(default_factory=dict)
     _count: int = 0
     _merged_s: float | None = None
@@ -74,7 +79,7 @@ class SmallFiles:
         for (level, _, _), files in sorted(self._held.items(), key=lambda item: -item[0][0]):
             enough = NEXT_LEVEL_MIN if level else FIRST_LEVEL_MIN
             if len(files) >= FILES_MAX or (len(files) >= enough and (level or a_while)):
-                group = _oldest(files)
+                group = _oldest(files, self.bytes_max)
                 if len(group) >= 2:
                     return Group(files=group, level=level)
         return None
@@ -105,13 +110,13 @@ class SmallFiles:
         return any(at == level and len(files) >= FIRST_LEVEL_MIN for (at, _, _), files in self._held.items())
 
 
-def _oldest(files: Sequence[WrittenFile]) -> tuple[WrittenFile, ...]:
+def _oldest(files: Sequence[WrittenFile], bytes_max: int) -> tuple[WrittenFile, ...]:
     """The oldest files that fit into one."""
     taken: list[WrittenFile] = []
     size = rows = 0
     for file in files[:FILES_MAX]:
         size, rows = size + file.bytes, rows + file.records
-        if size > BYTES_MAX or rows > ROWS_MAX:
+        if size > bytes_max or rows > ROWS_MAX:
             break
         taken.append(file)
     return tuple(taken)

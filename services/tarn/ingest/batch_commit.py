@@ -172,7 +172,7 @@ def pending_in(state: TableState, stream: str) -> tuple[PendingFile, ...]:
     Raises:
         CorruptStateError: the list is unreadable.
     """
-    text = _stated(state, stream).get(dead_letter.PENDING_PREFIX + stream)
+    text = stated(state, stream).get(dead_letter.PENDING_PREFIX + stream)
     return dead_letter.pending_from_json(text) if text else ()
 
 
@@ -182,13 +182,13 @@ def watermark_in(state: TableState, stream: str) -> Watermark | None:
     Raises:
         CorruptStateError: it is unreadable.
     """
-    text = _stated(state, stream).get(watermark.PREFIX + stream)
+    text = stated(state, stream).get(watermark.PREFIX + stream)
     return Watermark.from_json(text) if text else None
 
 
 def retired_text(state: TableState, stream: str) -> str | None:
     """What the stream states of rows that retention dropped, as it is; None if nothing."""
-    return _stated(state, stream).get(RETIRED_PREFIX + stream)
+    return stated(state, stream).get(RETIRED_PREFIX + stream)
 
 
 def retired_in(state: TableState, stream: str) -> Retired | None:
@@ -207,7 +207,7 @@ def open_in(state: TableState, stream: str) -> OpenPartitions | None:
     Raises:
         CorruptStateError: the list is unreadable.
     """
-    text = _stated(state, stream).get(completion.PREFIX + stream)
+    text = stated(state, stream).get(completion.PREFIX + stream)
     return OpenPartitions.from_json(text) if text else None
 
 
@@ -264,7 +264,7 @@ def next_mark(
     )
 
 
-def _stated(state: TableState, stream: str) -> Mapping[str, str]:
+def stated(state: TableState, stream: str) -> Mapping[str, str]:
     """The summary of the stream's last commit. It states everything, so what is not there does not hold."""
     return state.newest_summary(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream) or {}
 

@@ -88,21 +88,25 @@ def check_store(store: ObjectStore) -> Callable[[], None]:
     return look
 
 
-def write_to_store(store: ObjectStore) -> list[str]:
+def write_to_store(store: ObjectStore, key: str = PROBE_KEY) -> list[str]:
     """Write a key below the warehouse with the service's own credentials and read it back.
+
+    Args:
+        store: object store client of the service.
+        key: the key, one per service.
 
     Returns:
         The faults; empty if the store works.
     """
     stamp = str(time.time_ns()).encode()
     try:
-        store.put(PROBE_KEY, stamp)
-        found = store.get(PROBE_KEY)
+        store.put(key, stamp)
+        found = store.get(key)
     except TarnError as e:
         return [f"store: {e.message}"]
     # Another replica may have written in between: any stamp at least as new as this one passes.
     if found is None or int(found.data) < int(stamp):
-        return [f"store: {PROBE_KEY} was written and cannot be read back"]
+        return [f"store: {key} was written and cannot be read back"]
     return []
 
 

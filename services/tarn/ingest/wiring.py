@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,8 +24,12 @@ from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.object_store import ObjectStore
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
-from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.context import IngestContext
 from tarn.ingest.drivers import ByResources, WriterDriver
+from tarn.ingest.effects import new_id as new_id
+from tarn.ingest.effects import new_snapshot_id as new_snapshot_id
+from tarn.ingest.effects import stoppable_sleep as stoppable_sleep
+from tarn.ingest.effects import uuid7 as uuid7
 from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.principals import Principals
 from tarn.ingest.process_driver import ProcessDriver
@@ -40,41 +42,6 @@ PUT_TIMEOUT_MS = 60_000
 PUT_THREADS = 8
 LOOK_TIMEOUT_MS = 4_000
 SPECS_TIMEOUT_MS = 8_000
-
-
-def uuid7() -> str:
-    """A time-ordered UUID (RFC 9562, version 7): 48 bits of milliseconds, then random bits."""
-    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    return str(uuid.UUID(int=value))
-
-
-def new_snapshot_id() -> int:
-    """A random positive integer of 63 bits."""
-    return secrets.randbits(63) or 1
-
-
-def new_id() -> str:
-    """A random UUID."""
-    return str(uuid.uuid4())
-
-
-def stoppable_sleep(stop: Event) -> Callable[[float], None]:
-    """A sleep function that raises StoppedError as soon as the process is asked to stop.
-
-    Args:
-        stop: set when the process is asked to stop.
-
-    Returns:
-        A function that waits for a number of seconds.
-    """
-
-    def sleep(seconds: float) -> None:
-        if stop.wait(seconds):
-            raise StoppedError
-
-    return sleep
 
 
 def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) -> S3Store:

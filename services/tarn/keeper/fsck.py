@@ -26,6 +26,7 @@ from tarn.core.catalog_objects import VIEW, PointerValue
 from tarn.core.errors import TarnError
 from tarn.core.object_store import BulkStore
 from tarn.core.reading import is_reader_key
+from tarn.core.write_keys import is_key_object
 from tarn.keeper.hold import held
 from tarn.keeper.register import Register, read_register
 from tarn.keeper.walk import READERS, Places, Stray, Walker
@@ -137,7 +138,7 @@ class Index:
         """
         told_s = time.monotonic()
         for entry in self._store.list(WAREHOUSE_PREFIX):
-            if entry.key.startswith(HEALTH_PREFIX) or is_reader_key(entry.key):
+            if entry.key.startswith(HEALTH_PREFIX) or is_reader_key(entry.key) or is_key_object(entry.key):
                 continue
             self._sizes[_digest(entry.key)] = entry.size_bytes
             if entry.key.endswith(".metadata.json"):

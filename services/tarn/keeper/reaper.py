@@ -48,6 +48,7 @@ from tarn.core.reap import (
     read_candidates,
     read_full,
 )
+from tarn.core.write_keys import FILE_PREFIX, NEEDED_MS
 
 log = structlog.get_logger()
 
@@ -60,6 +61,8 @@ LISTS_REMEMBERED_MAX = 6_000
 FILES_REMEMBERED_MAX = 300_000
 LOOK_AGAIN_MS = 5_000
 PURGED_PER_PASS_MAX = 5_000
+KEYS_EVERY_MS = 60_000
+KEYS_PER_PASS_MAX = 5_000
 MEASURE_EVERY_MS = 5 * 60_000
 MEASURE_SHARE = 50
 """Measuring takes at most one part in this many of the time."""
@@ -93,6 +96,7 @@ class Pass:
     manifests: int = 0
     data: int = 0
     statistics: int = 0
+    keys: int = 0
     purged: int = 0
     lists: int = 0
     held: bool = False
@@ -102,7 +106,13 @@ class Pass:
     def deleted(self) -> int:
         """Number of table objects deleted."""
         return (
-            self.metadata + self.manifest_lists + self.manifests + self.data + self.statistics + self.purged
+            self.metadata
+            + self.manifest_lists
+            + self.manifests
+            + self.data
+            + self.statistics
+            + self.keys
+            + self.purged
         )
 
 
@@ -114,6 +124,7 @@ class _Table:
     chain: list[Version]
     measured_ms: int | None = None
     measure_ms: int = 0
+    keys_ms: int | None = None
 
 
 class Reaper:
@@ -259,6 +270,7 @@ class Reaper:
         fresh = self._retire(pointer, table, guard, done)
         if not table.full.keeps_files:
             self._bury(table, lists, fresh, guard, done)
+            self._forget_keys(pointer.uuid, table, done)
 
     def _walk(self, pointer: PointerValue, marked: bool) -> _Table:
         """The table with its chain of metadata files, newest first; reads only what the last pass did not.
@@ -307,6 +319,7 @@ class Reaper:
         table = _Table(full=first, chain=chain)
         if known is not None:
             table.measured_ms, table.measure_ms = known.measured_ms, known.measure_ms
+            table.keys_ms = known.keys_ms
         self._tables[pointer.uuid] = table
         return table
 
@@ -405,6 +418,25 @@ class Reaper:
             self._store.delete(one.key)
         for number in old:
             chain[number] = replace(chain[number], removed=Removed())
+
+    def _forget_keys(self, table_uuid: str, table: _Table, done: Pass) -> None:
+        """Delete keys of repeated writes that no gateway reads any more, by their age alone.
+
+        No version of the table needs them longer: a gateway that finds an older entry starts without keys.
+        """
+        now_ms = self._mono_ms()
+        if not table.full.has_keys or (table.keys_ms is not None and now_ms - table.keys_ms < KEYS_EVERY_MS):
+            return
+        folder = folder_of(table.full.root, bucket=self._bucket, uuid=table_uuid)
+        count = 0
+        for entry in self._files(f"{folder}metadata/{FILE_PREFIX}"):
+            if count >= KEYS_PER_PASS_MAX:
+                break
+            if self._trust.passed(entry.modified_ms, NEEDED_MS):
+                self._store.delete(entry.key)
+                count += 1
+        done.keys += count
+        table.keys_ms = now_ms if count < KEYS_PER_PASS_MAX else None
 
     def _contents(self, lists: Iterable[Candidates]) -> Iterator[Removed]:
         """Yield the contents of candidate lists; lists never change, so each is read once."""

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tarn.adapters.connections import Visitors, door
 from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.namespaces import Namespaces, Page
 from tarn_catalog.rest import app, server
 from tarn_catalog.rest.auth import Authenticator
-from tarn_catalog.rest.connections import Visitors, door
 from tarn_catalog.settings import Settings
 from tarn_catalog.testing.server import Running, serving
 

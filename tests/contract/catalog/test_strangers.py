@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tarn.adapters.connections import CONNECTIONS_MAX
 from tarn_catalog.rest.app import STRANGERS_BODY_BYTES_MAX
-from tarn_catalog.rest.connections import CONNECTIONS_MAX
 from tarn_catalog.rest.server import HEADER_BYTES_MAX
 from tarn_catalog.testing.server import write_secrets
 from tests.support.replicas import Replica

@@ -17,6 +17,7 @@ from tarn_host.doctor.log_lines import SERVICE_FAULTS, known
 import tarn.bootstrap.store
 import tarn.cli.settings
 import tarn.core.kafka_users
+import tarn.gateway.server
 import tarn.ingest.settings
 import tarn.keeper.reaping
 import tarn_catalog.settings
@@ -274,6 +275,7 @@ def run_ingest() -> int:
 
 COMMANDS: dict[str, Callable[[], int]] = {
     "bootstrap": lambda: tarn.bootstrap.store.main([]),
+    "gateway": lambda: tarn.gateway.server.main([]),
     "ingest": run_ingest,
     "pipeline": lambda: tarn_demo.driver.main(["run"]),
     "reaper": lambda: tarn.keeper.reaping.main(["--once"]),
@@ -283,7 +285,7 @@ COMMANDS: dict[str, Callable[[], int]] = {
 @pytest.fixture(autouse=True)
 def own_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module's logger keeps the configuration of its first use: these tests use others."""
-    for module in (tarn_demo.driver, tarn.keeper.reaping):
+    for module in (tarn_demo.driver, tarn.gateway.server, tarn.keeper.reaping):
         monkeypatch.setattr(module, "log", structlog.get_logger())
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tarn.adapters.budget import Budget
 from tarn_catalog.rest import app
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Principal
-from tarn_catalog.rest.bodies import Budget, weight
+from tarn_catalog.rest.bodies import weight
 from tarn_catalog.rest.lines import Place
 from tarn_catalog.rest.request import ClientConfig, RestRequest
 from tarn_catalog.rest.response import RestResponse
@@ -122,8 +123,8 @@ async def until_quiet(play: Play) -> None:
 
 def room(play: Play, *, reading: int, working: int) -> None:
     """Leave room for so many bodies."""
-    play.limits.reading = Budget(reading * len(BODY), wait_s_max=WAIT_S_MAX)
-    play.limits.working = Budget(working * weight(BODY), wait_s_max=WAIT_S_MAX)
+    play.limits.reading = Budget(reading * len(BODY), wait_s_max=WAIT_S_MAX, who="The catalog")
+    play.limits.working = Budget(working * weight(BODY), wait_s_max=WAIT_S_MAX, who="The catalog")
 
 
 def test_no_body_is_read_while_the_store_is_asked_who_may_wait(play: Play) -> None:

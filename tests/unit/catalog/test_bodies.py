@@ -8,8 +8,9 @@ import tracemalloc
 import orjson
 import pytest
 
+from tarn.adapters.budget import Budget
 from tarn.core.errors import UnavailableError
-from tarn_catalog.rest.bodies import WEIGHT_BYTES_MAX, Budget, TooLargeError, weight
+from tarn_catalog.rest.bodies import WEIGHT_BYTES_MAX, TooLargeError, weight
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_budget_is_never_exceeded_and_serves_in_order() -> None:
             held -= size
 
     async def run() -> None:
-        budget = Budget(100, wait_s_max=10)
+        budget = Budget(100, wait_s_max=10, who="The catalog")
         sizes = [60, 60, 10, 100, 1, 30, 100, 70]
         await asyncio.gather(*(one(budget, number, size) for number, size in enumerate(sizes)))
         async with budget.hold(100):
@@ -87,7 +88,7 @@ def test_a_budget_is_never_exceeded_and_serves_in_order() -> None:
 
 def test_who_waits_too_long_is_told_and_takes_nothing() -> None:
     async def run() -> None:
-        budget = Budget(100, wait_s_max=0.05)
+        budget = Budget(100, wait_s_max=0.05, who="The catalog")
         async with budget.hold(60):
             with pytest.raises(
                 UnavailableError, match=r"holds 60 bytes .* at most 100 fit; .* 50 more within 0\.05 s"

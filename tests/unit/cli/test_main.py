@@ -167,7 +167,7 @@ def test_env_prints_exports_and_json_of_the_same_values(monkeypatch, capsys):
     assert "export TARN_CATALOG_CREDENTIAL=cli-x:also-secret" in lines
     assert run("env", "--json") == 0
     values = json.loads(capsys.readouterr().out)
-    assert len(values) == len(lines) == 19
+    assert len(values) == len(lines) == 20
 
 
 def test_a_setting_that_cannot_be_used_is_named(monkeypatch, capsys):
@@ -203,7 +203,7 @@ def test_check_spec_tells_the_good_from_the_bad(tmp_path, capsys):
 # kafka-python reads its schemas with a function that Python 3.11 and 3.12 (not 3.13) report as deprecated.
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 def test_status_of_a_stack_that_is_not_there_exits_1_and_names_every_service(monkeypatch, capsys):
-    for name in ("S3_ENDPOINT", "CATALOG_URI", "TRINO_URI", "INGEST_URI"):
+    for name in ("S3_ENDPOINT", "CATALOG_URI", "TRINO_URI", "INGEST_URI", "GATEWAY_URI"):
         monkeypatch.setenv(f"TARN_{name}", "http://127.0.0.1:1")
     monkeypatch.setenv("TARN_KAFKA_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("TARN_SPARK_REMOTE", "sc://127.0.0.1:1")
@@ -213,7 +213,7 @@ def test_status_of_a_stack_that_is_not_there_exits_1_and_names_every_service(mon
     data = json.loads(captured.out)
     assert data["ok"] is False
     states = {state["service"]: state for state in data["services"]}
-    assert set(states) == {"minio", "catalog", "kafka", "ingest", "trino", "spark"}
+    assert set(states) == {"minio", "catalog", "kafka", "ingest", "gateway", "trino", "spark"}
     for name, state in states.items():
         assert not state["ok"]
         assert f"docker compose logs {name}" in state["detail"]

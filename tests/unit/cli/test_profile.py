@@ -26,7 +26,7 @@ def test_status_looks_at_what_is_there() -> None:
     full = {look.service for look in wiring.looks(Settings())}
     small = {look.service for look in wiring.looks(Settings(profile="small"))}
     assert full - small == LEFT_OUT
-    assert {"minio", "catalog", "kafka", "ingest"} <= small
+    assert {"minio", "catalog", "kafka", "ingest", "gateway"} <= small
 
 
 def test_the_canary_is_read_back_by_pyiceberg_alone_and_says_so(secrets: Path) -> None:

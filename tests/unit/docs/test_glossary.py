@@ -15,6 +15,8 @@ NOT_STORED = {
     "tarn-catalog",  # issuer and audience of tokens
     "tarn-catalog-probe",  # the same, for the probe
     "tarn-probe",  # a principal
+    "tarn-producer",  # a header of a request
+    "tarn-sequence",  # likewise
     "tarn.commands",  # a group of entry points
     "tarn.welcome",  # a name inside one process
 }

@@ -99,10 +99,13 @@ def test_a_key_that_is_a_star_is_not_read_and_kept() -> None:
     spaces=st.booleans(),
 )
 def test_nothing_of_a_message_is_lost(message: dict[str, Any], spaces: bool) -> None:
-    if not isinstance(message.get("p", {}).get("name", ""), str | None):
-        message["p"].pop("name")
-    if not isinstance(message.get("p", {}).get("a", {}), dict | None):
-        message["p"].pop("a")
+    p = message.get("p") or {}
+    if not isinstance(p, dict):
+        p = message["p"] = {}
+    if not isinstance(p.get("name", ""), str | None):
+        p.pop("name")
+    if not isinstance(p.get("a", {}), dict | None):
+        p.pop("a")
     text = json.dumps(message, indent=1 if spaces else None, ensure_ascii=False)
     (row,), bad = rows(text.encode())
     assert bad == {}

@@ -29,6 +29,7 @@ from tarn_host.bench import (
     ingest_page,
     memory,
     peers,
+    small_writes,
     soak,
     soak_page,
 )
@@ -66,6 +67,7 @@ ABOUT = {
     ),
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
     "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
+    "small-writes": ("Small writes over HTTP", "Many producers of one table, on a stack of its own."),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
@@ -83,6 +85,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
     "fresh": fresh.section,
     "peers": peers.section,
     "commit": commit_page.section,
+    "small-writes": small_writes.section,
     "ingest": ingest_page.section,
 }
 """Kind of benchmark -> what makes its section of the page."""
@@ -128,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
     peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
     commit_command.add(verbs)
+    small_writes.add(verbs)
     fresh.add(verbs)
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
@@ -164,6 +168,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.quick:
                 return _show(commit_page.section(runs))
             _keep("commit", f"scripts/bench commit {numbers.words()}", runs)
+        elif options.verb == "small-writes":
+            writes = small_writes.numbers_of(options)
+            runs = small_writes.measure(writes)
+            if options.quick:
+                return _show(small_writes.section(runs))
+            _keep("small-writes", f"scripts/bench small-writes {writes.words()}", runs)
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))

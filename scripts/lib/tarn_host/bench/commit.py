@@ -91,24 +91,32 @@ def measure(options: Options) -> list[dict[str, Any]]:
         StopError: the stack does not start, a row was lost, or the benchmark failed.
     """
     line(python.ensure())
-    missing = {name: why for why in [_site()] if why for name in BY_CLIENT}
-    with own_stack(log_level="info") as own, _folder() as folder:
+    missing = {name: why for why in [site()] if why for name in BY_CLIENT}
+    with own_stack(log_level="info") as own, scratch_folder() as folder:
         own.compose("stop", "ingest", "kafka", "reaper")
         with _peers(own, missing) as addresses:
             asked = {
                 **asdict(options),
                 "live": options.live,
                 "missing": missing,
-                "places": _places(own, addresses, folder),
+                "places": places(own, addresses, folder),
             }
             file = folder / "asked.json"
             file.touch(mode=0o600)
             file.write_text(json.dumps(asked), encoding="utf-8")
-            return [_run(file)]
+            return [run_module("tarn_demo.bench.commits", file)]
 
 
-def _run(file: Path) -> dict[str, Any]:
-    """The result of the measuring process, whose progress is shown."""
+def run_module(module: str, file: Path) -> dict[str, Any]:
+    """The result of a measuring process, whose progress is shown.
+
+    Args:
+        module: what it runs.
+        file: what is asked of it, as JSON.
+
+    Raises:
+        StopError: it failed.
+    """
     last: list[str] = []
 
     def show(text: str) -> None:
@@ -117,7 +125,7 @@ def _run(file: Path) -> dict[str, Any]:
         else:
             line(f"    {text}" if not text.startswith(" ") else text)
 
-    command = [str(python.python()), "-B", "-m", "tarn_demo.bench.commits", str(file)]
+    command = [str(python.python()), "-B", "-m", module, str(file)]
     env = {"PYTHONPATH": str(SITE), "PYTHONWARNINGS": "ignore", "TARN_LOG_LEVEL": "error"}
     running = shell.Running(command, on_line=show, env=env, cwd=ROOT)
     try:
@@ -135,7 +143,7 @@ def _run(file: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """A folder for the SQLite file and the keys, removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="tarn-bench-"))
     try:
@@ -144,7 +152,7 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _site() -> str:
+def site() -> str:
     """Install the packages of commit_packages.txt beside .venv; the reason if that fails, else empty."""
     mark = PINS.read_text(encoding="utf-8")
     if STAMP.is_file() and STAMP.read_text(encoding="utf-8") == mark:
@@ -223,7 +231,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _places(own: Own, addresses: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def places(own: Own, addresses: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """Addresses and keys for the measuring process."""
     said = own.compose("run", "--rm", "--no-deps", "-T", "cli", "env")
     words = [shlex.split(row)[1] for row in said.splitlines() if row.startswith("export ")]

@@ -1,4 +1,4 @@
-"""Connection limits: time limits for an incomplete request, and eviction when all connections are taken.
+"""Connections of an HTTP server: time limits for an incomplete request, eviction when all are taken.
 
 uvicorn's own limit counts an idle connection like an active one: a thousand idle ones block all clients. Here
 a new connection evicts the one that has been idle longest, unauthenticated ones first. A connection is

@@ -1,0 +1,207 @@
+"""scripts/bench small-writes: many producers of small writes into one table, on a stack of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tarn_host.bench import commit
+from tarn_host.bench.commit_command import counts
+from tarn_host.bench.ingest import Own, own_stack
+from tarn_host.console import StopError, line
+from tarn_host.testing import python
+
+MODULE = "tarn_demo.bench.small_writes"
+PEERS = ("pyiceberg, Tarn's catalog", "deltalake")
+PRODUCERS_MAX, SECONDS_MAX, BYTES_LIMIT = 256, 7_200, 65_536
+AIMS = {64: (2_000, 80), 256: (5_000, 150)}
+"""Producers to the writes a second that are aimed at, and the milliseconds at the 99th percentile."""
+ABOUT = """Each producer sends one row of {low:,} to {high:,} bytes, waits for the answer, and sends the next,
+all into one table; with `durability=lake` the row can be read when it is answered. Producers number their
+rows, a refused write is repeated. They are connections of one Python process on the host, which shares the
+machine's cores with the gateway, the catalog and the store. Rows are counted at the end: one too few or too
+many ends the benchmark.
+
+The peers are threads of a like process; a write is a commit of 50 rows, some 2 kB, which is repeated until it
+is in.
+"""
+Run = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        producers: numbers of producers.
+        seconds: how long they write.
+        bytes_min: smallest row, in characters of text.
+        bytes_max: largest row, likewise.
+        writers: numbers of writers of the peers; none: no peers.
+        writer_s: how long these write.
+    """
+
+    producers: tuple[int, ...] = (1, 4, 16, 64, 256)
+    seconds: float = 60.0
+    bytes_min: int = 1_000
+    bytes_max: int = 10_000
+    writers: tuple[int, ...] = (1, 4, 16, 64)
+    writer_s: float = 10.0
+
+    def small(self) -> Options:
+        """The same with everything small: whether it works, not what it costs."""
+        return replace(self, producers=(1, 4), seconds=3.0, writers=(1, 2), writer_s=2.0)
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        producers = ",".join(map(str, self.producers))
+        writers = ",".join(map(str, self.writers)) or "0"
+        return f"--producers {producers} --seconds {self.seconds:g} --writers {writers}"
+
+
+def add(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to the parser of scripts/bench."""
+    default = Options()
+    found = verbs.add_parser(
+        "small-writes", help="many producers of small writes over HTTP, on a small stack of its own"
+    )
+    found.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
+    found.add_argument(
+        "--producers", type=counts, default=default.producers, help="of one table (default 1,4,16,64,256)"
+    )
+    found.add_argument("--seconds", type=float, default=default.seconds, help="that they write (default 60)")
+    found.add_argument(
+        "--writers", type=counts, default=default.writers, help="of the peers (default 1,4,16,64; 0: none)"
+    )
+
+
+def numbers_of(options: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    found = Options(
+        producers=tuple(sorted(set(options.producers))),
+        seconds=options.seconds,
+        writers=tuple(sorted(set(options.writers) - {0})),
+    )
+    if not (
+        1 <= found.producers[0] <= found.producers[-1] <= PRODUCERS_MAX
+        and 1 <= found.seconds <= SECONDS_MAX
+        and all(1 <= number <= PRODUCERS_MAX for number in found.writers)
+    ):
+        raise StopError(
+            f"{found.words()}: no such benchmark",
+            f"give 1 to {PRODUCERS_MAX} producers and writers, and 1 to {SECONDS_MAX:,} seconds",
+            2,
+        )
+    return found.small() if options.quick else found
+
+
+def measure(options: Options) -> list[dict[str, Any]]:
+    """The results of one run.
+
+    Raises:
+        StopError: the stack does not start, a row was lost or doubled, or the benchmark failed.
+    """
+    line(python.ensure())
+    why = commit.site()
+    missing = {"deltalake": why} if why else {}
+    with own_stack() as own, commit.scratch_folder() as folder:
+        quiet = Own(env={**own.env, "TARN_LOG_LEVEL": "info"})
+        quiet.compose("up", "--detach", "--no-deps", "--wait", "gateway", "catalog", timeout_s=300)
+        quiet.compose("stop", "ingest", "kafka")
+        asked = {
+            **asdict(options),
+            "missing": missing,
+            "gateway": f"http://127.0.0.1:{own.env['TARN_PORT_GATEWAY']}",
+            "places": commit.places(own, {}, folder),
+        }
+        file = folder / "asked.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(asked), encoding="utf-8")
+        found = commit.run_module(MODULE, file)
+        found["memory_peak_mib"] = round(_peak_mib(own), 1)
+        return [found]
+
+
+def section(runs: Sequence[Run]) -> str:
+    """The section about one run. Pure."""
+    (run,) = runs
+    parts = [ABOUT.format(low=run["bytes_min"], high=run["bytes_max"]), "\n"]
+    parts += [f"- {words}\n" for words in aims(run)]
+    parts.append(
+        f"\nMost memory of the gateway's container: {run['memory_peak_mib']:,.0f} MiB.\n"
+        "\n| producers | writes/s | p50, ms | p99, ms | slowest and fastest producer, writes | refused "
+        "| commits/s | data files left | objects | MB sent | MB stored, data | MB stored, all |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    parts += [f"| {_row(cell)} |\n" for cell in run["lake"]]
+    if run["peers"]:
+        parts.append(
+            "\n| writers | peer | writes/s | p50, ms | p99, ms | slowest and fastest writer, writes "
+            "| refusals per write |\n|---|---|---|---|---|---|---|\n"
+        )
+        parts += [f"| {_peer(cell)} |\n" for cell in run["peers"]]
+    parts += [f"\nNot measured: {name}: {why}\n" for name, why in sorted(run["missing"].items())]
+    return "".join(parts)
+
+
+def aims(run: Run) -> list[str]:
+    """What was aimed at, each with whether it was reached; what was not measured is left out. Pure."""
+    found = []
+    for cell in run["lake"]:
+        if cell["producers"] not in AIMS or cell["p99_ms"] is None:
+            continue
+        rate, p99_ms = AIMS[cell["producers"]]
+        mine = cell["acked"] / cell["seconds"]
+        reached = mine >= rate and cell["p99_ms"] <= p99_ms
+        word = "reached" if reached else "**missed**"
+        found.append(
+            f"{word}: {cell['producers']} producers: {mine:,.0f} of {rate:,} "
+            f"writes a second, at p99 {cell['p99_ms']:,.0f} of {p99_ms} ms."
+        )
+    return found
+
+
+def _row(cell: Run) -> str:
+    cells = (
+        str(cell["producers"]),
+        f"{cell['acked'] / cell['seconds']:,.0f}",
+        _ms(cell["p50_ms"]),
+        _ms(cell["p99_ms"]),
+        f"{cell['slowest']:,} and {cell['fastest']:,}",
+        f"{cell['refused']:,}",
+        f"{cell['commits'] / cell['seconds']:.1f}",
+        f"{cell['data_files']:,}",
+        f"{cell['objects']:,}",
+        *(f"{cell[key] / 1e6:,.1f}" for key in ("bytes", "stored_data_bytes", "stored_bytes")),
+    )
+    return " | ".join(cells)
+
+
+def _peer(cell: Run) -> str:
+    cells = (
+        str(cell["writers"]),
+        cell["contender"],
+        f"{cell['acked'] / cell['seconds']:,.1f}",
+        _ms(cell["p50_ms"]),
+        _ms(cell["p99_ms"]),
+        f"{cell['slowest']:,} and {cell['fastest']:,}",
+        f"{cell['refused'] / max(1, cell['acked']):.2f}",
+    )
+    return " | ".join(cells)
+
+
+def _ms(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.1f}"
+
+
+def _peak_mib(own: Own) -> float:
+    files = ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
+    read = " || ".join(f"cat /sys/fs/cgroup/{name} 2>/dev/null" for name in files)
+    return int(own.compose("exec", "-T", "gateway", "sh", "-c", read)) / (1 << 20)

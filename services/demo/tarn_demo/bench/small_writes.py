@@ -1,0 +1,324 @@
+"""`python -m tarn_demo.bench.small_writes FILE`: producers of small writes, as the JSON file says.
+
+The file has `places` (see `Places`), `gateway` (its address), `missing` (peer -> why it cannot be measured),
+and the sizes: `producers`, `seconds`, `bytes_min`, `bytes_max`, `writers` of the peers and `writer_s`. The
+result is one line of JSON; progress goes to stderr.
+A producer sends one row, waits for the answer, and sends the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.logging import to_stderr
+from tarn.core.errors import AlreadyExistsError, DataError, TarnError, UnavailableError
+from tarn.core.exit_codes import INVALID, OK, exit_code
+from tarn.core.table_catalog import TableName
+from tarn_demo.bench.commits import measure, pyiceberg_peer
+from tarn_demo.bench.commits.delta import DeltaPeer
+from tarn_demo.bench.commits.places import NAMESPACE, Contender, Places, rows_of
+from tarn_demo.bench.commits.readers import reason
+
+ANSWER_S_MAX = 75.0
+PAUSE_S_MAX = 5.0
+NOISE_CHARS = 1 << 20
+PEER_ROWS = 50
+"""Rows of one write of a peer: some 2 kB."""
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "required": True, "type": "long"},
+        {"id": 2, "name": "producer", "required": True, "type": "long"},
+        {"id": 3, "name": "note", "required": False, "type": "string"},
+    ],
+}
+
+
+def say(text: str) -> None:
+    """Print progress."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one producer did.
+
+    Attributes:
+        times_ms: time from each write's first request to its answer, in milliseconds.
+        bytes: size of the bodies that were answered.
+        refused: number of answers 429 and 503, after which the write was repeated.
+        delayed: number of answers that name a pressure.
+        errors: other answers, which end the producer.
+    """
+
+    times_ms: list[float] = field(default_factory=list)
+    bytes: int = 0
+    refused: int = 0
+    delayed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class Producer:
+    """One producer: a connection, an id, and its rows one after the other.
+
+    Args:
+        address: host and port of the gateway.
+        table: qualified name of the table.
+        token: bearer token.
+        number: number of the producer.
+        row: makes the body of a row from its sequence.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], table: str, token: str, number: int, row: Callable[[int], bytes]
+    ) -> None:
+        self._address = address
+        self._row = row
+        self._head = (
+            f"POST /v1/tables/{table}/rows HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: application/json\r\nTarn-Producer: p{number}\r\n"
+        )
+        self.tally = Tally()
+
+    async def run(self, until_s: float) -> None:
+        """Write until then."""
+        try:
+            reader, writer = await asyncio.open_connection(*self._address)
+        except OSError as e:
+            self.tally.errors.append(repr(e))
+            return
+        sequence = 0
+        try:
+            while time.monotonic() < until_s and not self.tally.errors:
+                await self._write(reader, writer, sequence)
+                sequence += 1
+        except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as e:
+            self.tally.errors.append(repr(e))
+        finally:
+            writer.close()
+
+    async def _write(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sequence: int) -> None:
+        body = self._row(sequence)
+        head = f"{self._head}Tarn-Sequence: {sequence}\r\nContent-Length: {len(body)}\r\n\r\n"
+        began_s = time.perf_counter()
+        while True:
+            writer.write(head.encode() + body)
+            async with asyncio.timeout(ANSWER_S_MAX):
+                status, headers, answer = await _answer(reader)
+            if status in (429, 503):
+                self.tally.refused += 1
+                await asyncio.sleep(min(PAUSE_S_MAX, float(headers.get("retry-after", "1"))))
+                continue
+            break
+        if status != 200:
+            self.tally.errors.append(f"{status}: {answer[:200].decode(errors='replace')}")
+            return
+        self.tally.times_ms.append((time.perf_counter() - began_s) * 1_000)
+        self.tally.bytes += len(body)
+        self.tally.delayed += "tarn-pressure" in headers
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in head[1:] if line)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
+    return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
+
+
+def noise(seed: int, bytes_min: int, bytes_max: int) -> Callable[[int, int], bytes]:
+    """Makes the body of a row from producer and sequence: text that does not compress, of a random length."""
+    chance = random.Random(seed)  # noqa: S311 - sizes of a benchmark
+    text = secrets.token_hex(NOISE_CHARS // 2)
+
+    def row(producer: int, sequence: int) -> bytes:
+        length = chance.randint(bytes_min, bytes_max)
+        start = chance.randrange(NOISE_CHARS - length)
+        value = {"id": sequence, "producer": producer, "note": text[start : start + length]}
+        return json.dumps(value).encode()
+
+    return row
+
+
+def gateway_cell(
+    catalog: RestCatalog, places: Places, asked: dict[str, Any], producers: int
+) -> dict[str, Any]:
+    """So many producers into a table of their own.
+
+    Raises:
+        DataError: rows were lost or doubled.
+        TarnError: the catalog does not answer.
+    """
+    name = TableName((NAMESPACE,), f"small_{producers}_{secrets.token_hex(3)}")
+    catalog.create(name, {"schema": SCHEMA})
+    parts = urlsplit(asked["gateway"])
+    address = (parts.hostname or "127.0.0.1", parts.port or 8090)
+    make = noise(producers, asked["bytes_min"], asked["bytes_max"])
+    token = catalog.token()
+
+    def row_of(number: int) -> Callable[[int], bytes]:
+        return lambda sequence: make(number, sequence)
+
+    everybody = [Producer(address, str(name), token, number, row_of(number)) for number in range(producers)]
+
+    async def run() -> float:
+        began_s = time.monotonic()
+        await asyncio.gather(*(one.run(began_s + asked["seconds"]) for one in everybody))
+        return time.monotonic() - began_s
+
+    seconds = asyncio.run(run())
+    state = catalog.load(name)
+    found = summed([one.tally for one in everybody], seconds)
+    rows = state.total("records") or 0
+    if rows < found["acked"] or rows > found["acked"] + len(found["errors"]):
+        raise DataError(
+            f"{name}: {rows:,} rows after {found['acked']:,} acknowledged writes of one row and "
+            f"{len(found['errors'])} failed ones: something was lost or doubled"
+        )
+    sizes = places.sizes(state.root)
+    data = sum(size for path, size in sizes.items() if path.endswith(".parquet"))
+    return {
+        "producers": producers,
+        **found,
+        "commits": state.last_sequence,
+        "data_files": state.total("data-files"),
+        "objects": len(sizes),
+        "stored_bytes": sum(sizes.values()),
+        "stored_data_bytes": data,
+    }
+
+
+def summed(tallies: Sequence[Tally], seconds: float) -> dict[str, Any]:
+    """The sums over all producers, the times, and how evenly they were served. Pure.
+
+    Args:
+        tallies: what each producer did.
+        seconds: from the start to the last end.
+    """
+    times = sorted(ms for tally in tallies for ms in tally.times_ms)
+    counts = [len(tally.times_ms) for tally in tallies]
+
+    def at(share: float) -> float | None:
+        return round(times[min(len(times) - 1, int(share * len(times)))], 2) if times else None
+
+    return {
+        "seconds": round(seconds, 3),
+        "acked": len(times),
+        "bytes": sum(tally.bytes for tally in tallies),
+        "p50_ms": at(0.5),
+        "p99_ms": at(0.99),
+        "slowest": min(counts),
+        "fastest": max(counts),
+        "refused": sum(tally.refused for tally in tallies),
+        "delayed": sum(tally.delayed for tally in tallies),
+        "errors": sorted({error for tally in tallies for error in tally.errors}),
+    }
+
+
+def peer_cell(contender: Contender, writers: int, *, seconds: float) -> dict[str, Any]:
+    """So many threads that append small writes with a peer, each repeating a refused one until it is in."""
+    table = f"small_{writers}_{secrets.token_hex(3)}"
+    contender.create(table)
+    measure.append_until_acked(contender.open(table, 0, max(2, writers)), rows_of(writers))
+    opened = [contender.open(table, number, max(2, writers)) for number in range(writers)]
+    tallies = [Tally() for _ in opened]
+    until_s = time.monotonic() + seconds
+
+    def work(number: int) -> None:
+        rows: pa.Table = rows_of(number).slice(0, PEER_ROWS)
+        tally = tallies[number]
+        try:
+            while (began_s := time.monotonic()) < until_s:
+                while not opened[number].append(rows).acked:
+                    tally.refused += 1
+                    if time.monotonic() > until_s:
+                        return
+                tally.times_ms.append((time.monotonic() - began_s) * 1_000)
+        except Exception as e:  # noqa: BLE001 - kept: it is part of the result
+            tally.errors.append(reason(e))
+
+    began_s = time.monotonic()
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=seconds + measure.END_S_MAX)
+    if any(thread.is_alive() for thread in threads):
+        raise UnavailableError(f"a writer of {contender.name} did not end in time")
+    return {"contender": contender.name, "writers": writers, **summed(tallies, time.monotonic() - began_s)}
+
+
+def peers(places: Places, asked: dict[str, Any], missing: dict[str, str]) -> list[dict[str, Any]]:
+    """The same by others; whoever fails goes into `missing`, with the reason."""
+    makers: dict[str, Callable[[], Contender]] = {
+        "pyiceberg, Tarn's catalog": lambda: pyiceberg_peer.on_tarn(places),
+        "deltalake": lambda: DeltaPeer(places),
+    }
+    found = []
+    for name, make in makers.items():
+        for writers in asked["writers"] if name not in missing else ():
+            try:
+                one = peer_cell(make(), writers, seconds=asked["writer_s"])
+            except Exception as e:  # noqa: BLE001 - whatever keeps a peer from being measured is its reason
+                missing[name] = reason(e)
+                say(f"    {name} is left out: {missing[name]}")
+                break
+            found.append({**one, "contender": name})
+            say(f"    {name}, {writers} writers: {one['acked'] / one['seconds']:.1f} a second")
+    return found
+
+
+def run(asked: dict[str, Any]) -> dict[str, Any]:
+    """Everything, as the file asks.
+
+    Raises:
+        TarnError: Tarn does not answer, or rows were lost.
+    """
+    places, missing = Places.of(asked["places"]), dict(asked["missing"])
+    catalog = RestCatalog(
+        places.catalog, warehouse=places.warehouse, credential=lambda: str(asked["places"]["credential"])
+    )
+    with contextlib.suppress(AlreadyExistsError):
+        catalog.create_namespace((NAMESPACE,))
+    cells = []
+    for producers in asked["producers"]:
+        one = gateway_cell(catalog, places, asked, producers)
+        cells.append(one)
+        rate = one["acked"] / one["seconds"]
+        say(f"    {producers} producers: {rate:,.0f} a second, p99 {one['p99_ms']} ms {one['errors']}")
+    sizes = {key: asked[key] for key in ("seconds", "bytes_min", "bytes_max", "writer_s")}
+    return {**sizes, "lake": cells, "peers": peers(places, asked, missing), "missing": missing}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; returns the exit code."""
+    if len(arguments) != 1:
+        say("usage: python -m tarn_demo.bench.small_writes FILE")
+        return INVALID
+    to_stderr()
+    try:
+        result = run(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    except TarnError as e:
+        say(f"error: {e.message}")
+        return exit_code(e)
+    print(json.dumps(result))  # noqa: T201
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

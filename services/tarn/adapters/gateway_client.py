@@ -1,0 +1,159 @@
+"""HTTP client of the gateway: one request, and what its answer means for whoever sent it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
+
+import orjson
+import requests
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+
+from tarn.core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+CONNECT_TIMEOUT_S = 3.0
+READ_TIMEOUT_S = 75.0
+"""The gateway answers within 60 s: it reads a body for 30 s at most, and waits 30 s for the commit."""
+RETRY_S = 1.0
+
+
+class Token(Protocol):
+    """Gives tokens of a principal."""
+
+    def __call__(self, *, fresh: bool = False) -> str:
+        """A token; with `fresh` a new one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of the rows of a request.
+
+    Attributes:
+        accepted: number of rows in the table.
+        rejected: index in the request to the reason why a row is not in the table.
+        snapshot_id: a snapshot of the table that has the others; None if it has none.
+        repeated: whether an earlier request brought them in.
+    """
+
+    accepted: int
+    rejected: dict[int, str] = field(default_factory=dict)
+    snapshot_id: int | None = None
+    repeated: bool = False
+
+
+class GatewayClient:
+    """Sends rows to a gateway. Thread-safe.
+
+    Args:
+        uri: base URL of the gateway.
+        token: gives tokens of the principal.
+    """
+
+    def __init__(self, uri: str, *, token: Token) -> None:
+        self._uri = uri.rstrip("/")
+        self._token = token
+        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=16)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._adapter.close()
+
+    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
+        """Send rows once, or twice if the token has ended.
+
+        Args:
+            table: qualified name of the table.
+            body: the rows.
+            kind: their media type.
+            key: the same for all repeats of this body.
+
+        Raises:
+            UnavailableError: nothing was written; `fields["retry_after_s"]` says when to repeat it.
+            OutcomeUnknownError: the rows may be there or still come: repeat it.
+            UnauthenticatedError, ForbiddenError: the principal may not write the table.
+            NotFoundError: there is no such table.
+            ConflictError: the table takes no rows.
+            InvalidError: the request is not valid; the message says what to correct.
+        """
+        status, answer, retry_s = self._send(table, body, kind, key, fresh=False)
+        if status == 401:
+            status, answer, retry_s = self._send(table, body, kind, key, fresh=True)
+        return _meaning(status, answer, retry_s, table)
+
+    def _send(self, table: str, body: bytes, kind: str, key: str, *, fresh: bool) -> tuple[int, bytes, float]:
+        request = requests.PreparedRequest()
+        request.prepare_method("POST")
+        name = ".".join(quote(level, safe="") for level in table.split("."))
+        request.url = f"{self._uri}/v1/tables/{name}/rows?durability=lake"
+        token = self._token(fresh=fresh)
+        request.headers = CaseInsensitiveDict(
+            {"Authorization": f"Bearer {token}", "Content-Type": kind, "Idempotency-Key": key}
+        )
+        request.prepare_body(body, None)
+        try:
+            answer = self._adapter.send(request, timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S))
+            found = answer.content
+        except requests.exceptions.ConnectTimeout as e:
+            raise _away(self._uri, e) from e
+        except requests.exceptions.RequestException as e:
+            # It may have arrived before the connection broke.
+            raise OutcomeUnknownError(
+                f"the gateway at {self._uri} did not answer ({type(e).__name__}); the rows may be in "
+                f"{table}: repeat them with the key {key}",
+                key=key,
+            ) from e
+        try:
+            retry_s = float(answer.headers.get("Retry-After", RETRY_S))
+        except ValueError:
+            retry_s = RETRY_S
+        return answer.status_code, found, retry_s
+
+
+def _away(uri: str, error: Exception) -> UnavailableError:
+    return UnavailableError(
+        f"the gateway at {uri} does not answer ({type(error).__name__}); nothing was written",
+        retry_after_s=RETRY_S,
+    )
+
+
+def _meaning(status: int, answer: bytes, retry_s: float, table: str) -> Receipt:
+    try:
+        value = orjson.loads(answer)
+        if status in (200, 422) and "accepted" in value:
+            return Receipt(
+                accepted=int(value["accepted"]),
+                rejected={int(one["row"]): str(one["reason"]) for one in value["rejected"]},
+                snapshot_id=value["snapshot-id"],
+                repeated=bool(value["repeated"]),
+            )
+        message = str(value["error"]["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        message = answer[:200].decode(errors="replace")
+        if status < 400:
+            raise OutcomeUnknownError(
+                f"what answers for the gateway sends {message!r}; check its address", status=status
+            ) from None
+    said = f"rows for {table}: {message}"
+    if status == 401:
+        raise UnauthenticatedError(said)
+    if status == 403:
+        raise ForbiddenError(said)
+    if status == 404:
+        raise NotFoundError(said)
+    if status == 409:
+        raise ConflictError(said)
+    if status in (408, 429, 503):
+        raise UnavailableError(said, status=status, retry_after_s=retry_s)
+    if status >= 500 and status != 501:
+        raise OutcomeUnknownError(said, status=status)
+    raise InvalidError(said, status=status)

@@ -1,0 +1,1 @@
+"""Rows over HTTP: the door for small writes."""

@@ -1,0 +1,141 @@
+"""HTTP answers of the gateway, and the one map from errors to statuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tarn.core.errors import (
+    ForbiddenError,
+    InvalidError,
+    InvalidSpecError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TarnError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from tarn.gateway.bodies import MediaError, TooLargeError
+from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, Receipt, SequenceError
+
+RETRY_AFTER_S = 1
+
+
+class MethodError(InvalidError):
+    """The path does not take this method (HTTP 405)."""
+
+
+class NotServedError(InvalidError):
+    """This version does not do that (HTTP 501)."""
+
+
+class SlowBodyError(InvalidError):
+    """The body did not come in time (HTTP 408)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An HTTP response.
+
+    Attributes:
+        status: HTTP status.
+        body: the body.
+        headers: the headers, by lower-case name.
+    """
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+# Ordered: the first matching type applies.
+ERRORS: tuple[tuple[type[TarnError], int, str], ...] = (
+    (UnauthenticatedError, 401, "Unauthenticated"),
+    (ForbiddenError, 403, "Forbidden"),
+    (NotFoundError, 404, "NotFound"),
+    (SequenceError, 409, "OutOfSequence"),
+    (InvalidSpecError, 409, "TableTakesNoRows"),
+    (KeyReusedError, 422, "KeyReused"),
+    (MethodError, 405, "MethodNotAllowed"),
+    (NotServedError, 501, "NotServed"),
+    (SlowBodyError, 408, "SlowBody"),
+    (TooLargeError, 413, "TooLarge"),
+    (MediaError, 415, "UnsupportedMediaType"),
+    (InvalidError, 400, "BadRequest"),
+    (QuotaError, 429, "QuotaUsedUp"),
+    (BusyError, 429, "Busy"),
+    (OutcomeUnknownError, 504, "OutcomeUnknown"),
+    (UnavailableError, 503, "Unavailable"),
+)
+
+
+def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """A JSON response.
+
+    Args:
+        value: what to serialise.
+        status: HTTP status.
+        headers: further headers, by lower-case name.
+    """
+    return Answer(
+        status=status,
+        body=orjson.dumps(value),
+        headers={"content-type": "application/json", **(headers or {})},
+    )
+
+
+def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
+    """What became of a write: 200, or 422 if no row of it was accepted.
+
+    Args:
+        receipt: what became of it.
+        pressure: why the writer is held back; empty if it is not.
+    """
+    value = {
+        "durability": "lake",
+        "accepted": receipt.accepted,
+        "rejected": [{"row": row, "reason": reason} for row, reason in receipt.rejected.items()],
+        "snapshot-id": receipt.snapshot_id,
+        "repeated": receipt.repeated,
+    }
+    headers = {"tarn-pressure": pressure.encode("ascii", "replace").decode()} if pressure else {}
+    return json_answer(value, status=200 if receipt.accepted else 422, headers=headers)
+
+
+def error_answer(error: TarnError) -> Answer:
+    """The response for an error."""
+    status, kind = next(
+        ((status, kind) for type_, status, kind in ERRORS if isinstance(error, type_)), (500, "Internal")
+    )
+    headers: dict[str, str] = {}
+    if status == 401:
+        headers["www-authenticate"] = 'Bearer realm="tarn"'
+    if isinstance(error, BusyError):
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    elif status == 503:
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    if status == 405:
+        headers["allow"] = str(error.fields.get("allow", "GET"))
+    more = {"expected": error.fields["expected"]} if isinstance(error, SequenceError) else {}
+    return refusal(status, kind, error.message, headers=headers, **more)
+
+
+def refusal(
+    status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None, **more: object
+) -> Answer:
+    """The response for a request that was not carried out.
+
+    Args:
+        status: HTTP status, repeated in the body.
+        kind: name of the error.
+        message: what, the value, and what to do.
+        headers: further headers.
+        **more: further fields of the error.
+    """
+    return json_answer(
+        {"error": {"type": kind, "code": status, "message": message, **more}}, status=status, headers=headers
+    )

@@ -1,0 +1,332 @@
+"""The ASGI application: who may write is decided from a request's head, before any of its body is read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio.to_thread
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tarn.core.errors import AccessError, NotFoundError, OutcomeUnknownError, TarnError, UnavailableError
+from tarn.core.hosts import MISDIRECTED, Hosts
+from tarn.core.pressure import Pressure
+from tarn.core.write_keys import KeyedWrite
+from tarn.gateway.access import Gate
+from tarn.gateway.answers import (
+    Answer,
+    MethodError,
+    NotServedError,
+    SlowBodyError,
+    error_answer,
+    json_answer,
+    receipt_answer,
+    refusal,
+)
+from tarn.gateway.bodies import BodyLimits, TooLargeError, reader_of
+from tarn.gateway.inbox import Inbox
+from tarn.gateway.openapi import DESCRIPTION
+from tarn.gateway.requests import ROWS_PATH, Repeat, durability_of, repeat_of, table_of, token_of
+from tarn.gateway.tables import Tables
+from tarn.gateway.writes import BusyError, Receipt, Write
+from tarn.ingest.context import StoppedError
+
+log = structlog.get_logger()
+
+STOPPED = "the gateway stops; the rows may be there or still come: repeat the write with the same headers"
+SMALL_BODY_BYTES = 64 << 10
+"""Bodies up to this size are parsed on the event loop, others on a thread."""
+
+
+class Share(Protocol):
+    """The bytes of a budget that one request holds."""
+
+    def resize(self, size_bytes: int) -> None:
+        """Hold so many bytes from now on."""
+
+
+class Health(Protocol):
+    """What is wrong with the gateway."""
+
+    def faults(self, *, deep: bool = False) -> list[str]:
+        """Why it cannot work now; empty if it can. With `deep` it blocks."""
+
+
+class Memory(Protocol):
+    """A budget of bytes that all requests share."""
+
+    def hold(self, size_bytes: int) -> AbstractAsyncContextManager[Share]:
+        """Have a share for the duration of a block.
+
+        Raises:
+            UnavailableError: it did not become free in time.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppLimits:
+    """Bounds of a request.
+
+    Attributes:
+        body: size, rows and depth of its body.
+        body_s_max: how long its body may take, in seconds.
+        answer_s_max: how long it waits for its rows to be in the table, in seconds.
+    """
+
+    body: BodyLimits = field(default_factory=BodyLimits)
+    body_s_max: float = 30.0
+    answer_s_max: float = 30.0
+
+
+class App:
+    """The gateway's application.
+
+    Args:
+        gate: knows who may write.
+        tables: the tables.
+        memory: what all requests together may hold.
+        hosts: accepted host names.
+        limits: bounds of a request.
+        health: what is wrong with the gateway; None: nothing is known of it.
+        welcome: key of the request's state under which the connection says that its client is known.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        tables: Tables,
+        memory: Memory,
+        *,
+        hosts: Hosts,
+        limits: AppLimits | None = None,
+        health: Health | None = None,
+        welcome: str = "",
+    ) -> None:
+        self._gate = gate
+        self._tables = tables
+        self._memory = memory
+        self._hosts = hosts
+        self._limits = limits or AppLimits()
+        self._health = health
+        self._welcome = welcome
+
+    def asgi(self) -> ASGIApp:
+        """The application as uvicorn runs it."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            started = time.monotonic()
+            try:
+                answer = await self._respond(Request(scope, receive))
+            except TarnError as e:
+                answer = error_answer(e)
+                if answer.status >= 500:
+                    log.warning("request failed", path=scope["path"], status=answer.status, why=e.message)
+            except ClientDisconnect:
+                answer = Answer(status=400)
+            except asyncio.CancelledError:
+                # The server ends and waits no longer; uvicorn would answer 500.
+                answer = error_answer(OutcomeUnknownError(STOPPED))
+            except Exception as e:
+                log.exception("request broke", method=scope["method"], path=scope["path"])
+                answer = refusal(
+                    500, "Internal", f"internal error: {type(e).__name__}; see the gateway's log"
+                )
+            log.debug(
+                "request",
+                method=scope["method"],
+                path=scope["path"],
+                status=answer.status,
+                ms=round((time.monotonic() - started) * 1_000, 2),
+            )
+            response = Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
+            await response(scope, receive, send)
+
+        return app
+
+    async def _respond(self, request: Request) -> Answer:
+        path = request.scope["raw_path"].decode("ascii", errors="replace")
+        writes = path == "/health" and request.url.query == "deep"
+        refused = self._hosts.refusal(request.method, request.headers, changes=writes)
+        if refused is not None:
+            kind = "Misdirected" if refused.status == MISDIRECTED else "Forbidden"
+            return refusal(refused.status, kind, refused.message)
+        rows = ROWS_PATH.fullmatch(path)
+        if rows is not None:
+            _require(request.method, "POST")
+            return await self._write(request, rows.group(1))
+        if path == "/health":
+            _require(request.method, "GET")
+            return await self._healthy(request.url.query)
+        if path == "/openapi.json":
+            _require(request.method, "GET")
+            return json_answer(DESCRIPTION)
+        raise NotFoundError(f"there is nothing at {path[:200]!r}; rows go to /v1/tables/NAMESPACE.TABLE/rows")
+
+    async def _healthy(self, query: str) -> Answer:
+        """Whether the gateway serves; with `ready` and `deep`, whether it can work (see the probe)."""
+        found: list[str] = []
+        if self._health is not None and query == "ready":
+            found = self._health.faults()
+        elif self._health is not None and query == "deep":
+            found = await anyio.to_thread.run_sync(lambda health: health.faults(deep=True), self._health)
+        if found:
+            return json_answer({"status": "unusable", "faults": found}, status=503)
+        return json_answer({"status": "ok"})
+
+    async def _write(self, request: Request, segment: str) -> Answer:
+        token = token_of(request.headers.get("authorization"))
+        table = table_of(segment)
+        client_id = await self._gate.writer(token, table)
+        request.scope.get("state", {}).get(self._welcome, lambda: None)()
+        durability = durability_of(request.url.query)
+        if durability == "log":
+            raise NotServedError("durability=log is not served by this version; send durability=lake")
+        repeat = repeat_of(request.headers)
+        read = reader_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
+        size = _declared(request, self._limits.body.bytes_max)
+        inbox = self._tables.inbox(table)
+        pressure = inbox.pressure()
+        if pressure.share:
+            await _held_back(pressure, str(table))
+        async with self._memory.hold(size) as share:
+            body = await _body(request, self._limits.body.bytes_max, self._limits.body_s_max)
+            share.resize(len(body))  # a body of unknown length held the most that it could have
+            if len(body) <= SMALL_BODY_BYTES:
+                values = read(body, self._limits.body)
+            else:
+                values = await anyio.to_thread.run_sync(read, body, self._limits.body)
+            write = _write_of(values, body, repeat, client_id)
+            del body
+            receipt = await self._receipt(inbox, write)
+        return receipt_answer(receipt, pressure=pressure.reason)
+
+    async def _receipt(self, inbox: Inbox, write: Write) -> Receipt:
+        """Hand a write in and wait until its rows are in the table.
+
+        Raises:
+            UnavailableError: they are not, and will not be.
+            OutcomeUnknownError: they may be, or may still come.
+        """
+        answer = inbox.submit(write)
+        arrived = await _arrives(answer, self._limits.answer_s_max)
+        if not arrived and inbox.withdraw(answer):
+            raise UnavailableError(
+                f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; "
+                "nothing of it "
+                "was written, send it again"
+            )
+        if not arrived:
+            raise OutcomeUnknownError(
+                f"table {inbox.name} did not confirm the write within {self._limits.answer_s_max:g} "
+                "s; it may be "
+                "there or still come: "
+                + (
+                    "repeat it with the same headers"
+                    if write.producer is not None or write.keyed is not None
+                    else "look before you send it again, and number your writes"
+                )
+            )
+        try:
+            return answer.result()
+        except AccessError as e:
+            # Of the gateway's own principal, not the caller's.
+            raise UnavailableError(f"the gateway may not write table {inbox.name}: {e.message}") from e
+        except StoppedError as e:
+            raise OutcomeUnknownError(STOPPED) from e
+
+
+def _require(method: str, wanted: str) -> None:
+    if method != wanted:
+        raise MethodError(f"{method[:20]!r} is not taken here, {wanted} is", allow=wanted)
+
+
+async def _held_back(pressure: Pressure, table: str) -> None:
+    """Delay a writer, or refuse it.
+
+    Raises:
+        BusyError: it has to come again.
+    """
+    if pressure.refused and pressure.retry_s <= 1:
+        raise BusyError(f"table {table}: {pressure.reason}", retry_after_s=pressure.retry_s)
+    # What a table's health refuses is left to the inbox, which looks again now and then.
+    await asyncio.sleep(pressure.delay_s)
+
+
+def _write_of(values: list[bytes], body: bytes, repeat: Repeat, client_id: str) -> Write:
+    """The write of a principal: its producers and keys are its own."""
+    return Write(
+        values=values,
+        at_ms=time.time_ns() // 1_000_000,
+        producer=None if repeat.producer is None else f"{client_id}/{repeat.producer}",
+        sequence=repeat.sequence,
+        keyed=None if repeat.key is None else KeyedWrite.of(client_id, repeat.key, body),
+    )
+
+
+def _declared(request: Request, bytes_max: int) -> int:
+    """The body's declared length; `bytes_max` if it is chunked, 0 if there is none.
+
+    Raises:
+        TooLargeError: it is over the limit.
+    """
+    declared = request.headers.get("content-length")
+    if declared is None:
+        return bytes_max if "transfer-encoding" in request.headers else 0
+    # h11 has already rejected anything that is not a number.
+    if int(declared) > bytes_max:
+        raise TooLargeError(
+            f"the body has {declared[:20]} bytes, at most {bytes_max} are allowed; send several bodies"
+        )
+    return int(declared)
+
+
+async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
+    """Read the whole body.
+
+    Raises:
+        TooLargeError: it has more than `bytes_max` bytes.
+        SlowBodyError: it did not arrive within `wait_s_max` seconds.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(wait_s_max):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > bytes_max:
+                    raise TooLargeError(
+                        f"the body has more than {bytes_max} bytes; nothing of it was written, send several"
+                    )
+                chunks.append(chunk)
+    except TimeoutError as e:
+        raise SlowBodyError(
+            f"the body did not come within {wait_s_max:g} s; nothing of it was written, send it faster"
+        ) from e
+    return b"".join(chunks)
+
+
+async def _arrives(answer: Future[Receipt], wait_s_max: float) -> bool:
+    """Wait for an answer of the inbox's threads; False if it did not come in time. It is not cancelled."""
+    loop = asyncio.get_running_loop()
+    arrived = asyncio.Event()
+    ring: Callable[[], object] = arrived.set
+
+    def done(_: Future[Receipt]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(ring)
+
+    answer.add_done_callback(done)
+    try:
+        async with asyncio.timeout(wait_s_max):
+            await arrived.wait()
+    except TimeoutError:
+        return answer.done()
+    return True

@@ -1,0 +1,394 @@
+"""The inbox of a table: writes that wait become one file and one commit.
+
+Writes are handed in by the threads of the HTTP server. One thread takes all that wait, decodes them together
+and writes their file; another commits it, while the next file is made. A write is answered once its rows can
+be read, or are certainly not in the table. What a client repeats is found by its sequence
+(`tarn.core.producers`): in the table, or on its way there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+
+import structlog
+
+from tarn.core.batch import RawBatch
+from tarn.core.decode import Decoder
+from tarn.core.errors import UnavailableError
+from tarn.core.offsets import TRACE_COLUMN
+from tarn.core.pressure import Pressure, of_debt, of_waiting
+from tarn.core.producers import STREAM, Claim
+from tarn.core.quota import DAY_MS, quota_in
+from tarn.core.row_parser import RowParser
+from tarn.core.table_catalog import TableName
+from tarn.core.table_columns import columns_of
+from tarn.core.table_state import TableState, WrittenFile, current_schema
+from tarn.gateway.judge import Judge
+from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.merges import Merges
+from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
+from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting
+from tarn.gateway.writes import BusyError, Receipt, Write
+from tarn.ingest.batch_commit import decode, encode, offsets_in
+from tarn.ingest.changes import Done, TableCommits
+from tarn.ingest.context import IngestContext
+
+log = structlog.get_logger()
+
+GAP_LOOK_S = 0.01
+"""How often writes that wait for rows before them are looked at, in seconds."""
+
+
+class Inbox:
+    """Takes writes to one table. `submit` and `close` are thread-safe; the rest is its thread's.
+
+    Args:
+        table: name of the table.
+        context: dependencies.
+        commits: the table's bookkeeper.
+        keys: the idempotency keys that the table remembers.
+        own: producer id of this process, for clients that do not number their rows.
+        limits: bounds.
+        merges: where committed files are merged; None: they are not.
+    """
+
+    def __init__(
+        self,
+        table: TableName,
+        context: IngestContext,
+        commits: TableCommits,
+        keys: KeyMemory,
+        *,
+        own: str,
+        limits: InboxLimits | None = None,
+        merges: Merges | None = None,
+    ) -> None:
+        self.name = table
+        self.merges = merges
+        self._context = context
+        self._commits = commits
+        self._keys = keys
+        self._limits = limits or InboxLimits()
+        self._changed = threading.Condition()
+        self._queue: deque[Waiting] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._plan: Plan | None = None
+        self._fields: object = None
+        self._decoder: Decoder | None = None
+        self._way = OnTheWay()
+        self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
+        self._failed_commit = False
+
+    def submit(self, write: Write) -> Future[Receipt]:
+        """Hand in a write; its future ends with a receipt, or with the error why it is not in the table.
+
+        Raises:
+            BusyError: too much waits.
+            UnavailableError: the inbox was closed.
+        """
+        limits = self._limits
+        with self._changed:
+            if self._closed:
+                raise UnavailableError("the gateway stops; nothing was written, send it again")
+            if self._bytes + write.bytes > limits.waiting_bytes_max or (
+                len(self._queue) >= limits.waiting_writes_max
+            ):
+                raise BusyError(
+                    f"{len(self._queue)} writes of {self._bytes} bytes wait for table {self.name}; at most "
+                    f"{limits.waiting_writes_max} of {limits.waiting_bytes_max} may; send it again later",
+                    retry_after_s=1.0,
+                )
+            waiting = Waiting(write, Future(), self._context.clock())
+            self._queue.append(waiting)
+            self._bytes += write.bytes
+            self._changed.notify_all()
+        return waiting.answer
+
+    def withdraw(self, answer: Future[Receipt]) -> bool:
+        """Take back a write that is still waiting for its turn; False if it is on its way into the table."""
+        with self._changed:
+            left = [one for one in self._queue if one.answer is not answer]
+            found = len(left) < len(self._queue)
+            self._queue = deque(left)
+            self._bytes = sum(one.write.bytes for one in left)
+        return found
+
+    def pressure(self) -> Pressure:
+        """How much writers of the table are held back now."""
+        with self._changed:
+            waiting = of_waiting(self._bytes, self._limits.waiting_bytes_max)
+            debt = self._plan.debt if self._plan is not None else Pressure()
+        return max(waiting, debt, key=lambda one: one.share)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Number and bytes of the writes that wait."""
+        return len(self._queue), self._bytes
+
+    def close(self) -> None:
+        """Take no more writes; those that wait are still written by `run`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def run(self, executor: Callable[[], Executor] | None = None) -> None:
+        """Write until `close`, then what still waits."""
+        with (executor or self._context.executor)() as committing:
+            under_way: Future[None] | None = None
+            while self._wait():
+                self._failed_commit = False
+                prepared = self.prepare()
+                if under_way is not None:
+                    under_way.result()
+                    under_way = None
+                if prepared is not None and self._failed_commit:
+                    self.put_back(prepared)  # it was made to follow a commit that did not come
+                elif prepared is not None:
+                    under_way = committing.submit(self.commit, prepared)
+            if under_way is not None:
+                under_way.result()
+
+    def _wait(self) -> bool:
+        """Wait for writes; False if there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closed)
+            return bool(self._queue)
+
+    def prepare(self) -> Prepared | None:
+        """Take what waits, and put its file into the store; None if nothing is left to be committed.
+
+        Whatever fails is the answer of the writes taken; nothing of them is in the table.
+        """
+        taken = Taken()
+        try:
+            plan = self._take(taken)
+            self._answer_repeats(plan, taken)
+            if not taken.parts:
+                return None
+            return self._written(plan, taken)
+        except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
+            self._failed(taken, e)
+            return None
+
+    def commit(self, prepared: Prepared) -> None:
+        """Commit a file; its writes are answered, or wait again if the table has changed under them."""
+        asked_s = self._context.clock()
+        try:
+            result = self._commits.commit(prepared.change, prepared.writer)
+        except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
+            log.warning("rows not committed", table=str(self.name), error=repr(e))
+            with self._changed:
+                self._plan, self._failed_commit = None, True
+                self._way.land(prepared, self._keys)
+            for waiting, _ in prepared.parts:
+                waiting.answer.set_exception(e)
+            return
+        if not isinstance(result, Done):
+            log.info("rows are planned again", table=str(self.name), reason=result.reason)
+            self.put_back(prepared)
+            return
+        with self._changed:
+            found = self._look(result.state, asked_s)
+            # Keys of another gateway are loaded before anything else is judged.
+            self._plan = found if self._keys.follow(found.keys) else None
+            self._way.land(prepared, self._keys)
+        if self.merges is not None and result.by_us:
+            self.merges.add(prepared.change.files, prepared.writer, result.state)
+        head = result.state.head_id
+        for waiting, bad in prepared.parts:
+            waiting.answer.set_result(
+                Receipt(
+                    accepted=len(waiting.write.values) - len(bad),
+                    rejected=bad,
+                    snapshot_id=head,
+                    repeated=not result.by_us,
+                )
+            )
+
+    def put_back(self, prepared: Prepared) -> None:
+        """Let writes whose file is not in the table wait again; the table is loaded before they are taken."""
+        with self._changed:
+            self._way.land(prepared, self._keys)
+            self._plan, self._failed_commit = None, True
+            for waiting, _ in reversed(prepared.parts):
+                self._queue.appendleft(waiting)
+                self._bytes += waiting.write.bytes
+            self._changed.notify_all()
+
+    def _planned(self) -> Plan:
+        """What is known of the table; loaded if it is not known.
+
+        Raises:
+            TarnError: the table cannot be loaded, or takes no rows.
+        """
+        plan = self._plan
+        if (
+            plan is not None
+            and plan.debt.refused
+            and self._context.clock() - plan.asked_s > self._limits.look_s
+        ):
+            plan = None  # maintenance may have caught up
+        if plan is None:
+            asked_s = self._context.clock()
+            plan = self._look(self._commits.load(), asked_s)
+            self._keys.load(plan.keys)
+            self._plan = plan
+        return plan
+
+    def _look(self, state: TableState, asked_s: float) -> Plan:
+        columns = columns_of(state, table=str(self.name)).fields
+        trace = any(f["name"] == TRACE_COLUMN for f in current_schema(state.metadata)["fields"])
+        if self._decoder is None or self._fields != (columns, trace):
+            self._fields = (columns, trace)
+            self._files = self._context.tables.table(str(self.name), columns, trace=trace)
+            self._decoder = Decoder(
+                columns,
+                source=STREAM,
+                trace=trace,
+                record_bytes_max=self._limits.row_bytes_max,
+                parser=RowParser(columns),
+                limit_name="the limit of a row",
+            )
+        return Plan(
+            state=state,
+            asked_s=asked_s,
+            book=book_in(state),
+            offsets=offsets_in(state, STREAM),
+            keys=keys_in(state),
+            quota=quota_in(state.properties, table=str(self.name)),
+            debt=of_debt(state, self._limits.debt),
+            writer=self._files.writer(state),
+            decoder=self._decoder,
+        )
+
+    def _take(self, taken: Taken) -> Plan:
+        """Take writes for one commit; those that cannot be taken are answered, or wait on.
+
+        A commit that ends meanwhile changes what is known of the table and what is on its way to it, both
+        under the lock; so both are looked at under one lock.
+
+        Returns:
+            The version of the table on which they were judged.
+
+        Raises:
+            TarnError: the table cannot be loaded, or takes no rows.
+        """
+        while True:
+            plan = self._planned()
+            with self._changed:
+                if plan is self._plan and plan.keys == self._keys.entry:
+                    self._take_on(plan, taken)
+                    return plan
+                if plan is self._plan:
+                    self._plan = None
+
+    def _take_on(self, plan: Plan, taken: Taken) -> None:
+        limits, now = self._limits, self._context.clock()
+        later: list[Waiting] = []
+        # Writes of one producer that arrived in another order are taken in that of their rows.
+        waiting = sorted(self._queue, key=lambda one: one.write.sequence if one.write.producer else -1)
+        for one in waiting:
+            if taken.rows >= limits.rows_max or taken.bytes >= limits.bytes_max:
+                later.append(one)
+                continue
+            verdict = self._judge.verdict(plan, taken, one, now)
+            if verdict is Verdict.TAKEN:
+                taken.rows += len(one.write.values)
+                taken.bytes += one.write.bytes
+            elif verdict is Verdict.LATER:
+                later.append(one)
+        self._queue = deque(sorted(later, key=lambda one: one.since_s))
+        self._bytes = sum(one.write.bytes for one in self._queue)
+        if taken.stale:
+            self._plan = None
+        elif later and not taken.parts and not taken.repeats:
+            self._changed.wait(timeout=GAP_LOOK_S)  # for the rows before those that wait
+
+    def _answer_repeats(self, plan: Plan, taken: Taken) -> None:
+        for one in taken.repeats:
+            try:
+                one.answer.set_result(self._repeated(plan, one.write))
+            except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
+                one.answer.set_exception(e)
+
+    def _repeated(self, plan: Plan, write: Write) -> Receipt:
+        """The answer to rows that the table has: they are judged as they were then."""
+        bad = decode(plan.decoder, self._raw([(write, 0, 0)], ())).bad
+        return Receipt(
+            accepted=len(write.values) - len(bad),
+            rejected=bad,
+            snapshot_id=plan.state.head_id,
+            repeated=True,
+        )
+
+    def _written(self, plan: Plan, taken: Taken) -> Prepared:
+        """Decode what was taken and put its file into the store."""
+        claims = tuple(taken.claims.values())
+        parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
+        batch = self._raw(parts, claims)
+        made = encode(decode(plan.decoder, batch), plan.writer)
+        files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
+        keys = self._key_commit(plan, taken)
+        with self._changed:
+            self._way.send(taken, plan.book, keys)
+        bad = sorted(made.bad.items())
+        found, first, at = [], 0, 0
+        for one, _, _ in taken.parts:
+            end, own = first + len(one.write.values), {}
+            while at < len(bad) and bad[at][0] < end:
+                own[bad[at][0] - first] = bad[at][1]
+                at += 1
+            found.append((one, own))
+            first = end
+        change = RowsCommit(
+            commit_id=self._context.new_id(),
+            table=str(self.name),
+            table_uuid=plan.state.uuid,
+            claims=claims,
+            files=files,
+            day=self._context.ports.now_ms() // DAY_MS,
+            size=taken.bytes,
+            keys=keys,
+        )
+        return Prepared(change=change, writer=plan.writer, parts=tuple(found))
+
+    def _key_commit(self, plan: Plan, taken: Taken) -> KeysCommit | None:
+        """Put the objects with the keys of the writes into the store; None if no write has one.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+        if not taken.keys:
+            return None
+        with self._changed:
+            # Since they were judged, only commits of this inbox may have landed, whose keys were known then.
+            base = self._way.keys_tail if self._way.keys_tail is not None else self._keys.entry
+        keyed = [one.write.keyed for one in taken.keys.values() if one.write.keyed is not None]
+        return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed))
+
+    def _raw(self, parts: Sequence[tuple[Write, int, int]], claims: tuple[Claim, ...]) -> RawBatch:
+        """Rows as records: the producer's number is their partition, the sequence their offset."""
+        return RawBatch(
+            partitions=[number for write, number, _ in parts for _ in write.values],
+            offsets=[start + i for write, _, start in parts for i in range(len(write.values))],
+            times_ms=[write.at_ms for write, _, _ in parts for _ in write.values],
+            keys=[None for write, _, _ in parts for _ in write.values],
+            values=[value for write, _, _ in parts for value in write.values],
+            ranges=tuple(claim.range() for claim in claims),
+        )
+
+    def _failed(self, taken: Taken, error: Exception) -> None:
+        """Nothing was taken, or its file could not be written: those who wait are answered."""
+        with self._changed:
+            self._plan = None
+            waiting = [one for one, _, _ in taken.parts] or list(self._queue)
+            if not taken.parts:
+                self._queue.clear()
+            self._bytes = sum(one.write.bytes for one in self._queue)
+        log.warning("rows not written", table=str(self.name), writes=len(waiting), error=repr(error))
+        for one in waiting:
+            one.answer.set_exception(error)

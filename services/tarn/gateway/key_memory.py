@@ -1,0 +1,179 @@
+"""The idempotency keys that a table remembers, as one gateway knows them (`tarn.core.write_keys`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tarn.core.errors import UnavailableError
+from tarn.core.write_keys import (
+    FILE_PREFIX,
+    INLINE_MAX,
+    WINDOW_S,
+    KeyedWrite,
+    KeyEntry,
+    KeyIndex,
+    Remembered,
+    Segment,
+)
+
+SKEW_S = 60
+"""How much the clocks of two gateways may differ, in seconds; objects are kept that much longer."""
+KEPT_MS = (WINDOW_S + SKEW_S) * 1_000
+
+
+class KeyFiles(Protocol):
+    """Objects of the lake, by location."""
+
+    def read(self, location: str) -> bytes:
+        """The content of an object.
+
+        Raises:
+            UnavailableError: the store does not respond, or does not have it.
+        """
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Write an object under a name that is used once.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An index in the store that no table names yet.
+
+    Attributes:
+        base: the entry that it was made on.
+        index: its content.
+        fresh: the keys that it adds.
+    """
+
+    base: KeyEntry | None
+    index: KeyIndex
+    fresh: dict[str, Remembered]
+
+
+class KeyMemory:
+    """The keys of one table. Thread-safe; `draft` and `load` use the store, nothing else does.
+
+    Args:
+        files: objects of the lake.
+        new_name: generates a unique name.
+        now_ms: wall-clock time in milliseconds since the epoch.
+        inline_max: keys that an index has itself.
+
+    Attributes:
+        entry: what the version of the table says whose keys these are; None if it has none.
+    """
+
+    def __init__(
+        self,
+        files: KeyFiles,
+        *,
+        new_name: Callable[[], str],
+        now_ms: Callable[[], int],
+        inline_max: int = INLINE_MAX,
+    ) -> None:
+        self._files = files
+        self._new_name = new_name
+        self._now_ms = now_ms
+        self._inline_max = inline_max
+        self._lock = threading.Lock()
+        self.entry: KeyEntry | None = None
+        self._index = KeyIndex(keys={})
+        self._known: dict[str, Remembered] = {}
+        self._segments: dict[str, KeyIndex] = {}
+        self._drafts: dict[str, Draft] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, key: str) -> Remembered | None:
+        """A key that the table remembers; None if it does not."""
+        return self._known.get(key)
+
+    def follow(self, entry: KeyEntry | None) -> bool:
+        """Take the keys of a newer version of the table; False if they have to be loaded first."""
+        with self._lock:
+            if entry == self.entry:
+                return True
+            draft = self._drafts.get(entry.path) if entry is not None else None
+            if draft is None or draft.base != self.entry:
+                return False
+            self._known.update(draft.fresh)
+            self.entry, self._index = entry, draft.index
+            return True
+
+    def discard(self, entry: KeyEntry) -> None:
+        """Forget a draft: it is committed, or will not be."""
+        with self._lock:
+            self._drafts.pop(entry.path, None)
+
+    def load(self, entry: KeyEntry | None) -> None:
+        """Take the keys of a version of the table, from the store.
+
+        Raises:
+            UnavailableError: the store does not respond, or lacks an object that is not old enough to be
+            gone. CorruptStateError: an object is unreadable.
+        """
+        oldest_ms = self._now_ms() - KEPT_MS
+        index, held = KeyIndex(keys={}), {}
+        if entry is not None and entry.at_ms >= oldest_ms:
+            index = self._read(entry.path)
+            for one in index.segments:
+                if one.until_ms >= oldest_ms:
+                    held[one.path] = self._segments.get(one.path) or self._read(one.path)
+        known = {key: found for part in (*held.values(), index) for key, found in part.keys.items()}
+        with self._lock:
+            self.entry, self._index, self._segments, self._known = entry, index, held, known
+
+    def forget_old(self) -> None:
+        """Forget keys that are older than the window."""
+        oldest_ms = self._now_ms() - KEPT_MS
+        with self._lock:
+            self._known = {key: one for key, one in self._known.items() if one.at_ms >= oldest_ms}
+
+    def draft(self, base: KeyEntry | None, root: str, writes: Sequence[KeyedWrite]) -> KeyEntry:
+        """Write the objects of a commit with these keys; they are remembered once `follow` sees the entry.
+
+        Args:
+            base: the entry that the commit builds on: the current one, or that of a draft.
+            root: location of the table.
+            writes: the keys.
+
+        Raises:
+            UnavailableError: the store does not respond, or the base is not known any more.
+        """
+        now_ms = self._now_ms()
+        with self._lock:
+            on = self._drafts.get(base.path) if base is not None else None
+            if on is None and base != self.entry:
+                raise UnavailableError(
+                    "the table's keys have changed meanwhile; nothing was written, send it again"
+                )
+            before = on.index if on is not None else self._index
+        fresh = {one.key: Remembered(digest=one.digest, at_ms=now_ms) for one in writes}
+        keys = {**before.keys, **fresh}
+        segments = tuple(one for one in before.segments if one.until_ms >= now_ms - KEPT_MS)
+        if len(keys) > self._inline_max:
+            segment, path = (
+                KeyIndex(keys=keys),
+                f"{root}/metadata/{FILE_PREFIX}{self._new_name()}.segment.json",
+            )
+            self._files.write_new(path, segment.to_json())
+            with self._lock:
+                self._segments[path] = segment
+            segments, keys = (*segments, Segment(path=path, until_ms=now_ms)), {}
+        index = KeyIndex(keys=keys, segments=segments)
+        entry = KeyEntry(path=f"{root}/metadata/{FILE_PREFIX}{self._new_name()}.json", at_ms=now_ms)
+        self._files.write_new(entry.path, index.to_json())
+        with self._lock:
+            self._drafts[entry.path] = Draft(base=base, index=index, fresh=fresh)
+        return entry
+
+    def _read(self, path: str) -> KeyIndex:
+        return KeyIndex.from_json(self._files.read(path), path=path)

@@ -1,0 +1,151 @@
+"""The commit of rows that came over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.producers import PROPERTY, STREAM, Advanced, Claim, ProducerBook, advance
+from tarn.core.quota import quota_in
+from tarn.core.table_state import Append, TableState, WrittenFile
+from tarn.core.write_keys import KeyEntry, summary_key
+from tarn.ingest.batch_commit import offsets_in, stated, stream_append
+from tarn.ingest.merge_commit import MergeCommit
+
+KEYS = summary_key(STREAM)
+
+
+def book_in(state: TableState) -> ProducerBook:
+    """The producers of this version of the table.
+
+    Raises:
+        CorruptStateError: the property is unreadable.
+    """
+    text = state.properties.get(PROPERTY)
+    return ProducerBook() if text is None else ProducerBook.from_json(text)
+
+
+def keys_in(state: TableState) -> KeyEntry | None:
+    """Where this version of the table keeps the keys of repeated writes; None if it has none.
+
+    Raises:
+        CorruptStateError: the summary is unreadable.
+    """
+    text = stated(state, STREAM).get(KEYS)
+    return None if text is None else KeyEntry.from_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysCommit:
+    """Keys that are committed with their rows.
+
+    Attributes:
+        base: the entry that they were judged by; None for a table without any.
+        after: the entry with them; its objects are in the store.
+    """
+
+    base: KeyEntry | None
+    after: KeyEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsCommit:
+    """Rows of several producers, which are committed together or not at all: a `Change`.
+
+    Attributes:
+        commit_id: identifies the commit; the same for all attempts.
+        table: name of the table, for messages.
+        table_uuid: UUID of the planned table.
+        claims: the rows, by producer.
+        files: data files of those that were accepted.
+        day: today, in days since the epoch.
+        size: size of the rows as they were sent, in bytes.
+        keys: keys of repeated writes; None if no row has one.
+        removed: nothing; rows are only added.
+    """
+
+    commit_id: str
+    table: str
+    table_uuid: str
+    claims: tuple[Claim, ...]
+    files: tuple[WrittenFile, ...]
+    day: int
+    size: int = 0
+    keys: KeysCommit | None = None
+    removed: tuple[WrittenFile, ...] = ()
+
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """See `Change.on`.
+
+        Raises:
+            CorruptStateError: the table's producers, keys or offsets are unreadable.
+            InvalidSpecError: a quota in its properties is no number.
+        """
+        found = advance(
+            book_in(state),
+            offsets_in(state, STREAM),
+            self.claims,
+            table_uuid=state.uuid,
+            day=self.day,
+            size=self.size,
+            quota=quota_in(state.properties, table=self.table),
+        )
+        if not isinstance(found, Advanced):
+            return found
+        entry = keys_in(state)
+        if self.keys is not None:
+            if entry != self.keys.base:
+                return Rejected(reason="other keys of repeated writes were committed meanwhile")
+            entry = self.keys.after
+        append = stream_append(
+            self.files, commit_id=self.commit_id, stream=STREAM, offsets=found.offsets, pending=()
+        )
+        return replace(
+            _with_keys(append, entry), properties={**append.properties, PROPERTY: found.book.to_json()}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsMerge:
+    """Small files of the gateway that become one: a `Change`. What is known of repeats stays as it is.
+
+    Attributes:
+        merge: the merge.
+    """
+
+    merge: MergeCommit
+
+    @property
+    def commit_id(self) -> str:
+        """See `Change`."""
+        return self.merge.commit_id
+
+    @property
+    def table_uuid(self) -> str:
+        """See `Change`."""
+        return self.merge.table_uuid
+
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        """See `Change`."""
+        return self.merge.files
+
+    @property
+    def removed(self) -> tuple[WrittenFile, ...]:
+        """See `Change`."""
+        return self.merge.removed
+
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """See `Change.on`.
+
+        Raises:
+            CorruptStateError: the table's keys or offsets are unreadable.
+        """
+        found = self.merge.on(state)
+        return _with_keys(found, keys_in(state)) if isinstance(found, Append) else found
+
+
+def _with_keys(append: Append, entry: KeyEntry | None) -> Append:
+    """The append, stating where the keys of repeated writes are."""
+    summary = {**append.summary, **({KEYS: entry.to_json()} if entry is not None else {})}
+    return replace(append, summary=summary, restated=append.restated | {KEYS})

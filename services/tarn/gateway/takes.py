@@ -1,0 +1,188 @@
+"""What an inbox holds: writes that wait, what is known of the table, and what is on its way into it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from tarn.core.decode import Decoder
+from tarn.core.offsets import OffsetMap
+from tarn.core.pressure import DebtLimits, Pressure
+from tarn.core.producers import Claim, ProducerBook
+from tarn.core.quota import Quota
+from tarn.core.table_files import TableWriter
+from tarn.core.table_state import TableState
+from tarn.core.write_keys import KEYS_MAX, KeyEntry
+from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.rows_commit import KeysCommit, RowsCommit
+from tarn.gateway.writes import Receipt, Write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxLimits:
+    """Bounds of an inbox.
+
+    Attributes:
+        rows_max: rows of one commit.
+        bytes_max: bytes of one commit.
+        waiting_bytes_max: bytes that may wait; beyond them a write is refused.
+        waiting_writes_max: writes that may wait.
+        wait_s_max: how long a write waits for its turn, in seconds; then it is answered: not written.
+        gap_s_max: how long a write waits for the rows before it, in seconds.
+        row_bytes_max: size of a row.
+        retry_s: wait after a dependency failed, in seconds; doubled per failure up to `retry_s_max`.
+        retry_s_max: longest such wait.
+        keys_max: idempotency keys of one window.
+        debt: when the health of the table holds writers back.
+        look_s: how long what is known of a table's health holds, in seconds, while nothing is committed.
+    """
+
+    rows_max: int = 100_000
+    bytes_max: int = 16 << 20
+    waiting_bytes_max: int = 32 << 20
+    waiting_writes_max: int = 10_000
+    wait_s_max: float = 20.0
+    gap_s_max: float = 1.0
+    row_bytes_max: int = 1 << 20
+    retry_s: float = 0.1
+    retry_s_max: float = 2.0
+    keys_max: int = KEYS_MAX
+    debt: DebtLimits = field(default_factory=DebtLimits)
+    look_s: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A write that is not answered yet.
+
+    Attributes:
+        write: the write.
+        answer: its future answer.
+        since_s: when it arrived, on the monotonic clock.
+    """
+
+    write: Write
+    answer: Future[Receipt]
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is known of a version of the table.
+
+    Attributes:
+        state: that version.
+        asked_s: when it was asked for, on the monotonic clock; it may lack what was committed later.
+        book: its producers.
+        offsets: the next row of each; None before the first.
+        keys: where its idempotency keys are; None if it has none.
+        quota: what its owner allows in a day.
+        debt: how much its health holds writers back.
+        writer: writer of its files.
+        decoder: decoder of rows.
+    """
+
+    state: TableState
+    asked_s: float
+    book: ProducerBook
+    offsets: OffsetMap | None
+    keys: KeyEntry | None
+    quota: Quota
+    debt: Pressure
+    writer: TableWriter
+    decoder: Decoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Writes whose file is in the store, in no table yet.
+
+    Attributes:
+        change: their commit.
+        writer: writer of the file.
+        parts: the writes, each with the reasons why rows of it were rejected, by index.
+    """
+
+    change: RowsCommit
+    writer: TableWriter
+    parts: tuple[tuple[Waiting, dict[int, str]], ...]
+
+
+@dataclass(slots=True)
+class Taken:
+    """Writes taken for one commit.
+
+    Attributes:
+        parts: the writes, each with its producer and the sequence of its first row.
+        claims: their rows, by producer.
+        keys: those with an idempotency key, by key.
+        firsts: the first of each range, by producer and sequence.
+        repeats: writes that the table has already, to be answered as the first time.
+        rows: number of rows.
+        bytes: size of the rows.
+        stale: whether a write has to be judged by a newer version of the table.
+    """
+
+    parts: list[tuple[Waiting, str, int]] = field(default_factory=list)
+    claims: dict[str, Claim] = field(default_factory=dict)
+    keys: dict[str, Waiting] = field(default_factory=dict)
+    firsts: dict[tuple[str, int], Waiting] = field(default_factory=dict)
+    repeats: list[Waiting] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    stale: bool = False
+
+
+@dataclass(slots=True)
+class OnTheWay:
+    """Writes whose file is made, until their commit has ended.
+
+    Attributes:
+        tails: producer to the row behind its last one on the way.
+        numbers: number of each producer that the table does not know yet.
+        flying: the writes, by producer and sequence.
+        flying_keys: those with an idempotency key, by key.
+        keys_tail: where the table will have its keys; None if no key is on its way.
+    """
+
+    tails: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    flying: dict[tuple[str, int], Waiting] = field(default_factory=dict)
+    flying_keys: dict[str, Waiting] = field(default_factory=dict)
+    keys_tail: KeyEntry | None = None
+
+    def send(self, taken: Taken, book: ProducerBook, keys: KeysCommit | None) -> None:
+        """Add writes whose commit begins."""
+        if keys is not None:
+            self.keys_tail = keys.after
+            self.flying_keys.update(taken.keys)
+        for one, name, start in taken.parts:
+            self.flying[(name, start)] = one
+        for claim in taken.claims.values():
+            self.tails[claim.producer] = claim.end
+            if claim.producer not in book.producers:
+                self.numbers[claim.producer] = claim.number
+
+    def land(self, prepared: Prepared, memory: KeyMemory) -> None:
+        """Remove writes whose commit has ended, whatever its result."""
+        for claim in prepared.change.claims:
+            if self.tails.get(claim.producer) == claim.end:
+                del self.tails[claim.producer]
+                self.numbers.pop(claim.producer, None)
+        keys = prepared.change.keys
+        if keys is not None:
+            memory.discard(keys.after)
+            if self.keys_tail == keys.after:
+                self.keys_tail = None
+        gone = {id(waiting) for waiting, _ in prepared.parts}
+        self.flying = {key: one for key, one in self.flying.items() if id(one) not in gone}
+        self.flying_keys = {key: one for key, one in self.flying_keys.items() if id(one) not in gone}
+
+
+class Verdict(Enum):
+    """What becomes of a write that waits."""
+
+    TAKEN = auto()
+    LATER = auto()
+    ANSWERED = auto()

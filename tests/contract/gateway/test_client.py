@@ -1,0 +1,230 @@
+"""`tarn.client.writer` over sockets: each row once through lost answers, a busy gateway and ended tokens."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from tarn.adapters.gateway_client import GatewayClient
+from tarn.client import RejectedRowsError, writer
+from tarn.client.writing import Client, Receipt, RowWriter, WriteLimits
+from tarn.core.errors import (
+    ForbiddenError,
+    InvalidError,
+    InvalidSettingError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TarnError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from tests.support.gateway import TABLE, Gateway, World, row
+
+LOST = OutcomeUnknownError("the answer is lost")
+AWAY = UnavailableError("busy", retry_after_s=7.0)
+
+
+def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE) -> RowWriter:
+    own = {"gateway": gateway.url, "catalog": world.catalog_url, "credential": world.credentials[who]}
+    return writer(table, **own, rows_max=3)
+
+
+class Losing:
+    """A client whose requests fail as planned: before they are sent, or after their rows are in the table."""
+
+    def __init__(self, inner: Client, *plan: TarnError | None) -> None:
+        self.inner = inner
+        self.plan = list(plan)
+        self.keys: list[str] = []
+        self.bodies: list[bytes] = []
+
+    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
+        self.keys.append(key)
+        self.bodies.append(body)
+        error = self.plan.pop(0) if self.plan else None
+        if isinstance(error, UnavailableError):
+            raise error
+        found = self.inner.post(table, body, kind=kind, key=key)
+        if error is not None:
+            raise error
+        return found
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def planned(
+    world: World, *plan: TarnError | None, timeout_s: float = 60
+) -> tuple[RowWriter, Losing, list[float]]:
+    """A writer whose requests fail as planned, its client, and how long it waited."""
+    inner = made(world, world.gateway()).client
+    client, waits, now = Losing(inner, *plan), [], itertools.count()
+    rows = RowWriter(
+        table=TABLE,
+        client=client,
+        limits=WriteLimits(rows_max=3, timeout_s=timeout_s),
+        clock=lambda: float(next(now)),
+        sleep=waits.append,
+        chance=lambda: 0.5,
+    )
+    return rows, client, waits
+
+
+def test_batches_are_sent_when_they_are_full_and_at_the_end(world: World) -> None:
+    with made(world, world.gateway()) as rows:
+        for number in range(2):
+            rows.write(row(number))
+        assert world.ids() == []
+        rows.write(row(2))
+        assert world.ids() == [0, 1, 2]
+        rows.write(row(3))
+    assert world.ids() == [0, 1, 2, 3]
+
+
+def test_a_block_that_fails_sends_nothing_more(world: World) -> None:
+    def fail() -> None:
+        with made(world, world.gateway()) as rows:
+            rows.write(row(1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert world.ids() == []
+
+
+@pytest.mark.parametrize("plan", [[LOST], [LOST, LOST, AWAY, LOST], [AWAY, AWAY]])
+def test_a_request_is_repeated_under_one_key_until_its_rows_are_in_once(
+    world: World, plan: list[TarnError]
+) -> None:
+    rows, client, waits = planned(world, *plan)
+    receipt = rows.send([row(1), row(2)])
+    assert (receipt.accepted, receipt.repeated) == (2, LOST in plan)
+    assert len(client.keys) == len(plan) + 1
+    assert len(set(client.keys)) == 1
+    assert len(waits) == len(plan)
+    assert all(wait == 7.0 for wait, error in zip(waits, plan, strict=True) if error is AWAY)
+    assert world.ids() == [1, 2]
+
+
+def test_what_is_given_up_is_kept_and_goes_first_as_it_was(world: World) -> None:
+    rows, client, _ = planned(world, LOST, AWAY, AWAY, timeout_s=9)
+    rows.write(row(1))
+    with pytest.raises(OutcomeUnknownError, match="may have written"):
+        rows.flush()
+    rows.write(row(2))
+    receipt = rows.flush()
+    assert receipt is not None
+    assert receipt.accepted == 1
+    assert client.bodies[0] == client.bodies[-2] != client.bodies[-1]
+    assert client.keys[0] == client.keys[-2] != client.keys[-1]
+    assert world.ids() == [1, 2]
+
+
+def test_nothing_unknown_is_unavailable(world: World) -> None:
+    rows, _, _ = planned(world, *[AWAY] * 9, timeout_s=9)
+    with pytest.raises(UnavailableError):
+        rows.send([row(1)])
+    assert world.ids() == []
+
+
+def test_rows_that_the_table_does_not_take_are_named(world: World) -> None:
+    rows = made(world, world.gateway())
+    bad = {"id": "x", "at": "2026-11-23T08:00:00Z"}
+    rows.write(row(1))
+    rows.write(bad)
+    with pytest.raises(RejectedRowsError, match="1 of 2 rows") as caught:
+        rows.flush()
+    assert [found for found, _ in caught.value.rows] == [bad]
+    assert "whole number" in caught.value.rows[0][1]
+    assert caught.value.receipt.accepted == 1
+    assert rows.flush() is None
+    assert rows.send([bad]).rejected.keys() == {0}
+    assert world.ids() == [1]
+
+
+def test_a_key_of_ones_own_holds_for_another_process(world: World) -> None:
+    first, second = made(world, world.gateway()), made(world, world.gateway())
+    assert not first.send([row(1)], key="order-1").repeated
+    assert second.send([row(1)], key="order-1").repeated
+    with pytest.raises(InvalidError, match="other"):
+        second.send([row(2)], key="order-1")
+    for key in ("", "a\nb", "ä", "x" * 201):
+        with pytest.raises(InvalidError, match="Invalid key"):
+            first.send([row(3)], key=key)
+    assert world.ids() == [1]
+
+
+def test_arrow_data_is_taken_as_it_is(world: World) -> None:
+    rows = made(world, world.gateway())
+    data = pa.table(
+        {"id": pa.array([1, 2], pa.int64()), "at": pa.array([1, 2], pa.timestamp("us", tz="UTC"))}
+    )
+    assert rows.send(data).accepted == 2
+    assert rows.send(data.to_batches()[0]).accepted == 2
+    assert world.ids() == [1, 1, 2, 2]
+
+
+def test_an_ended_token_is_replaced(world: World) -> None:
+    asked: list[bool] = []
+
+    def token(*, fresh: bool = False) -> str:
+        asked.append(fresh)
+        return world.tokens["admin"] if fresh else "ended"
+
+    client = GatewayClient(world.gateway().url, token=token)
+    assert (
+        client.post(TABLE, b'{"id":1,"at":"2026-11-23T08:00:00Z"}', kind="application/json", key="k").accepted
+        == 1
+    )
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("who", "table", "error"),
+    [
+        ("reader", TABLE, ForbiddenError),
+        ("stranger", TABLE, UnauthenticatedError),
+        ("admin", "bronze.none", NotFoundError),
+    ],
+)
+def test_what_does_not_help_is_not_repeated(
+    world: World, who: str, table: str, error: type[TarnError]
+) -> None:
+    world.principal("reader", "READ")
+    world.credentials["stranger"] = "stranger:wrong"
+    with pytest.raises(error):
+        made(world, world.gateway(), who, table).send([row(1)])
+
+
+def test_a_gateway_that_is_not_there_took_nothing(world: World) -> None:
+    gateway = world.gateway()
+    client = made(world, gateway).client
+    gateway.stop()
+    with pytest.raises((UnavailableError, OutcomeUnknownError)):
+        client.post(TABLE, b"{}", kind="application/json", key="k")
+
+
+def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TARN_GATEWAY_URI", "TARN_CATALOG_URI", "TARN_CATALOG_CREDENTIAL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidSettingError, match="TARN_GATEWAY_URI, TARN_CATALOG_URI"):
+        writer("a.b")
+    with pytest.raises(InvalidError, match="Invalid table 'b'"):
+        writer("b")
+    for wrong in ({"rows_max": 0}, {"rows_max": 10_001}, {"bytes_max": 0}, {"timeout_s": 601}):
+        with pytest.raises(InvalidError, match=f"Invalid {next(iter(wrong))}"):
+            writer("a.b", **wrong)
+
+
+def test_values_without_a_form_in_json(world: World) -> None:
+    rows = made(world, world.gateway())
+    with pytest.raises(InvalidError, match="not JSON serializable: complex"):
+        rows.write({"id": 1j})
+    with pytest.raises(InvalidError, match="put the one row into a list"):
+        rows.send(row(1))  # type: ignore[arg-type]
+    rows.write({"id": Decimal("1"), "at": "2026-11-23T08:00:00Z"})
+    with pytest.raises(RejectedRowsError, match="id: expected a whole number"):
+        rows.flush()

@@ -1,0 +1,97 @@
+"""The gateway says what keeps it from working, and nobody's page makes it write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tarn.adapters.store import MemoryStore
+from tarn.core.errors import ForbiddenError, NoSuchTableError, UnavailableError
+from tarn.core.object_store import Stored
+from tarn.core.table_catalog import TableName
+from tarn.core.table_state import TableState
+from tarn.gateway.health import PROBE_KEY, Health
+from tests.support.gateway import World
+from tests.support.stack import eventually
+
+
+class SickStore(MemoryStore):
+    """A store whose reads and writes fail on request."""
+
+    reads = writes = True
+
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        if not self.reads:
+            raise UnavailableError("the store does not respond")
+        return super().get(key, known=known)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        if not self.writes:
+            raise ForbiddenError("the key was revoked")
+        return super().put(key, data, if_absent=if_absent, if_match=if_match)
+
+
+class SickCatalog:
+    """A catalog that is away or has no tables."""
+
+    away = False
+
+    def load(self, table: TableName) -> TableState:
+        if self.away:
+            raise UnavailableError("the catalog does not answer")
+        raise NoSuchTableError(f"table {table} does not exist")
+
+
+@pytest.fixture
+def stop() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_what_is_wrong_is_named_until_it_is_mended(
+    world: World, stop: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_EVERY_S", "LOOK_AGAIN_S"):
+        monkeypatch.setattr(f"tarn.ingest.health.{name}", 0.02)
+    store, catalog = SickStore(), SickCatalog()
+    health = Health(store, catalog, stop)  # type: ignore[arg-type]
+    url = world.gateway(health=health).url
+
+    def asked(query: str, **headers: str) -> httpx.Response:
+        return world.http.get(f"{url}/health{query}", headers=headers)
+
+    def faults(query: str = "?ready") -> list[str]:
+        found: list[str] = asked(query).json().get("faults", [])
+        return found
+
+    assert faults() == ["no dependency was looked at yet"]
+    health.start()
+    eventually(lambda: not faults(), timeout_s=10, what="well", pause_s=0.02)
+    assert asked("?deep").json() == {"status": "ok"}
+    assert store.get(PROBE_KEY) is not None
+    catalog.away = True
+    eventually(
+        lambda: faults() == ["catalog: the catalog does not answer"], timeout_s=10, what="ill", pause_s=0.02
+    )
+    assert asked("?ready").status_code == asked("?deep").status_code == 503
+    assert asked("").json() == {"status": "ok"}, "the process itself answers"
+    catalog.away, store.reads = False, False
+    eventually(
+        lambda: faults() == ["store: the store does not respond"], timeout_s=10, what="ill", pause_s=0.02
+    )
+    store.reads, store.writes = True, False
+    eventually(lambda: not faults(), timeout_s=10, what="well", pause_s=0.02)
+    assert faults("?deep") == ["store: the key was revoked"]
+
+
+def test_a_page_of_another_origin_makes_nothing_write(world: World, stop: threading.Event) -> None:
+    store = SickStore()
+    url = world.gateway(health=Health(store, SickCatalog(), stop)).url  # type: ignore[arg-type]
+    foreign = {"origin": "http://evil.example"}
+    assert world.http.get(f"{url}/health?deep", headers=foreign).status_code == 403
+    assert world.http.get(f"{url}/health?ready", headers=foreign).status_code == 503
+    assert store.get(PROBE_KEY) is None

@@ -1,0 +1,87 @@
+"""The memory of idempotency keys: what is in the store decides, and what is unreadable stops writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarn.core.errors import CorruptStateError, UnavailableError
+from tarn.core.producers import ProducerBook
+from tarn.core.quota import Used
+from tarn.core.write_keys import KeyedWrite, KeyEntry, KeyIndex
+from tarn.gateway.key_memory import KeyMemory
+
+ROOT = "s3://tarn/warehouse/t"
+
+
+class Files(dict[str, bytes]):
+    def read(self, location: str) -> bytes:
+        if location not in self:
+            raise UnavailableError(f"{location} is not in the store")
+        return self[location]
+
+    def write_new(self, location: str, data: bytes) -> None:
+        assert location not in self
+        self[location] = data
+
+
+def memory(files: Files, names: list[int] | None = None) -> KeyMemory:
+    counter = names if names is not None else [0]
+
+    def new_name() -> str:
+        counter[0] += 1
+        return f"{counter[0]:04}"
+
+    return KeyMemory(files, new_name=new_name, now_ms=lambda: 1_800_000_000_000, inline_max=3)
+
+
+def key(number: int) -> KeyedWrite:
+    return KeyedWrite.of("c-1", f"k-{number}", b"{}")
+
+
+def test_a_draft_on_another_base_is_not_followed() -> None:
+    files, names = Files(), [0]
+    mine, other = memory(files, names), memory(files, names)
+    draft, foreign = mine.draft(None, ROOT, [key(1)]), other.draft(None, ROOT, [key(2)])
+    mine.load(foreign)
+    assert not mine.follow(draft)
+    assert mine.entry == foreign
+    assert (mine.find(key(1).key), mine.find(key(2).key) is not None) == (None, True)
+    with pytest.raises(UnavailableError, match="have changed meanwhile"):
+        mine.draft(None, ROOT, [key(3)])
+
+
+def test_keys_are_remembered_once_their_entry_is_seen() -> None:
+    files = Files()
+    mine = memory(files)
+    first = mine.draft(None, ROOT, [key(1)])
+    second = mine.draft(first, ROOT, [key(2)])
+    assert (mine.find(key(1).key), len(mine)) == (None, 0)
+    assert mine.follow(first)
+    mine.discard(first)
+    assert mine.find(key(1).key) is not None
+    assert mine.find(key(2).key) is None
+    assert mine.follow(second)
+    assert mine.find(key(2).key) is not None
+    again = memory(files)
+    again.load(second)
+    assert len(again) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"v":2,"path":"p","at-ms":1}', '{"v":1,"path":"p"}', "[]"])
+def test_an_entry_that_cannot_be_read_is_damage(text: str) -> None:
+    with pytest.raises(CorruptStateError):
+        KeyEntry.from_json(text)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"v":1,"keys":[["a"]],"segments":[]}', b'{"v":1,"keys":{}}'])
+def test_an_object_that_cannot_be_read_is_damage(data: bytes) -> None:
+    with pytest.raises(CorruptStateError, match="restore it from a backup"):
+        KeyIndex.from_json(data, path="p")
+
+
+def test_the_count_of_the_day_is_kept_with_the_producers() -> None:
+    book = ProducerBook(used=Used(day=3, rows=4, bytes=5))
+    assert ProducerBook.from_json(book.to_json()) == book
+    assert book.used.plus(3, 1, 1) == Used(day=3, rows=5, bytes=6)
+    assert book.used.plus(4, 1, 1) == Used(day=4, rows=1, bytes=1)
+    assert book.used.plus(2, 1, 1) == Used(day=3, rows=5, bytes=6)

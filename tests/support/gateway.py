@@ -1,0 +1,219 @@
+"""Gateways over real sockets, beside the real catalog over HTTP, on a lake in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tarn.adapters.budget import Budget
+from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.catalog_rights import CatalogRights
+from tarn.adapters.connections import WELCOME
+from tarn.core.hosts import Hosts
+from tarn.core.table_catalog import TableCatalog, TableName
+from tarn.gateway.access import Gate
+from tarn.gateway.app import App, AppLimits
+from tarn.gateway.health import Health
+from tarn.gateway.server import Listener, bound, listener
+from tarn.gateway.tables import Tables
+from tarn.gateway.takes import InboxLimits
+from tarn.ingest.bookkeeper import Bookkeepers
+from tarn.ingest.committer import Ports
+from tarn.ingest.context import StoppedError
+from tarn.ingest.wiring import new_id, new_snapshot_id, uuid7
+from tarn.testing.memory_topic import Topic
+from tarn_catalog.testing.server import serving
+from tests.support.lake import Lake
+
+TABLE = "bronze.orders"
+NAME = TableName(("bronze",), "orders")
+
+
+class Gateway:
+    """One gateway, until `stop`.
+
+    Attributes:
+        url: its address.
+        gate: its gate.
+        tables: its tables.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        catalog: Callable[[TableCatalog], TableCatalog] = lambda catalog: catalog,
+        limits: InboxLimits | None = None,
+        app: AppLimits | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        head_wait_s: float | None = None,
+        own: str = "admin",
+        health: Health | None = None,
+    ) -> None:
+        self.ended = threading.Event()
+
+        def sleep(seconds: float) -> None:
+            if self.ended.wait(min(seconds, 0.01)):
+                raise StoppedError
+
+        rest = RestCatalog(world.catalog_url, warehouse="tarn", credential=lambda: world.credentials[own])
+        context = replace(
+            world.lake.context(),
+            catalog=catalog(rest),
+            clock=time.monotonic,
+            new_id=new_id,
+            ports=Ports(
+                sleep=sleep,
+                now_ms=now_ms,
+                new_key=uuid7,
+                new_snapshot_id=new_snapshot_id,
+                chance=random.Random(1),
+            ),
+            executor=lambda: ThreadPoolExecutor(max_workers=1),
+            bookkeepers=Bookkeepers(),
+        )
+        self.tables = Tables(context, world.lake.objects, limits=limits)
+        self.gate = Gate(CatalogRights(world.catalog_url))
+        made = App(
+            self.gate,
+            self.tables,
+            Budget(64 << 20, wait_s_max=5, who="The gateway"),
+            hosts=Hosts.of("gateway"),
+            limits=app,
+            health=health,
+            welcome=WELCOME,
+        )
+        self._server: Listener = listener(made.asgi(), head_wait_s=head_wait_s)
+        at = bound("127.0.0.1", 0)
+        self.port = at.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._server.serve(sockets=[at])), daemon=True
+        )
+        self._thread.start()
+        until_s = time.monotonic() + 10
+        while not self._server.started:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
+    def stop(self, *, drain: bool = True) -> None:
+        """End it: with `drain` as after SIGTERM, without as after a kill, whose commits stay under way."""
+        if drain and not self.ended.is_set():
+            self.tables.close(wait_s=10)
+        self.ended.set()
+        self._server.should_exit = True
+        self._server.force_exit = not drain
+        self._thread.join(timeout=10)
+
+    def connect(self) -> socket.socket:
+        """A connection, for what no HTTP client sends."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+
+class World:
+    """A lake with a table of orders, its catalog over HTTP, principals, and gateways.
+
+    Attributes:
+        lake: the lake.
+        catalog_url: address of the catalog.
+        credentials: name of a principal to `client_id:client_secret`; `admin` is the service's own.
+        tokens: name of a principal to its token.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.lake = Lake(Topic("orders", 2))
+        self.lake.work(self.lake.ingestor(), turns=3)
+        self._stack = stack
+        running = stack.enter_context(serving(self.lake.local.catalog, folder / "secrets"))
+        self.catalog_url = running.inside
+        self.credentials = {"admin": running.credential}
+        self.tokens: dict[str, str] = {}
+        self.http = stack.enter_context(httpx.Client(timeout=30))
+        self._login("admin")
+
+    def gateway(self, **options: Any) -> Gateway:
+        made = Gateway(self, **options)
+        self._stack.callback(made.stop)
+        return made
+
+    def principal(self, name: str, *privileges: str, on: str = "orders") -> None:
+        made = self.admin("POST", "/tarn/v1/principals", {"name": name})
+        self.credentials[name] = f"{made['client-id']}:{made['client-secret']}"
+        self._login(name)
+        if privileges:
+            thing = {"kind": "table", "namespace": ["bronze"], "name": on}
+            self.admin("POST", "/tarn/v1/grants", {"on": thing, "to": name, "privileges": list(privileges)})
+
+    def revoke(self, name: str, *privileges: str) -> None:
+        thing = {"kind": "table", "namespace": ["bronze"], "name": "orders"}
+        body = {"on": thing, "to": name, "privileges": list(privileges)}
+        self.admin("POST", "/tarn/v1/grants/revoke", body)
+
+    def property(self, name: str, value: str) -> None:
+        update = {"action": "set-properties", "updates": {name: value}}
+        self.admin("POST", "/v1/namespaces/bronze/tables/orders", {"requirements": [], "updates": [update]})
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        answer = self.http.request(
+            method,
+            self.catalog_url + path,
+            json=body,
+            headers={"authorization": f"Bearer {self.tokens['admin']}"},
+        )
+        assert answer.status_code in (200, 204), answer.text
+        return answer.json() if answer.content else None
+
+    def post(
+        self,
+        gateway: Gateway,
+        body: Any,
+        *,
+        who: str = "admin",
+        table: str = TABLE,
+        producer: str | None = None,
+        sequence: int = 0,
+        key: str | None = None,
+        kind: str = "application/json",
+        query: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        sent = {"authorization": f"Bearer {self.tokens[who]}", "content-type": kind}
+        if producer is not None:
+            sent |= {"tarn-producer": producer, "tarn-sequence": str(sequence)}
+        if key is not None:
+            sent["idempotency-key"] = key
+        url = f"{gateway.url}/v1/tables/{table}/rows{query}"
+        more = {"content": body} if isinstance(body, bytes) else {"json": body}
+        return self.http.post(url, headers=sent | (headers or {}), **more)  # type: ignore[arg-type]
+
+    def ids(self) -> list[int]:
+        """The rows of the table, as a reader sees them."""
+        return sorted(row["id"] for row in self.lake.rows())
+
+    def _login(self, name: str) -> None:
+        client_id, secret = self.credentials[name].split(":")
+        form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
+        answer = self.http.post(f"{self.catalog_url}/v1/oauth/tokens", data=form)
+        assert answer.status_code == 200, answer.text
+        self.tokens[name] = answer.json()["access_token"]
+
+
+@contextmanager
+def a_world(folder: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(folder, stack)
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"id": number, "at": "2026-11-23T08:00:00Z"}
