@@ -44,7 +44,7 @@ def _places(count: int) -> pa.Array:
 
 
 def _repeats(sample: pa.ChunkedArray) -> bool:
-    known = len(sample) - sample.null_count
+    known: int = len(sample) - sample.null_count
     different: int = pc.count_distinct(sample, mode="only_valid").as_py()
     return different <= DIFFERENT_SHARE * known
 
