@@ -58,6 +58,7 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
         """Whatever ingest assembles; its start ends the test."""
 
         port = 0
+        controller = SimpleNamespace(wake=None)
 
         def __init__(self, *_: Any, **__: Any) -> None:
             frozen["assembled"] = gc.get_freeze_count()
@@ -68,7 +69,7 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
 
     for name in ("Service", "StatusServer", "DependencyMonitor"):
         monkeypatch.setattr(service, name, Assembled)
-    for name in ("make_world", "make_store"):
+    for name in ("make_world", "make_store", "make_specs", "make_driver"):
         monkeypatch.setattr(service, name, lambda *_, **__: SimpleNamespace())
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(InterruptedError):

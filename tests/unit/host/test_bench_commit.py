@@ -127,7 +127,7 @@ def test_the_catalog_is_measured_with_the_log_level_that_users_have(
 
     monkeypatch.setattr(module, "own_stack", started)
     if module is commit:
-        monkeypatch.setattr(commit, "_site", lambda: "")
+        monkeypatch.setattr(commit, "site", lambda: "")
         monkeypatch.setattr(commit.python, "ensure", lambda: "")
     with pytest.raises(InterruptedError):
         module.measure(options)
