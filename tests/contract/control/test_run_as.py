@@ -175,10 +175,10 @@ def test_a_principal_that_has_lent_nothing_stops_it_until_it_does(world: World, 
 def test_it_is_a_change_of_the_spec_like_any_other(world: World) -> None:
     world.plant.apply(**OWN_LETTERS)
     world.own.namespaces.add("bob")
-    world.plant.until(lambda: all_in(world.plant))
-    asked = len(world.own.asked)
+    world.plant.until(lambda: all_in(world.plant) and "commit bob.letters" in world.own.asked)
     world.plant.apply(runAs="bob", **OWN_LETTERS)
     world.plant.until(lambda: world.plant.running(1, generation=2))
+    asked = len(world.own.asked)
     world.plant.lake.sources.topics["orders"].send(0, order(8))
     world.plant.until(lambda: len(world.plant.lake.offsets()) == rows_of(world.plant, "orders"))
     assert world.own.asked[asked:] == [], "nobody asks as ingest any more"
