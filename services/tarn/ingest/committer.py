@@ -245,6 +245,8 @@ class Committer:
                     attempt.members[0].unknowns += 1
                     self._unknown(outcome, waits)
                     self._wait(outcome.reason, waits, left, on_wait)
+        _tell_resolved(members)
+        on_settled()
 
     def _attempt(self, draft: Draft, state: TableState, before: _Attempt) -> _Attempt:
         """The next request; the manifest and the snapshot's id stay while its members are the same."""
