@@ -136,7 +136,16 @@ class Round:
             through = ("-e", f"TARN_CATALOG_URI={uri}") if number == 0 else ()
             self.rig.start(
                 engine,
-                *("-e", "TARN_INGEST_LISTEN=0.0.0.0", "-e", "TARN_SPECS_DIR=/specs", "-e", "TARN_TRAIL=off"),
+                *(
+                    "-e",
+                    "TARN_INGEST_LISTEN=0.0.0.0",
+                    "-e",
+                    "TARN_SPECS_DIR=/specs",
+                    "-e",
+                    "TARN_TRAIL=off",
+                    "-e",
+                    "TARN_INGEST_SPECS=folder",
+                ),
                 *through,
                 *("-v", f"{specs}:/specs:ro", "ingest"),
             )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from typing import Any
 
+from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import MemoryStore
 from tarn.core.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError
 from tarn.core.history import Retention
@@ -14,6 +17,7 @@ from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest, Json, TableState
 from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.service import Service
 from tarn.testing import lake
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.catalog import Catalog
@@ -114,6 +118,15 @@ class Lake(lake.Lake):
         super().__init__(*topics, store=store, catalog=self.local, bucket=BUCKET, retention=retention)
         self.catalog = catalog or self.local
 
+    def specs(self) -> SpecStore:
+        """The registry of declared ingestors in the lake's store."""
+        return SpecStore(
+            self.store,
+            now_ms=lambda: int(self.clock.now_s * 1_000) + 1_700_000_000_000,
+            new_id=lambda: uuid.uuid4().hex,
+            sleep=lambda _s: None,
+        )
+
     def ingestor(self, made: IngestorSpec | None = None, **options: Any) -> Ingestor:
         return Ingestor(made or spec(), self.context(**options))
 
@@ -131,6 +144,15 @@ class Lake(lake.Lake):
 
     def history_is_a_chain(self, name: str = TABLE) -> None:
         super().history_is_a_chain(name)
+
+
+def ends(service: Service, lake: Lake, *, within_s: float = 60.0) -> bool:
+    """Wait until the test has stopped the lake, then for the service to drain."""
+    late_s = time.monotonic() + within_s
+    while not lake.stop:
+        assert time.monotonic() < late_s, f"not within {within_s} s"
+        time.sleep(0.01)
+    return service.drain()
 
 
 def order(number: int) -> bytes:

@@ -15,6 +15,7 @@ import structlog
 import uvicorn
 
 from tarn.adapters.connections import door
+from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.core.object_store import ObjectStore
@@ -187,6 +188,7 @@ def run(settings: Settings) -> None:
     )
     trail = Trail(store) if settings.trail == "on" else None
     routes = make_routes(settings, store, trail)
+    freeze_heap()
     if trail is not None:
         trail.start()
     try:

@@ -18,7 +18,14 @@ from tarn.core.object_store import ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
-from tarn_catalog.state.request_history import REMEMBERED_MS, CompletedRequest, RequestHistory, compact
+from tarn_catalog.state.request_history import (
+    REMEMBERED_MS,
+    CompletedRequest,
+    PageEntries,
+    RequestHistory,
+    compact,
+    page_of,
+)
 from tarn_catalog.state.turns import Turns
 from tarn_catalog.state.value import RegisterValue, VersionedValue, WriteStamp
 
@@ -384,21 +391,21 @@ class CatalogContext:
         )
         return replace(value, memory=memory)
 
-    def _read_page(self, key: str) -> tuple[CompletedRequest, ...]:
+    def _read_page(self, key: str) -> PageEntries:
         found = self.cache.get(key)
-        if isinstance(found, tuple):
+        if isinstance(found, dict):
             return found
         stored = self.store.get(key)
         if stored is None:
             raise CorruptStateError(f"The page of keys {key} is missing; restore it from a backup", key=key)
-        page = tuple(CompletedRequest.from_json(row) for row in orjson.loads(stored.data))
+        page = page_of(CompletedRequest.from_json(row) for row in orjson.loads(stored.data))
         self.cache.put(key, page, held_bytes(len(stored.data)))
         return page
 
     def _write_page(self, key: str, entries: tuple[CompletedRequest, ...]) -> None:
         data = orjson.dumps([done.to_json() for done in entries])
         write_once(self.store, key, data, patience=self.patience)
-        self.cache.put(key, entries, held_bytes(len(data)))
+        self.cache.put(key, page_of(entries), held_bytes(len(data)))
 
 
 def lost(what: str, attempts_max: int) -> ConflictError:

@@ -7,7 +7,7 @@ LSM tree). Keys expire by time only, never by count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,16 @@ class Page:
     to_ms: int
 
 
+PageEntries = Mapping[str, CompletedRequest]
+"""The entries of a page by their key, oldest first: each commit looks for its key in all pages."""
+ReadPage = Callable[[str], PageEntries]
+
+
+def page_of(entries: Iterable[CompletedRequest]) -> PageEntries:
+    """Return the entries of a page by their key; those without one are left out."""
+    return {done.key: done for done in entries if done.key is not None}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHistory:
     """The completed requests of one register value.
@@ -94,17 +104,15 @@ class RequestHistory:
         """Return whether `compact` is due."""
         return len(self.inline) > INLINE_MAX
 
-    def find(
-        self, key: str, read_page: Callable[[str], tuple[CompletedRequest, ...]]
-    ) -> CompletedRequest | None:
+    def find(self, key: str, read_page: ReadPage) -> CompletedRequest | None:
         """Return the entry of an idempotency key, or None; searches inline, then pages from the last."""
         for done in self.inline:
             if done.key == key:
                 return done
         for page in reversed(self.pages):
-            for done in read_page(page.key):
-                if done.key == key:
-                    return done
+            found = read_page(page.key).get(key)
+            if found is not None:
+                return found
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +136,7 @@ def compact(
     *,
     now_ms: int,
     new_key: Callable[[], str],
-    read_page: Callable[[str], tuple[CompletedRequest, ...]],
+    read_page: ReadPage,
     write_page: Callable[[str, tuple[CompletedRequest, ...]], None],
 ) -> RequestHistory:
     """Return `memory` with its older entries moved to pages and entries over four hours old removed.
@@ -152,7 +160,7 @@ def compact(
         same = [page for page in pages if page.level == level]
         if len(same) < PAGE_FAN_IN - 1:
             break
-        entries = [done for page in same for done in read_page(page.key) if done.at_ms >= horizon_ms]
+        entries = [done for page in same for done in read_page(page.key).values() if done.at_ms >= horizon_ms]
         moved = (*entries, *moved)
         pages = [page for page in pages if page.level != level]
         level += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from tarn_host import keeper
@@ -18,8 +18,9 @@ from tarn_host.console import StopError, stopped
 from tarn_host.stack import base, engine, lifecycle, project, run_once
 
 WRONG_INPUT = 2
-FILE_COMMANDS = (("check-spec",), ("dead-letters", "replay"))
-"""Commands whose last argument is a file of the host."""
+FILE_COMMANDS = (("apply",), ("check-spec",), ("dead-letters", "replay"))
+"""Commands whose last argument, or that of -f, is a file of the host."""
+FILE_OPTIONS = ("-f", "--file")
 PLAYS = (["demo", "load"], ["demo", "replay"])
 
 
@@ -74,13 +75,31 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     Raises:
         OSError: the file does not exist or cannot be read.
     """
+    words = list(_apart(words))
     plain = [(at, word) for at, word in enumerate(words) if not word.startswith("-")]
     names = tuple(word for _, word in plain)
     command = next((each for each in FILE_COMMANDS if names[: len(each)] == each), None)
-    if command is None or len(plain) == len(command) or words[-1] == "--help":
+    named_otherwise = any(word.partition("=")[0] == "--ingestor" for word in words)
+    if command is None or len(plain) == len(command) or words[-1] == "--help" or named_otherwise:
         return list(words), None
-    at, file = plain[-1]
-    return [*words[:at], "--shown-as", file, "-", *words[at + 1 :]], open(file, "rb")
+    named = [at + 1 for at, word in enumerate(words[:-1]) if word in FILE_OPTIONS]
+    at = named[0] if named else plain[-1][0]
+    file, first = words[at], at - 1 if named else at
+    if file == "-":
+        return list(words), None
+    return [*words[:first], "--shown-as", file, *words[first:at], "-", *words[at + 1 :]], open(file, "rb")
+
+
+def _apart(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command; `-fFILE` and `--file=FILE` of `apply` are two. Pure."""
+    applies = next((word for word in words if not word.startswith("-")), "") == "apply"
+    for word in words:
+        if applies and word.startswith("--file="):
+            yield from ("--file", word.removeprefix("--file="))
+        elif applies and word.startswith("-f") and word != "-f":
+            yield from ("-f", word.removeprefix("-f"))
+        else:
+            yield word
 
 
 def is_play(words: Sequence[str]) -> bool:

@@ -47,6 +47,7 @@ class RestCatalog:
         uri: base URL of the catalog.
         warehouse: name of the warehouse.
         credential: returns `client_id:client_secret`; called for each new token.
+        remedy: what to do if the catalog refuses the credential, for the message.
         scope: OAuth2 scope.
         read_timeout_s: read timeout of a request, in seconds.
         clock: monotonic time in seconds.
@@ -58,6 +59,7 @@ class RestCatalog:
         *,
         warehouse: str,
         credential: Callable[[], str],
+        remedy: str = "check the secret file catalog_credential",
         scope: str = "PRINCIPAL_ROLE:ALL",
         read_timeout_s: float = READ_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
@@ -65,6 +67,7 @@ class RestCatalog:
         self._uri = uri.rstrip("/")
         self._warehouse = warehouse
         self._credential = credential
+        self._remedy = remedy
         self._scope = scope
         self._timeout = (CONNECT_TIMEOUT_S, read_timeout_s)
         self._clock = clock
@@ -312,8 +315,7 @@ class RestCatalog:
             raise self._away(what, e) from e
         if status in (400, 401, 403):
             raise UnauthenticatedError(
-                f"the catalog at {self._uri} refuses client {client_id!r}: {_reason(answer)}; "
-                "check the secret file catalog_credential",
+                f"the catalog at {self._uri} refuses client {client_id!r}: {_reason(answer)}; {self._remedy}",
                 client=client_id,
             )
         if status != 200:

@@ -17,6 +17,7 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tarn.adapters.dictionaries import repeating
 from tarn.adapters.partitions import folder, split, survives_manifests
 from tarn.adapters.sort_order import in_order
 from tarn.adapters.statistics import statistics_of
@@ -269,6 +270,7 @@ def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]
         layout.arrow,
         compression=options.codec,
         compression_level=options.level,
+        use_dictionary=repeating(rows),
         bloom_filter_options=options.bloom_filters(rows.num_rows),
         store_decimal_as_integer=True,
         write_statistics=True,

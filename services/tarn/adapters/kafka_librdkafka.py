@@ -152,6 +152,7 @@ class LibrdkafkaConsumer:
             if len(messages) < asked or left <= 0:
                 break
             asked = min(left, CONSUME_RECORDS)
+            messages.clear()  # before the next ones exist
             with _errors():
                 messages = self._consumer.consume(asked, 0)
         return self._moved(found, ends)

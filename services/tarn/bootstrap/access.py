@@ -55,6 +55,8 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.REAPER: (f"reaper/v1/probe/{user}-{run_id}",),
         Area.CHECKPOINTS: (f"checkpoints/probe/{user}-{run_id}",),
         Area.TRAIL: (f"trail/v1/probe/{user}-{run_id}",),
+        Area.SPECS: (f"specs/v1/probe/{user}-{run_id}",),
+        Area.CREDENTIALS: (f"credentials/v1/probe/{user}-{run_id}",),
     }
 
 

@@ -20,6 +20,8 @@ _OBJECTS: Mapping[Area, str] = {
     Area.REAPER: "reaper/*",
     Area.CHECKPOINTS: "checkpoints/*",
     Area.TRAIL: "trail/*",
+    Area.SPECS: "specs/*",
+    Area.CREDENTIALS: "credentials/*",
 }
 _INSIDE_REAPER = (Area.HOLDS, Area.MEASURED)
 _TABLES = "warehouse/*"
@@ -76,6 +78,8 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
     yield Area.REAPER, _OBJECTS[Area.REAPER]
     yield Area.CHECKPOINTS, _OBJECTS[Area.CHECKPOINTS]
     yield Area.TRAIL, _OBJECTS[Area.TRAIL]
+    yield Area.SPECS, _OBJECTS[Area.SPECS]
+    yield Area.CREDENTIALS, _OBJECTS[Area.CREDENTIALS]
 
 
 def _on_tables(

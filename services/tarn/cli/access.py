@@ -17,6 +17,7 @@ from rich.table import Table
 from tarn.cli import wiring
 from tarn.cli.formats import TABLE_COLUMNS_MAX
 from tarn.cli.settings import Settings
+from tarn.core.control.lent import parse_credential
 from tarn.core.errors import InvalidError, TarnError
 
 PRIVILEGES = ("READ", "WRITE", "CREATE", "MANAGE")
@@ -156,6 +157,27 @@ def rotate_secret(
     out.print(f"principal {made['name']} has a new secret; the old one, with its tokens, {until}.")
     out.print("The new credential, shown only now:")
     out.print(f"{made['client-id']}:{made['client-secret']}", soft_wrap=True)
+
+
+@principal_app.command("lend")
+def lend_credential(
+    name: Name,
+    take_back: Annotated[
+        bool, typer.Option("--take-back", help="Ingest forgets it; `rotate` ends what it may still do.")
+    ] = False,
+) -> None:
+    """Give ingest the credential of a principal, read from stdin, for specs with runAs: NAME."""
+    settings = Settings.read()
+    if take_back:
+        wiring.lent_credentials(settings).put(name, None)
+        print(f"ingest has no credential of {name} any more; it may log in once more within the hour")  # noqa: T201
+        return
+    credential = parse_credential(sys.stdin.read())
+    found = wiring.access(settings, credential).whoami()["principal"]
+    if found != name:
+        raise InvalidError(f"this is the credential of {found}, and not of {name}; lend it as {found}")
+    wiring.lent_credentials(settings).put(name, credential)
+    print(f"ingest has the credential of {name}; a spec with runAs: {name} acts as that principal")  # noqa: T201
 
 
 @principal_app.command("drop")

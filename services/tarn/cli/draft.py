@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from tarn.cli import wiring
+from tarn.cli import ingestors, wiring
 from tarn.cli.formats import as_records, visible
 from tarn.cli.ports import Answer, Bounds
 from tarn.cli.settings import Settings
 from tarn.cli.topics import held, positions, topic_name
 from tarn.core.errors import InvalidError
-from tarn.core.spec import FieldSpec, IngestorSpec, parse_spec
+from tarn.core.spec import FieldSpec, IngestorSpec, parse_document, parse_spec
 
 if TYPE_CHECKING:
     from tarn.cli.clients.kafka_topics import Message
@@ -64,14 +65,39 @@ def init(
         typer.Option(help="The table, as namespace.name; by default bronze.TOPIC.", show_default=False),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, max=100_000, help="Messages to look at, the last.")] = 1_000,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Apply the spec at once, if no message would be a bad record.")
+    ] = False,
 ) -> None:
-    """Print a spec for the JSON messages of a topic: columns and types from a sample; nothing is applied."""
-    topics = wiring.topics(Settings.read())
+    """Print a spec for the JSON messages of a topic, from a sample of them, and ten decoded rows."""
+    settings = Settings.read()
+    topics = wiring.topics(settings)
     bounds = topics.details(topic_name(topic)).bounds
     messages = list(islice(topics.consume(topic, _last(bounds, sample), follow=False), sample))
     found = draft(topic, messages, name=name, table=table)
-    show(found, len(messages), Console(stderr=True, highlight=False))
+    show(found, len(messages), Console(stderr=True, highlight=False), applies=apply)
     print(found.text, end="")  # noqa: T201
+    if apply:
+        _apply(settings, found)
+
+
+def _apply(settings: Settings, found: Draft) -> None:
+    """Apply a draft that decodes the whole sample.
+
+    Raises:
+        InvalidError: it does not.
+    """
+    if found.bad:
+        raise InvalidError(
+            f"nothing is applied: {sum(more for _, more in found.bad):,} of the messages would be bad "
+            f"records; save the spec above as {found.spec.name}.yaml, change its columns, and run "
+            f"scripts/tarn apply -f {found.spec.name}.yaml"
+        )
+    made, what = ingestors.put(
+        wiring.specs(settings), parse_document(found.text, file="the draft"), "the draft", take_over=False
+    )
+    print(f"ingestor {made.name} {what}", file=sys.stderr)  # noqa: T201
+    ingestors.wake(settings)
 
 
 def _last(bounds: Bounds, sample: int) -> Mapping[int, int]:
@@ -144,22 +170,23 @@ def spec_text(topic: str, fields: Sequence[FieldSpec], *, name: str, namespace: 
     return "\n".join(lines) + "\n"
 
 
-def show(found: Draft, count: int, out: Console) -> None:
-    """Print the first rows, what was not inferred, and what to do next."""
+def show(found: Draft, count: int, out: Console, *, applies: bool = False) -> None:
+    """Print the first rows, what was not inferred, and what to do next, unless it is applied anyway."""
     columns = tuple(found.rows[0]) if found.rows else ()
     rows = tuple(tuple(row[column] for column in columns) for row in found.rows[:ROWS_SHOWN])
     out.print(as_records(Answer(columns=columns, rows=rows, truncated=False)), soft_wrap=True)
-    file = f"services/specs/{found.spec.name}.yaml"
+    file = f"{found.spec.name}.yaml"
     lines = [f"({len(rows)} of the {len(found.rows):,} rows that {count:,} messages give)"]
     for reason, more in found.bad[:REASONS_SHOWN]:
         lines.append(f"{more:,} of the messages would be bad records: {reason}")
     if len(found.bad) > REASONS_SHOWN:
         lines.append(f"and others, for {len(found.bad) - REASONS_SHOWN:,} more reasons")
     lines += found.notes
-    lines.append(
-        f"Look through the spec below, save it as {file}, and run `docker compose restart ingest`; "
-        f"{found.spec.spec.table} then fills from the topic's first message on."
-    )
+    if not applies:
+        lines.append(
+            f"Look through the spec below, save it as {file}, and run `scripts/tarn apply -f {file}`; "
+            f"{found.spec.spec.table} then fills from the topic's first message on."
+        )
     for line in lines:
         out.print(Text(visible(line)), soft_wrap=True)
 

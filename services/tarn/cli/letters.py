@@ -18,7 +18,7 @@ from tarn.cli.formats import plain, visible
 from tarn.cli.render import add_row, new_table, tell_progress, unwrapped
 from tarn.cli.settings import Settings
 from tarn.core.dead_letter import MARKER_KEY
-from tarn.core.errors import InvalidError
+from tarn.core.errors import InvalidError, NotFoundError
 from tarn.core.exit_codes import FAILED, OK
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_state import marker_property
@@ -99,7 +99,14 @@ def show(
 
 @letters_app.command()
 def replay(
-    file: Annotated[Path, typer.Argument(help="The ingestor's YAML file, as it is now; - reads stdin.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The ingestor's YAML file, as it is now; - reads stdin.", show_default=False),
+    ] = None,
+    ingestor: Annotated[
+        str | None,
+        typer.Option(help="Instead of a file: a declared ingestor, as it is now.", show_default=False),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decode and count; add nothing.")] = False,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object per stream.")] = False,
     shown_as: Annotated[
@@ -109,8 +116,9 @@ def replay(
     """Add those that decode by now to their table, each once. 0: all are rows; 1: some cannot be."""
     from tarn.cli.replay import replay as add
 
-    spec = read_spec(file, shown_as)
-    with wiring.replay_ports(Settings.read(), tell_progress) as ports:
+    settings = Settings.read()
+    spec = spec_to_replay(settings, file, shown_as, ingestor)
+    with wiring.replay_ports(settings, tell_progress) as ports:
         bad = False
         for one in per_topic(spec, ports.lake):
             done = add(one, ports, dry_run=dry_run)
@@ -121,6 +129,29 @@ def replay(
             for line in result_lines(done, dry_run=dry_run):
                 unwrapped().print(Text(visible(line)))
     raise typer.Exit(FAILED if bad else OK)
+
+
+def spec_to_replay(
+    settings: Settings, file: Path | None, shown_as: str | None, ingestor: str | None
+) -> IngestorSpec:
+    """The spec in a file, or of a declared ingestor.
+
+    Raises:
+        InvalidError: both or none is named, or the file cannot be read.
+        InvalidSpecError: it is not a spec.
+        NotFoundError: there is no such ingestor.
+    """
+    if (file is None) == (ingestor is None):
+        raise InvalidError("name the ingestor's YAML file, or --ingestor NAME as scripts/tarn get lists it")
+    if file is not None:
+        return read_spec(file, shown_as)
+    found = wiring.specs(settings).get(str(ingestor))
+    if found is None or found.gone:
+        raise NotFoundError(
+            f"there is no ingestor {ingestor}; scripts/tarn get lists those that there are, and the file of "
+            "one that was deleted can be named instead"
+        )
+    return found.spec
 
 
 def per_topic(spec: IngestorSpec, ports: LakePorts) -> Sequence[IngestorSpec]:
@@ -156,12 +187,20 @@ def read_spec(file: Path, shown_as: str | None) -> IngestorSpec:
         InvalidSpecError: it is not a spec.
     """
     shown = shown_as or str(file)
+    return parse_spec(read_text(file, shown), file=shown)
+
+
+def read_text(file: Path, shown: str) -> str:
+    """The text of a file, or of stdin.
+
+    Raises:
+        InvalidError: it cannot be read.
+    """
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InvalidError(f"could not read {shown}: {reason}; name a readable YAML file") from error
-    return parse_spec(text, file=shown)
 
 
 def groups(ports: LakePorts) -> list[Group]:

@@ -25,6 +25,8 @@ from tarn.core.errors import InvalidError, InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
     from tarn.adapters.catalog_client import RestCatalog
+    from tarn.adapters.lent_credentials import LentCredentials
+    from tarn.adapters.spec_store import SpecStore
     from tarn.cli.clients.access import AccessClient
     from tarn.cli.clients.engines import Trino
     from tarn.cli.clients.kafka_topics import KafkaTopics
@@ -122,6 +124,39 @@ def canary_row(note: str) -> CanaryRow:
     return CanaryRow(id=uuid.uuid4().hex, sent_at=datetime.now(UTC), note=note)
 
 
+def specs(settings: Settings) -> SpecStore:
+    """Return the declared ingestors in the store."""
+    from tarn.adapters.spec_store import SpecStore
+    from tarn.adapters.store import S3Store
+
+    return SpecStore(
+        S3Store(**settings.store_access(), request_timeout_ms=int(LOOK_S * 1_000)),
+        now_ms=lambda: int(datetime.now(UTC).timestamp() * 1_000),
+        new_id=lambda: uuid.uuid4().hex,
+    )
+
+
+def lent_credentials(settings: Settings) -> LentCredentials:
+    """Return the credentials that principals lend to ingest; this user may write them, and read none."""
+    from tarn.adapters.lent_credentials import LentCredentials
+    from tarn.adapters.store import S3Store
+
+    return LentCredentials(S3Store(**settings.store_access(), request_timeout_ms=int(LOOK_S * 1_000)))
+
+
+def wake_ingest(settings: Settings) -> None:
+    """Have ingest look at the declared ingestors now.
+
+    Raises:
+        UnavailableError: it does not answer.
+    """
+    from tarn.cli.clients.http import post
+
+    status = post(f"{_base(settings.ingest_uri)}/wake", service="ingest", timeout_s=LOOK_S)
+    if status >= 300:
+        raise UnavailableError(f"ingest answers {status}; see docker compose logs ingest", status=status)
+
+
 def looks(settings: Settings) -> tuple[Look, ...]:
     """Return how to look at every service that the cli can reach."""
     from tarn.cli.clients.http import connect, get, get_json
@@ -212,27 +247,34 @@ def topics(settings: Settings) -> KafkaTopics:
     return KafkaTopics(settings.kafka_bootstrap, settings.kafka_login(), timeout_s=LOG_S)
 
 
-def _catalog(settings: Settings) -> RestCatalog:
-    """Return the catalog, for the command line's own principal.
+def _catalog(settings: Settings, credential: str | None = None) -> RestCatalog:
+    """Return the catalog, for the command line's own principal, or that of another credential.
 
     Raises:
         InvalidSettingError: the secret cannot be read.
     """
     from tarn.adapters.catalog_client import RestCatalog
 
-    credential = settings.secret(CREDENTIAL_FILE)
-    return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: credential)
+    if credential is not None:
+        return RestCatalog(
+            settings.catalog_uri,
+            warehouse=settings.warehouse,
+            credential=lambda: credential,
+            remedy="give its present one",
+        )
+    own = settings.secret(CREDENTIAL_FILE)
+    return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: own)
 
 
-def access(settings: Settings) -> AccessClient:
-    """Return the catalog's principals, roles and grants, as the command line's own principal.
+def access(settings: Settings, credential: str | None = None) -> AccessClient:
+    """Return the catalog's principals, roles and grants, as the command line's own principal or another one.
 
     Raises:
         InvalidSettingError: the secret cannot be read.
     """
     from tarn.cli.clients.access import AccessClient
 
-    return AccessClient(_catalog(settings).call)
+    return AccessClient(_catalog(settings, credential).call)
 
 
 def rollback_ports(settings: Settings) -> RollbackPorts:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tarn.core.offsets import OffsetRange
+
+T = TypeVar("T")
 
 FIRST_POLL_RECORDS = 1_000
 """Limit on the first poll of a batch: how large its records are is not known yet."""
@@ -86,8 +89,8 @@ class BatchBuilder:
             self._parts.setdefault(polled.partition, []).append(polled)
         self.records += len(polled.offsets)
         self.waiting += len(polled.offsets)
-        self.bytes += sum(len(v) for v in polled.values if v is not None)
-        self.bytes += sum(len(k) for k in polled.keys if k is not None)
+        self.bytes += sum(map(len, filter(None, polled.values)))
+        self.bytes += sum(map(len, filter(None, polled.keys)))
         if self.opened_s is None and polled.offsets:
             self.opened_s = now_s
 
@@ -120,13 +123,20 @@ class BatchBuilder:
         parts = [part for _, held in sorted(self._parts.items()) for part in held]
         self._parts, self.waiting = {}, 0
         return RawBatch(
-            partitions=[p.partition for p in parts for _ in p.offsets],
-            offsets=[o for p in parts for o in p.offsets],
-            times_ms=[t for p in parts for t in p.times_ms],
-            keys=[k for p in parts for k in p.keys],
-            values=[v for p in parts for v in p.values],
+            partitions=_concatenated([p.partition] * len(p.offsets) for p in parts),
+            offsets=_concatenated(p.offsets for p in parts),
+            times_ms=_concatenated(p.times_ms for p in parts),
+            keys=_concatenated(p.keys for p in parts),
+            values=_concatenated(p.values for p in parts),
             ranges=self.ranges(),
         )
+
+
+def _concatenated(parts: Iterable[Sequence[T]]) -> list[T]:
+    whole: list[T] = []
+    for part in parts:
+        whole += part  # as a whole: hardly a nanosecond per record
+    return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +165,11 @@ class RawBatch:
         if len(parts) == 1:
             return parts[0]
         return RawBatch(
-            partitions=[p for part in parts for p in part.partitions],
-            offsets=[o for part in parts for o in part.offsets],
-            times_ms=[t for part in parts for t in part.times_ms],
-            keys=[k for part in parts for k in part.keys],
-            values=[v for part in parts for v in part.values],
+            partitions=_concatenated(part.partitions for part in parts),
+            offsets=_concatenated(part.offsets for part in parts),
+            times_ms=_concatenated(part.times_ms for part in parts),
+            keys=_concatenated(part.keys for part in parts),
+            values=_concatenated(part.values for part in parts),
             ranges=parts[-1].ranges,
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from tarn.core.arrow_parser import ArrowParser
 from tarn.core.avro_parser import AvroParser
 from tarn.core.batch import RawBatch
 from tarn.core.json_parser import JsonParser
-from tarn.core.parsing import Parser
+from tarn.core.parsing import Parser, mask_without
 from tarn.core.spec import TRACE_COLUMN, FieldSpec, MessageFormat
 from tarn.core.years import LOG_TIME, log_times
 
@@ -97,11 +98,15 @@ class Decoder:
     def decode(self, batch: RawBatch) -> Decoded:
         """Decode every record of the batch, to a row or to a bad record with its reason."""
         bad = self._unusable(batch.values)
-        index = [i for i in range(len(batch)) if i not in bad]
-        parsed = self._parser.parse([v for i, v in enumerate(batch.values) if v is not None and i not in bad])
-        bad.update({index[i]: reason for i, reason in parsed.bad.items()})
-        if len(parsed.index) < len(index):
+        index: Sequence[int]
+        if bad:
+            index = list(compress(range(len(batch)), mask_without(len(batch), bad)))
+            parsed = self._parser.parse([batch.values[i] for i in index])  # type: ignore[misc]
+            bad.update({index[i]: reason for i, reason in parsed.bad.items()})
             index = [index[i] for i in parsed.index]
+        else:
+            parsed = self._parser.parse(batch.values)  # type: ignore[arg-type]
+            bad, index = dict(parsed.bad), parsed.index
         columns, names = parsed.columns, self._names
         if self._trace:
             columns, names = [*columns, self._trace_column(batch, index)], [*names, TRACE_COLUMN]
@@ -111,8 +116,11 @@ class Decoder:
 
     def _unusable(self, values: Sequence[bytes | None]) -> dict[int, str]:
         """Values that are rejected without parsing, as {index: reason}."""
-        if None not in values and max(map(len, values), default=0) <= self._record_bytes_max:  # type: ignore[arg-type]
-            return {}
+        try:
+            if max(map(len, values), default=0) <= self._record_bytes_max:  # type: ignore[arg-type]
+                return {}
+        except TypeError:  # a value is None
+            pass
         bad = {}
         for i, value in enumerate(values):
             if value is None:
@@ -121,17 +129,14 @@ class Decoder:
                 bad[i] = f"{len(value)} bytes, more than {self._limit_name} = {self._record_bytes_max}"
         return bad
 
-    def _trace_column(self, batch: RawBatch, index: list[int]) -> pa.Array:
-        whole = len(index) == len(batch)
-        pick: Callable[[list[int]], list[int]] = (
-            (lambda column: column) if whole else (lambda column: [column[i] for i in index])
-        )
+    def _trace_column(self, batch: RawBatch, index: Sequence[int]) -> pa.Array:
+        partitions = pa.array(batch.partitions, pa.int32())
+        offsets = pa.array(batch.offsets, pa.int64())
+        times = log_times(batch.times_ms)
+        if len(index) < len(batch):
+            rows = pa.array(index, pa.int64())
+            partitions, offsets, times = partitions.take(rows), offsets.take(rows), times.take(rows)
         return pa.StructArray.from_arrays(
-            [
-                pa.repeat(pa.scalar(self._source, pa.string()), len(index)),
-                pa.array(pick(batch.partitions), pa.int32()),
-                pa.array(pick(batch.offsets), pa.int64()),
-                log_times(pick(batch.times_ms)),
-            ],
+            [pa.repeat(pa.scalar(self._source, pa.string()), len(index)), partitions, offsets, times],
             fields=list(TRACE_TYPE),
         )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -35,7 +36,7 @@ from tarn.core.json_values import (
     python_type,
     source_type,
 )
-from tarn.core.parsing import Parsed
+from tarn.core.parsing import Parsed, mask_without
 from tarn.core.spec import FieldSpec
 
 TYPED_RECORDS = 1_024
@@ -102,37 +103,39 @@ class JsonParser:
         for at in range(0, max(1, len(values)), TYPED_RECORDS):
             columns, here, why = self._parse_some(self._typed.decode, values[at : at + TYPED_RECORDS])
             parts.append(columns)
-            kept += [at + i for i in here]
+            kept += range(at, at + len(here)) if isinstance(here, range) else map(at.__add__, here)
             reasons.update({at + i: reason for i, reason in why.items()})
         return [pa.concat_arrays(column) for column in zip(*parts, strict=True)], kept, reasons
 
     def _parse_some(
         self, parse: Callable[[bytes], Any], values: Sequence[bytes]
-    ) -> tuple[list[pa.Array], list[int], dict[int, str]]:
+    ) -> tuple[list[pa.Array], Sequence[int], dict[int, str]]:
         """As `_parse_typed`, for so few messages that their objects stay in the processor's cache."""
-        ascii_only = all(map(bytes.isascii, values))
-        usable = [i for i, value in enumerate(values) if ascii_only or _is_utf8(value)]
-        rows: list[Any] = []
         refused: set[int] = set()
-        parsed = map(parse, values if ascii_only else [values[i] for i in usable])
+        if not all(map(bytes.isascii, values)):
+            refused.update(i for i, value in enumerate(values) if not _is_utf8(value))
+        usable = range(len(values)) if not refused else _without(len(values), refused)
+        rows: list[Any] = []
+        parsed = map(parse, [values[i] for i in usable] if refused else values)
+        unread = len(refused)
         while True:
             try:
                 rows.extend(parsed)  # keeps what came before an exception
                 break
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                refused.add(usable[len(rows) + len(refused)])
-        kept = [i for i in usable if i not in refused] if refused else usable
+                refused.add(usable[len(rows) + len(refused) - unread])
+        kept = _without(len(values), refused) if refused else usable
         found: dict[int, list[Any]] = {}
         _gather(self._tree, rows, found)
         columns = [_source_column(found[c], kind) for c, kind in enumerate(self._source_types)]
-        if len(kept) == len(values):
+        if not refused:
             return columns, kept, {}
-        left = sorted(set(range(len(values))).difference(kept))
+        left = sorted(refused)
         more, here, why = self._parse_each([values[i] for i in left])
         reasons = {left[i]: reason for i, reason in why.items()}
         if not here:
             return columns, kept, reasons
-        kept += [left[i] for i in here]
+        kept = [*kept, *(left[i] for i in here)]
         order = pa.array(sorted(range(len(kept)), key=kept.__getitem__), pa.int64())
         columns = [pa.concat_arrays(pair).take(order) for pair in zip(columns, more, strict=True)]
         return columns, sorted(kept), reasons
@@ -227,6 +230,11 @@ class JsonParser:
         _collect(self._tree, table, found)
         row = [found[c][0].as_py() for c in range(len(self._fields))]
         return row if all(math.isfinite(v) for v in row if isinstance(v, float)) else None
+
+
+def _without(count: int, out: Collection[int]) -> list[int]:
+    """The indexes in [0, count) that are not out."""
+    return list(compress(range(count), mask_without(count, out)))
 
 
 def _is_utf8(value: bytes) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ class Parsed:
     """
 
     columns: list[pa.Array]
-    index: list[int]
+    index: Sequence[int]
     bad: dict[int, str]
 
     def without(self, wrong: Mapping[int, str]) -> Parsed:
@@ -31,12 +32,21 @@ class Parsed:
         """
         if not wrong:
             return self
-        keep = [row for row in range(len(self.index)) if row not in wrong]
+        mask = mask_without(len(self.index), wrong)
+        keep = pa.Array.from_buffers(pa.uint8(), len(mask), [None, pa.py_buffer(mask)]).cast(pa.bool_())
         return Parsed(
-            columns=[column.take(pa.array(keep, pa.int64())) for column in self.columns],
-            index=[self.index[row] for row in keep],
+            columns=[column.filter(keep) for column in self.columns],
+            index=list(compress(self.index, mask)),
             bad=self.bad | {self.index[row]: reason for row, reason in wrong.items()},
         )
+
+
+def mask_without(count: int, out: Iterable[int]) -> bytearray:
+    """One byte per index in [0, count): 0 for those that are out, 1 for the others."""
+    mask = bytearray(b"\x01") * count
+    for i in out:
+        mask[i] = 0
+    return mask
 
 
 class Parser(Protocol):

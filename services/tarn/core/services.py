@@ -25,6 +25,8 @@ class Area(Enum):
     REAPER = "the rest of reaper/*"
     CHECKPOINTS = "checkpoints/*"
     TRAIL = "trail/*"
+    SPECS = "specs/*"
+    CREDENTIALS = "credentials/*"
 
 
 class Action(Enum):
@@ -119,7 +121,15 @@ SERVICES: Mapping[str, Service] = {
     # for the privileges on the cluster along with it, and their denial would be logged at each commit.
     "ingest": Service(
         uid=10006,
-        store={**_READER, Area.DATA: _READ_LIST | {Action.WRITE}, Area.TRAIL: _READ_LIST},
+        store={
+            **_READER,
+            Area.DATA: _READ_LIST | {Action.WRITE},
+            Area.TRAIL: _READ_LIST,
+            # Files of the spec folder, tombstones and status; no object there is ever deleted.
+            Area.SPECS: _READ_LIST | {Action.WRITE},
+            # What principals lend to ingestors that act as them: nobody else may read it.
+            Area.CREDENTIALS: _READ,
+        },
         kafka=(
             Right(resource="TOPIC", name=ALL, operations=("READ", "CREATE")),
             # Events that a partition is complete (`tarn.core.completion.TOPIC_PREFIX`).
@@ -144,7 +154,13 @@ SERVICES: Mapping[str, Service] = {
     # A person's tools, also from the host. The token of JupyterLab is there to be shown.
     "cli": Service(
         uid=10007,
-        store={**_ENGINE, Area.MEASURED: _READ, Area.CHECKPOINTS: _ALL_ACTIONS},
+        store={
+            **_ENGINE,
+            Area.MEASURED: _READ,
+            Area.CHECKPOINTS: _ALL_ACTIONS,
+            Area.SPECS: _READ_LIST | {Action.WRITE},
+            Area.CREDENTIALS: frozenset({Action.WRITE}),
+        },
         kafka=(
             Right(
                 resource="TOPIC",
@@ -168,7 +184,12 @@ SERVICES: Mapping[str, Service] = {
     "jupyter": Service(uid=10011, store=_READER, credentials_for=("catalog", "spark")),
     "keeper": Service(
         uid=10012,
-        store={**_READER, Area.CATALOG: _READ_LIST, Area.HOLDS: _ALL_ACTIONS},
+        store={
+            **_READER,
+            Area.CATALOG: _READ_LIST,
+            Area.HOLDS: _ALL_ACTIONS,
+            Area.SPECS: _READ_LIST,
+        },
     ),
     "reaper": Service(
         uid=10013,

@@ -45,6 +45,7 @@ class Bookkeeper:
         on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None,
         on_retry: Callable[[], None] = lambda: None,
         on_resolved: Callable[[int], None] = lambda _count: None,
+        require_going: Callable[[], None] = lambda: None,
         gather_s: float = 0.0,
     ) -> Seat:
         """A reader's place at the bookkeeper.
@@ -54,6 +55,7 @@ class Bookkeeper:
             on_refusal: called with each outcome that is no commit, for the metrics.
             on_retry: called before each request of a commit but the first, likewise.
             on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
+            require_going: called before each wait; what it raises ends the commit of this reader alone.
             gather_s: how long a commit of this reader waits for the files of neighbours, in seconds.
         """
         return Seat(
@@ -63,6 +65,7 @@ class Bookkeeper:
             on_refusal=on_refusal,
             on_retry=on_retry,
             on_resolved=on_resolved,
+            require_going=require_going,
             gather_s=gather_s,
         )
 
@@ -121,6 +124,8 @@ class Bookkeeper:
         """Those who wait for the next snapshot wait for the same reason."""
         with self._changed:
             waiting = list(self._queue)
+            # A change that was given up in the wait before is settled.
+            self._changed.notify_all()
         for member in waiting:
             member.on_wait(reason)
 
@@ -135,6 +140,7 @@ class Seat:
         on_refusal: likewise.
         on_retry: likewise.
         on_resolved: likewise.
+        require_going: likewise.
         gather_s: likewise.
     """
 
@@ -147,6 +153,7 @@ class Seat:
         on_refusal: Callable[[Conflict | Unknown], None],
         on_retry: Callable[[], None],
         on_resolved: Callable[[int], None],
+        require_going: Callable[[], None],
         gather_s: float,
     ) -> None:
         self._bookkeeper = bookkeeper
@@ -154,6 +161,7 @@ class Seat:
         self._on_refusal = on_refusal
         self._on_retry = on_retry
         self._on_resolved = on_resolved
+        self._require_going = require_going
         self._gather_s = gather_s
         self.ensure: Callable[[Json], TableState] = committer.ensure
         self.load: Callable[[], TableState] = committer.load
@@ -169,6 +177,7 @@ class Seat:
             on_refusal=self._on_refusal,
             on_retry=self._on_retry,
             on_resolved=self._on_resolved,
+            require_going=self._require_going,
         )
         return self._bookkeeper.commit(member, self.turn, gather_s=self._gather_s)
 

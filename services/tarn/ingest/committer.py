@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tarn.core.errors import AlreadyExistsError, NoSuchTableError, UnavailableError
+from tarn.core.errors import AlreadyExistsError, NoSuchTableError, NotFoundError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitDone, TableCatalog, TableName
@@ -104,13 +104,20 @@ class Committer:
             return self._catalog.load(self._table)
         except NoSuchTableError:
             pass
-        self._catalog.create_namespace(self._table.namespace)
         try:
-            state = self._catalog.create(self._table, request)
+            state = self._create(request)
         except AlreadyExistsError:
             return self._catalog.load(self._table)
         log.info("table created", table=str(self._table), uuid=state.uuid)
         return state
+
+    def _create(self, request: Json) -> TableState:
+        """Create the table; its namespace only if there is none, which takes a right on what contains it."""
+        try:
+            return self._catalog.create(self._table, request)
+        except NotFoundError:
+            self._catalog.create_namespace(self._table.namespace)
+        return self._catalog.create(self._table, request)
 
     def load(self) -> TableState:
         """See `TableCommits.load`; the newest known result is the base of the next first attempt."""
@@ -171,7 +178,7 @@ class Committer:
         with self._lock:
             state = self._last
         fresh, waits, members_max = False, 0, MEMBERS_MAX
-        while True:
+        while _open(members):
             try:
                 if state is None:
                     state, fresh = self.load(), True
@@ -233,7 +240,7 @@ class Committer:
                 if isinstance(outcome, Conflict):
                     attempt.request = None
                     log.info("commit conflict", table=str(self._table), attempt=waits, reason=outcome.reason)
-                    self._pause(min(waits, 6))
+                    self._pause(min(waits, 6), left)
                 else:
                     attempt.members[0].unknowns += 1
                     self._unknown(outcome, waits)
@@ -301,10 +308,17 @@ class Committer:
         on_wait(reason)
         if waits % WARN_EVERY_ATTEMPTS == 0:
             log.warning("commit still waiting", table=str(self._table), waits=waits, reason=reason)
-        self._pause(waits)
+        self._pause(waits, members)
 
-    def _pause(self, waits: int) -> None:
-        self._ports.sleep(backoff_s(waits, chance=self._ports.chance))
+    def _pause(self, waits: int, members: Sequence[Member]) -> None:
+        """Wait, unless all of these changes were given up by those who handed them over."""
+        for member in members:
+            try:
+                member.require_going()
+            except Exception as e:  # noqa: BLE001 - raised to whoever handed the change over
+                member.result = e
+        if _open(members):
+            self._ports.sleep(backoff_s(waits, chance=self._ports.chance))
 
 
 @dataclass(slots=True, kw_only=True)

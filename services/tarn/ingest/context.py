@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tarn.core.audit.origins import OriginReader
 from tarn.core.history import Retention
@@ -14,6 +14,7 @@ from tarn.core.table_catalog import TableCatalog
 from tarn.core.table_files import TableFormat
 from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
+from tarn.ingest.principals import Principals
 from tarn.ingest.status import StatusRegistry
 
 BATCH_BYTES_MIN = 1 << 20
@@ -66,7 +67,9 @@ class IngestContext:
         sources: topic client.
         catalog: table catalog.
         tables: opens the files of tables.
-        ports: side effects of the commit loop; its `sleep` raises StoppedError when the process stops.
+        ports: side effects of one reader; its `sleep` raises StoppedError when that is to stop.
+        shared_ports: those of the bookkeepers, which outlive any reader: their `sleep` raises StoppedError
+            when the process stops only. None: `ports`, where all readers stop together.
         new_id: generates a unique commit id.
         clock: monotonic time in seconds.
         registry: status registry.
@@ -78,6 +81,7 @@ class IngestContext:
         batch_bytes: limit on the open batches of all readers together, each of which has an equal share.
         decode_records: number of read records from which on they are decoded before the batch is closed.
         bookkeepers: the bookkeepers of the process, one per table.
+        principals: other principals that ingestors may act as.
     """
 
     sources: TopicClient
@@ -95,8 +99,30 @@ class IngestContext:
     batch_bytes: int = 24 << 20
     decode_records: int = 8_192
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)
+    shared_ports: Ports | None = None
+    principals: Principals = field(default_factory=Principals)
+
+    def require_going(self) -> None:
+        """Require that the reader is not to stop.
+
+        Raises:
+            StoppedError: it is.
+        """
+        if self.stopping():
+            raise StoppedError
+
+    def acting_as(self, principal: str | None) -> IngestContext:
+        """The same, with the catalog as asked by a principal; itself for None.
+
+        Raises:
+            InvalidSpecError: this process cannot act as another principal.
+        """
+        if principal is None:
+            return self
+        acting = self.principals.of(principal)
+        return replace(self, catalog=acting.catalog, bookkeepers=acting.bookkeepers)
 
     def share_of_batches(self, bytes_max: int) -> int:
         """The limit on a batch of one reader, in bytes: its own, or its share of `batch_bytes`."""
-        share = self.batch_bytes // max(1, len(self.registry.readers()))
+        share = self.batch_bytes // max(1, self.registry.sharing())
         return min(bytes_max, max(BATCH_BYTES_MIN, share))

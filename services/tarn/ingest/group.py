@@ -29,6 +29,7 @@ class Member:
         on_refusal: called with each outcome that is no commit, for the first member of its snapshot only.
         on_retry: called before each request that is not the first with this change, for one member only.
         on_resolved: called with the number of unknown outcomes once the result is certain, likewise.
+        require_going: called before each wait; what it raises settles this change, and no other.
         attempts: number of requests with this change.
         unknowns: number of unknown outcomes of its requests that are not resolved, for the first member only.
         result: what became of it; None while that is open.
@@ -40,6 +41,7 @@ class Member:
     on_refusal: Callable[[Conflict | Unknown], None] = lambda _outcome: None
     on_retry: Callable[[], None] = lambda: None
     on_resolved: Callable[[int], None] = lambda _count: None
+    require_going: Callable[[], None] = lambda: None
     attempts: int = 0
     unknowns: int = 0
     result: CommitResult | BaseException | None = None

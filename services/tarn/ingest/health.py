@@ -31,9 +31,11 @@ PROBE_TABLE = TableName(("ops",), "canary")
 
 LOOK_AGE_S_MAX = 25.0
 BEAT_AGE_S_MAX = 60.0
-FOR_A_PERSON = ("NoSuchTopic", "NoMessages")
+FOR_A_PERSON = ("NoSuchTopic", "NoMessages", "CrashLoop")
 PROGRESS_AGE_S_MAX = 120.0
 HANGING_S_MIN = 300.0
+CONTROLLER = "controller"
+"""Name under which the controller shows its passes, as if it were a dependency."""
 
 REQUEST_TIMEOUT_S = 5.0
 OWN_HOSTS = Hosts.of("ingest")
@@ -160,11 +162,15 @@ def faults(registry: StatusRegistry, *, now_s: float, deep: bool = False) -> lis
 
 
 def hanging(registry: StatusRegistry, *, now_s: float) -> list[str]:
-    """Ingestors that make no progress although every dependency works: only a restart helps."""
+    """What makes no progress although every dependency works: only a restart helps."""
     seen = registry.dependencies()
+    controller = seen.pop(CONTROLLER, None)
     if not seen or any(not look.ok or now_s - look.looked_s > LOOK_AGE_S_MAX for look in seen.values()):
         return []
-    return [
+    found = []
+    if controller is not None and now_s - controller.looked_s > HANGING_S_MIN:
+        found.append(f"controller hangs: no pass for {now_s - controller.looked_s:.0f} s")
+    return found + [
         f"ingestor {name} hangs: no sign of life for {now_s - status.beat_s:.0f} s"
         for name, status in registry.readers().items()
         if status.state is State.RUNNING and now_s - status.beat_s > HANGING_S_MIN
@@ -181,6 +187,7 @@ class StatusServer:
         clock: monotonic time in seconds, the clock of the registry's writers.
         deep: checks of the deep health check beyond the registry; returns their faults.
         hosts: accepted values of the Host header.
+        wake: has the controller look now; called by `POST /wake`.
     """
 
     def __init__(
@@ -192,6 +199,7 @@ class StatusServer:
         clock: Callable[[], float],
         deep: Callable[[], list[str]] = lambda: [],
         hosts: Hosts = OWN_HOSTS,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         class Handler(_Handler):
             pass
@@ -200,6 +208,7 @@ class StatusServer:
         Handler.clock = staticmethod(clock)
         Handler.deep = staticmethod(deep)
         Handler.hosts = hosts
+        Handler.wake = staticmethod(wake)
         self._server = ThreadingHTTPServer((listen, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
@@ -224,6 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
     clock: Callable[[], float]
     deep: Callable[[], list[str]]
     hosts: Hosts
+    wake: Callable[[], None]
     timeout = REQUEST_TIMEOUT_S
     # Send headers and body in one write; separate writes would wait for a delayed TCP ACK.
     wbufsize = -1
@@ -255,6 +265,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(
                 404, orjson.dumps({"error": "no such page; there are /health, /status and /metrics"})
             )
+
+    def do_POST(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        refusal = self.hosts.refusal("POST", headers)
+        if refusal is not None:
+            self._answer(refusal.status, orjson.dumps({"error": refusal.message}))
+        elif self.path == "/wake":
+            # It takes nothing and says nothing: what is declared is in the store, where rights are checked.
+            self.wake()
+            self._answer(202, b"{}")
+        else:
+            self._answer(404, orjson.dumps({"error": "no such page; POST is for /wake"}))
 
     def log_message(self, format: str, *args: object) -> None:
         """Suppress access logs: probes send a request every few seconds."""

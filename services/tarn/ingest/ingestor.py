@@ -82,6 +82,7 @@ class Ingestor:
     """
 
     def __init__(self, spec: IngestorSpec, context: IngestContext, *, replica: int = 0) -> None:
+        context = context.acting_as(spec.spec.run_as)
         self.spec = spec
         self._replica = Replica(index=replica, count=spec.spec.replicas)
         self._progress = Progress(spec, self._replica, context)
@@ -496,7 +497,9 @@ class Ingestor:
         context = self._context
 
         def make() -> Bookkeeper:
-            committer = Committer(context.catalog, table, ports=context.ports, retention=context.retention)
+            # It outlives this reader, so it must not wait with the reader's own sleep.
+            ports = context.shared_ports or context.ports
+            committer = Committer(context.catalog, table, ports=ports, retention=context.retention)
             return Bookkeeper(committer, clock=context.clock)
 
         direct = self.spec.spec.commit == "direct"
@@ -506,6 +509,7 @@ class Ingestor:
             on_refusal=self._progress.refused,
             on_retry=self._progress.retried,
             on_resolved=self._progress.resolved,
+            require_going=context.require_going,
             gather_s=gather_s,
         )
 

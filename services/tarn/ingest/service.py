@@ -1,26 +1,32 @@
-"""The service: the specs of a folder, a thread per ingestor, health checks; ends soon after SIGTERM.
+"""The service: the controller and its writers, health checks, audits; ends soon after SIGTERM.
 
-An invalid spec file stops only itself. Files that claim the same name, stream or table are not resolved by
-file order: the one whose table already has its stream wins, which only the tables can show.
+An invalid spec file stops only itself. Specs that claim the same name, stream or table are not resolved by
+their order: the one whose table already has its stream wins, which only the tables can show.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version as package_version
 from pathlib import Path
+from typing import Any
 
 import structlog
 
+from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
+from tarn.controller.files import SpecFile, SpecFiles
+from tarn.controller.loop import POLL_S, Controller, Refused, Surroundings
 from tarn.core import exit_codes
+from tarn.core.control.registry import SpecRegistry
 from tarn.core.errors import (
     CorruptStateError,
     InvalidSettingError,
@@ -28,27 +34,32 @@ from tarn.core.errors import (
     NotFoundError,
     TarnError,
 )
-from tarn.core.source import NoSuchTopicError
-from tarn.core.spec import Clash, IngestorSpec, clashes, parse_spec, settle
+from tarn.core.spec import Clash, IngestorSpec, clashes, parse_document, parse_spec, spec_of
 from tarn.core.table_catalog import TableName
 from tarn.core.trail import LOGS, spec_text
 from tarn.ingest.batch_commit import offsets_in, streams_named
-from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.context import IngestContext
+from tarn.ingest.drivers import WriterDriver
+from tarn.ingest.facts import facts_of
 from tarn.ingest.health import (
+    CONTROLLER,
     DependencyMonitor,
     StatusServer,
     check_catalog,
     check_store,
     write_to_store,
 )
-from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import State, StatusRegistry, StatusReporter
+from tarn.ingest.status import State, StatusRegistry
+from tarn.ingest.thread_driver import ThreadDriver
+from tarn.ingest.topic_watch import TopicWatch
 from tarn.ingest.wiring import (
     LOOK_TIMEOUT_MS,
     check_kafka,
     make_audits,
     make_catalog,
+    make_driver,
+    make_specs,
     make_store,
     make_world,
 )
@@ -56,8 +67,6 @@ from tarn.ingest.wiring import (
 log = structlog.get_logger()
 
 DRAIN_S_MAX = 8.0
-TOPICS_LOOK_S = 30.0
-"""How often a pattern is compared with the names of the topics, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +77,36 @@ class Loaded:
         specs: valid specs, including those of a clash.
         errors: errors of the other files.
         clashes: groups of valid specs that exclude each other.
+        documents: the valid specs as their authors wrote them.
+        built_in: specs that are part of Tarn, by label.
     """
 
     specs: dict[str, IngestorSpec]
     errors: dict[str, InvalidSpecError]
     clashes: tuple[Clash, ...] = ()
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    built_in: dict[str, IngestorSpec] = field(default_factory=dict)
 
     @property
     def contested(self) -> frozenset[str]:
         """File names of all clashes."""
         return frozenset(file for clash in self.clashes for file in clash.files)
+
+    @property
+    def files(self) -> SpecFiles:
+        """The files, to be applied."""
+        return SpecFiles(
+            files={
+                file: SpecFile(spec=spec, document=self.documents.get(file) or _document(spec))
+                for file, spec in self.specs.items()
+            },
+            invalid=frozenset(self.errors),
+        )
+
+
+def _document(spec: IngestorSpec) -> dict[str, Any]:
+    """A spec as its author could have written it."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
@@ -85,7 +114,7 @@ def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
 
     Args:
         folder: the folder.
-        trail: whether to add the specs of the catalog's trail (`tarn.core.trail`).
+        trail: whether to add the specs of the catalog's trail (`tarn.core.trail`) as built-in ones.
 
     Raises:
         InvalidSettingError: the folder cannot be read.
@@ -98,138 +127,118 @@ def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
         ) from e
     specs: dict[str, IngestorSpec] = {}
     errors: dict[str, InvalidSpecError] = {}
+    documents: dict[str, dict[str, Any]] = {}
     for path in files:
         try:
-            specs[path.name] = parse_spec(path.read_text(encoding="utf-8"), file=path.name)
+            document = parse_document(path.read_text(encoding="utf-8"), file=path.name)
+            specs[path.name] = spec_of(document, file=path.name)
+            documents[path.name] = document
         except InvalidSpecError as e:
             errors[path.name] = e
         except (OSError, UnicodeDecodeError) as e:
             errors[path.name] = InvalidSpecError(f"{path.name}: cannot be read: {e}", file=path.name)
-    for one in LOGS if trail else ():
-        specs[f"built-in {one.name}"] = parse_spec(spec_text(one), file=f"built-in {one.name}")
-    return Loaded(specs=specs, errors=errors, clashes=tuple(clashes(specs)))
+    built_in = {
+        label: parse_spec(spec_text(one), file=label)
+        for one in (LOGS if trail else ())
+        for label in (f"built-in {one.name}",)
+    }
+    return Loaded(
+        specs=specs,
+        errors=errors,
+        clashes=tuple(clashes(specs)),
+        documents=documents,
+        built_in=built_in,
+    )
 
 
 class Service:
-    """Runs the ingestors of a spec folder.
+    """Runs the controller over the files of a spec folder and what was applied by hand.
 
     Args:
         loaded: valid specs, and errors by file name.
         context: dependencies of the ingestors.
         registry: status registry.
         stop: ends the service when set.
+        specs: registry of declared ingestors.
+        driver: runs the writers; by default threads of this process.
+        poll_s: how often the registry is asked what changed, in seconds.
     """
 
     def __init__(
-        self, loaded: Loaded, context: IngestContext, registry: StatusRegistry, stop: threading.Event
+        self,
+        loaded: Loaded,
+        context: IngestContext,
+        registry: StatusRegistry,
+        stop: threading.Event,
+        *,
+        specs: SpecRegistry,
+        driver: WriterDriver | None = None,
+        poll_s: float = POLL_S,
     ) -> None:
         self._context = context
         self._registry = registry
         self._stop = stop
-        self._loaded = loaded
-        self._threads = [
-            threading.Thread(target=self._run, args=(spec,), name=spec.name, daemon=True)
-            for file, spec in loaded.specs.items()
-            if file not in loaded.contested
-        ]
-        self._threads += [
-            threading.Thread(target=self._settle, args=(clash,), name=clash.files[0], daemon=True)
-            for clash in loaded.clashes
-        ]
+        self._ending = threading.Event()
+        self._said: dict[str, Refused] = {}
+        self._driver: WriterDriver = driver or ThreadDriver(context)
+        self._asking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settle")
+        watch = TopicWatch(context)
+        self.controller = Controller(
+            Surroundings(
+                registry=specs,
+                driver=self._driver,
+                topics=watch.topics,
+                holds=self._holds,
+                facts=lambda name: facts_of(registry, name),
+                on_refused=self._refused,
+                on_names=watch.keep,
+                executor=self._asking,
+                clock=time.monotonic,
+                now_ms=lambda: time.time_ns() // 1_000_000,
+                version=package_version("tarn"),
+                on_pass=self._looked,
+            ),
+            files=loaded.files,
+            built_in=loaded.built_in,
+            poll_s=poll_s,
+        )
+        watch.on_change(self.controller.wake)
+        self._thread = threading.Thread(
+            target=self.controller.run, args=(self._stopping,), name="controller", daemon=True
+        )
         for file, error in loaded.errors.items():
-            self._refuse(file, error)
+            self._refused(file, Refused(reason="InvalidSpec", message=error.message))
 
     def start(self) -> None:
-        """Start every ingestor."""
-        for thread in self._threads:
-            thread.start()
+        """Start the controller, which starts every writer."""
+        self._thread.start()
 
-    def _run(self, spec: IngestorSpec) -> None:
-        """Run the ingestor of each topic of a spec, until the process stops."""
-        kafka = spec.spec.source.kafka
-        running: dict[str, list[threading.Thread]] = {}
-        if kafka.topic is not None:
-            running[kafka.topic] = self._begin(spec)
-        reporter = StatusReporter(
-            spec.name, self._registry, clock=self._context.clock, now_ms=self._context.ports.now_ms
-        )
-        while kafka.topic is None:
-            topics = kafka.names or self._matching(spec, reporter, begun=bool(running))
-            for one in spec.per_topic(topics):
-                if one.topic not in running:
-                    running[one.topic] = self._begin(one)
-            if kafka.names or not self._sleep(TOPICS_LOOK_S):
-                break
-        for threads in running.values():
-            for thread in threads:
-                thread.join()
+    def _stopping(self) -> bool:
+        return self._ending.is_set() or self._stop.is_set() or self._context.stopping()
 
-    def _begin(self, spec: IngestorSpec) -> list[threading.Thread]:
-        """Start the readers of one topic, each in a thread of its own."""
-        readers = [Ingestor(spec, self._context, replica=n) for n in range(spec.spec.replicas)]
-        threads = [threading.Thread(target=one.run, name=one.name, daemon=True) for one in readers]
-        for thread in threads:
-            thread.start()
-        return threads
+    def _looked(self, failed: str) -> None:
+        """Show on the status page that the controller made a pass, or why it could not."""
+        message = failed or "looks at what is declared"
+        self._registry.record_check(CONTROLLER, ok=not failed, message=message, looked_s=time.monotonic())
 
-    def _matching(self, spec: IngestorSpec, reporter: StatusReporter, *, begun: bool) -> list[str]:
-        """Names of the topics that the pattern matches; if there are none yet, the status page says why."""
-        kafka = spec.spec.source.kafka
-        try:
-            found = [topic for topic in self._context.sources.list_topics() if kafka.matches(topic)]
-            if not found and not begun:
-                again = f"looking again every {TOPICS_LOOK_S:.0f} s"
-                raise NoSuchTopicError(f"no topic matches {kafka.topic_pattern!r}; {again}")
-        except TarnError as e:
-            reporter.tell(State.WAITING, e)
-            return []
-        except Exception as e:  # noqa: BLE001 - a defect here must not end the search for topics
-            reporter.tell_defect(e)
-            return []
-        self._registry.remove(spec.name)
-        return found
-
-    def _sleep(self, seconds: float) -> bool:
-        """Wait; False if the process stops meanwhile."""
-        try:
-            self._context.ports.sleep(seconds)
-        except StoppedError:
-            return False
-        return not self._context.stopping()
-
-    def _refuse(self, file: str, error: InvalidSpecError) -> None:
-        log.error("spec refused", file=file, message=error.message)
+    def _refused(self, label: str, why: Refused | None) -> None:
+        """Show on the status page, and once in the log, why an ingestor is not run; None: it is again."""
+        if why is None:
+            self._said.pop(label, None)
+            self._registry.remove(label)
+            return
+        if self._said.get(label) == why:
+            return
+        self._said[label] = why
+        if not why.waiting:
+            log.error("spec refused", file=label, message=why.message)
         self._registry.update(
-            file,
-            state=State.INVALID,
-            reason="InvalidSpec",
-            message=error.message,
+            label,
+            state=State.WAITING if why.waiting else State.INVALID,
+            reason=why.reason,
+            message=why.message,
             since_ms=self._context.ports.now_ms(),
         )
-
-    def _settle(self, clash: Clash) -> None:
-        """Find the file of a clash whose stream its table already has, reject the others and run that one."""
-        for file in clash.files:
-            self._registry.update(file, message=f"{clash.about}: the tables are asked whose stream they hold")
-        waits = 0
-        holders: frozenset[str] | None = None
-        while holders is None:
-            try:
-                holders = frozenset(f for f in clash.files if self._holds(self._loaded.specs[f]))
-            except TarnError as e:
-                # Unavailable or damaged: the clash can only be settled once every table is readable.
-                waits += 1
-                for file in clash.files:
-                    self._registry.update(file, state=State.WAITING, message=f"{clash.about}: {e.message}")
-                limits = self._context.limits
-                if not self._sleep(min(limits.retry_s_max, limits.retry_s * 2 ** min(waits, 8))):
-                    return
-        winner, errors = settle(clash, self._distinct(clash, holders))
-        for file, error in errors.items():
-            self._refuse(file, error)
-        if winner is not None:
-            self._registry.remove(winner)
-            self._run(self._loaded.specs[winner])
 
     def _holds(self, spec: IngestorSpec) -> bool:
         """Whether the spec's table already has its stream, or one of its streams."""
@@ -246,19 +255,19 @@ class Service:
         except CorruptStateError:
             return True
 
-    def _distinct(self, clash: Clash, holders: frozenset[str]) -> frozenset[str]:
-        """The holders, or only one of them if all have the same content, as copies of a file do."""
-        files = sorted(holders or clash.files)
-        same = all(self._loaded.specs[f] == self._loaded.specs[files[0]] for f in files)
-        return frozenset(files[:1]) if same else holders
-
     def drain(self) -> bool:
-        """Wait until all ingestors have ended; False if some have not in time, which is safe."""
+        """Wait until all writers have ended; False if some have not in time, which is safe."""
         until = time.monotonic() + DRAIN_S_MAX
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until - time.monotonic()))
-        return not any(t.is_alive() for t in self._threads)
+        self._ending.set()
+        self.controller.end()
+        self._driver.drain_all()
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+        # The controller may have started one before it saw that it was to end.
+        self._driver.drain_all()
+        drained = self._driver.join(max(0.0, until - time.monotonic()))
+        self._asking.shutdown(wait=False, cancel_futures=True)
+        return drained and not self._thread.is_alive()
 
 
 def serve(settings: Settings, loaded: Loaded) -> int:
@@ -272,7 +281,14 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         signal.signal(number, lambda _number, _frame: stop.set())
     registry = StatusRegistry()
     context = make_world(settings, registry, stop)
-    service = Service(loaded, context, registry, stop)
+    service = Service(
+        loaded,
+        context,
+        registry,
+        stop,
+        specs=make_specs(settings),
+        driver=make_driver(settings, context, registry),
+    )
     looked_at = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
     page = StatusServer(
         registry,
@@ -281,7 +297,9 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         clock=time.monotonic,
         deep=lambda: write_to_store(looked_at),
         hosts=settings.own_hosts,
+        wake=service.controller.wake,
     )
+    freeze_heap()
     page.start()
     DependencyMonitor(
         {
@@ -292,9 +310,6 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         registry,
         stop,
     ).start()
-    # What stands now stays: a full garbage collection, which a busy stream causes often, need not visit it.
-    gc.collect()
-    gc.freeze()
     service.start()
     audits = make_audits(settings, registry, stop)
     if audits is not None:

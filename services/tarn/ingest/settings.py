@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ class Settings(StoreSettings, KafkaSettings):
     specs_dir: Path = Path("/etc/tarn/specs")
     ingest_listen: str = "0.0.0.0"  # noqa: S104 - inside the container; published on 127.0.0.1 only
     ingest_port: Port = 8091
+    ingest_specs: Literal["store", "folder"] = "store"
+    ingest_writers: Literal["threads", "processes"] = "threads"
     ingest_kafka_client: Client = "librdkafka"
     ingest_batch_mib: Annotated[int, Field(ge=1, le=65_536)] = 24
     ingest_audit_every_s: Annotated[int, Field(ge=0, le=2_592_000)] = 900

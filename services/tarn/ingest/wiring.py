@@ -14,8 +14,10 @@ from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_tables import CatalogTables
 from tarn.adapters.files import FileIO
 from tarn.adapters.kafka import KafkaSources, cluster_id
+from tarn.adapters.lent_credentials import LentCredentials
 from tarn.adapters.origins import ParquetOrigins
-from tarn.adapters.store import S3Store
+from tarn.adapters.spec_store import SpecStore
+from tarn.adapters.store import MemoryStore, S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
@@ -23,18 +25,23 @@ from tarn.core.object_store import ObjectStore
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext
+from tarn.ingest.drivers import ByResources, WriterDriver
 from tarn.ingest.effects import new_id as new_id
 from tarn.ingest.effects import new_snapshot_id as new_snapshot_id
 from tarn.ingest.effects import stoppable_sleep as stoppable_sleep
 from tarn.ingest.effects import uuid7 as uuid7
 from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.principals import Principals
+from tarn.ingest.process_driver import ProcessDriver
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
+from tarn.ingest.thread_driver import ThreadDriver
 from tarn.keeper.walk import Places
 
 PUT_TIMEOUT_MS = 60_000
 PUT_THREADS = 8
 LOOK_TIMEOUT_MS = 4_000
+SPECS_TIMEOUT_MS = 8_000
 
 
 def make_store(settings: Settings, *, request_timeout_ms: int = PUT_TIMEOUT_MS) -> S3Store:
@@ -56,6 +63,21 @@ def make_catalog(settings: Settings, *, read_timeout_s: float = 20.0) -> RestCat
         credential=lambda: settings.secret(CREDENTIAL_FILE),
         read_timeout_s=read_timeout_s,
     )
+
+
+def make_principals(settings: Settings) -> Principals:
+    """Other principals that ingestors act as, by the credentials that they lend to this service."""
+    lent = LentCredentials(make_store(settings, request_timeout_ms=SPECS_TIMEOUT_MS))
+
+    def catalog(principal: str) -> RestCatalog:
+        return RestCatalog(
+            settings.catalog_uri,
+            warehouse=settings.warehouse,
+            credential=lambda: lent.get(principal),
+            remedy=f"lend its present one with scripts/tarn principal lend {principal}",
+        )
+
+    return Principals(catalog)
 
 
 def check_kafka(settings: Settings) -> Callable[[], None]:
@@ -90,6 +112,30 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         stopping=stop.is_set,
         origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
         batch_bytes=settings.ingest_batch_mib << 20,
+        principals=make_principals(settings),
+    )
+
+
+def make_specs(settings: Settings) -> SpecStore:
+    """Declared ingestors in the bucket, with this service's own key; or in memory, for the folder alone."""
+    store: ObjectStore = MemoryStore()
+    if settings.ingest_specs == "store":
+        store = make_store(settings, request_timeout_ms=SPECS_TIMEOUT_MS)
+    return SpecStore(store, now_ms=lambda: time.time_ns() // 1_000_000, new_id=new_id)
+
+
+def make_driver(settings: Settings, context: IngestContext, registry: StatusRegistry) -> WriterDriver:
+    """What runs the writers: threads, and processes for those whose resources are limited.
+
+    Args:
+        settings: environment variables of the service.
+        context: dependencies of the ingestors.
+        registry: status registry.
+    """
+    return ByResources(
+        ThreadDriver(context, sleeps=stoppable_sleep),
+        ProcessDriver(registry),
+        all_limited=settings.ingest_writers == "processes",
     )
 
 

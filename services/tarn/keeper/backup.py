@@ -19,6 +19,7 @@ from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.audit.offsets import stands
 from tarn.core.catalog_objects import VIEW, PointerValue
+from tarn.core.control.declared import SPECS_PREFIX
 from tarn.core.errors import TarnError
 from tarn.core.object_store import PART_BYTES, BulkStore, ObjectBody
 from tarn.core.reading import FOLDER
@@ -112,6 +113,8 @@ def backup(
             streams += [stand_data(stand) for stand in stands(found)]
             copy.objects(locations(found), places)
             copy.positions(places.key(str(found.metadata.get("location", ""))))
+        copy.at = "declared ingestors"
+        copy.below(SPECS_PREFIX)
         copy.at = "catalog"
         for key in keys_to_copy(list(register.objects)):
             copy.data(key, register.objects[key])
@@ -175,7 +178,12 @@ class _Copy:
 
     def positions(self, root: str | None) -> None:
         """Copy the positions of the readers of a table with this key."""
-        for entry in self._store.list(f"{root.rstrip('/')}/{FOLDER}/") if root else ():
+        if root:
+            self.below(f"{root.rstrip('/')}/{FOLDER}/")
+
+    def below(self, prefix: str) -> None:
+        """Copy all objects below a prefix; each is small."""
+        for entry in self._store.list(prefix):
             stored = self._store.get(entry.key)
             if stored is not None:
                 self.data(entry.key, stored.data)

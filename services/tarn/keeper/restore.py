@@ -18,6 +18,7 @@ import orjson
 
 from tarn.core.audit.names import keys_to_copy
 from tarn.core.catalog_objects import CATALOG_PREFIX, RESTORE_MARKER
+from tarn.core.control.declared import SPECS_PREFIX
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import PROBE_PREFIX
 from tarn.core.object_store import (
@@ -226,7 +227,7 @@ class _Run:
             if self._catalog_bytes > CATALOG_BYTES_MAX:
                 raise BackupError(f"the catalog's state in it is larger than {CATALOG_BYTES_MAX} bytes")
             self.catalog[key] = b"".join(parts)
-        elif not key.startswith(WAREHOUSE_PREFIX):
+        elif not key.startswith((WAREHOUSE_PREFIX, SPECS_PREFIX)):
             raise BackupError(f"it holds the key {key[:200]!r}, which no lake has")
         elif size <= PART_BYTES:
             self._room(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tarn.adapters.catalog_client import RestCatalog
+from tarn.adapters.lent_credentials import LentCredentials
 from tarn.adapters.store import MemoryStore
 from tarn.cli import wiring
 from tarn.cli.access import parse_on
@@ -53,7 +55,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         admin = found.client()
         admin.create_namespace(("shop", "eu"))
         admin.create(TableName(("shop", "eu"), "orders"), {"schema": SCHEMA})
-        monkeypatch.setattr(wiring, "access", lambda _settings: AccessClient(found.client().call))
+
+        def access(_settings: object, credential: str | None = None) -> AccessClient:
+            return AccessClient(found.client(credential).call)
+
+        monkeypatch.setattr(wiring, "access", access)
         yield found
 
 
@@ -114,6 +120,42 @@ def test_a_credential_is_one_word_however_narrow_the_terminal(
         *_, credential = capsys.readouterr().out.split()
         with pytest.raises(ForbiddenError, match="bob may not load"):
             world.client(credential).load(orders)
+
+
+def test_a_credential_is_lent_to_ingest_and_taken_back(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = LentCredentials(MemoryStore())
+    monkeypatch.setattr(wiring, "lent_credentials", lambda _settings: lent)
+
+    def lend(text: str, *words: str) -> int:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        return run("principal", "lend", *words)
+
+    assert run("principal", "create", "bob") == 0
+    made = capsys.readouterr().out
+    *_, credential = made.split()
+    assert lend(made, "bob") == 0
+    assert lent.get("bob") == credential
+    assert credential not in capsys.readouterr().out
+    assert lend(made, "alice") == 2
+    assert "this is the credential of bob, and not of alice" in capsys.readouterr().err
+    assert lend(credential.replace(":", ":x"), "bob") == 4
+    said = capsys.readouterr().err
+    assert "refuses client" in said
+    assert credential.partition(":")[2] not in said
+    for text in ("", "bob\n", "a b:c d\n", f"{credential}\nand more\n"):
+        assert lend(text, "bob") == 2
+        assert "is no credential" in capsys.readouterr().err
+    assert lent.get("bob") == credential
+    with pytest.raises(UnauthenticatedError):
+        lent.get("alice")
+    assert lend("", "bob", "--take-back") == 0
+    with pytest.raises(UnauthenticatedError):
+        lent.get("bob")
+    for name in ("../../specs/v1/ingestors/orders", "a/b", ""):
+        assert lend("", name, "--take-back") == 2
+        assert f"no ingestor can run as {name!r}" in capsys.readouterr().err
 
 
 def test_a_revoke_says_that_an_owner_stays_one(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -313,3 +313,23 @@ def test_a_bloom_filter_is_of_the_column_that_the_property_names(tmp_path: Path)
     pq.write_table(pa.Table.from_pylist([row], columns), file, bloom_filter_options=found)
     leaves = {"m, key_value, key", "m, key_value, value", "l, list, element", "s, a"}
     assert {path for path, offset, _ in filters(file) if offset} == leaves
+
+
+def test_a_file_has_no_dictionary_of_values_that_never_repeat() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, *({"id": n, "note": f"note {n % 5}"} for n in range(10_000)))
+    made = spec(ID, NOTE)
+    batching = made.spec.batching.model_copy(update={"max_records": 20_000})
+    made = made.model_copy(update={"spec": made.spec.model_copy(update={"batching": batching})})
+    lake.work(lake.ingestor(made), turns=30)
+    entry = max(lake.files(), key=lambda one: one.data_file.record_count).data_file
+    group = pq.ParquetFile(io.BytesIO(data(lake, entry.file_path))).metadata.row_group(0)
+    found = [group.column(at) for at in range(group.num_columns)]
+    assert {c.path_in_schema for c in found if c.has_dictionary_page} == {
+        "note",
+        "_tarn.source",
+        "_tarn.partition",
+    }
+    (rows,) = [table for one, table in files(lake) if one.file_path == entry.file_path]
+    assert rows.column("id").to_pylist() == list(range(10_000))

@@ -67,6 +67,7 @@ def serve(lake: Lake, made: IngestorSpec, done: Callable[[StatusRegistry], bool]
         lake.context(registry=registry),
         registry,
         threading.Event(),
+        specs=lake.specs(),
     )
     service.start()
     late_s = time.monotonic() + WITHIN_S

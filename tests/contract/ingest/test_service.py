@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import InvalidSettingError, UnavailableError
 from tarn.ingest.service import Loaded, Service, load_specs, main
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import State, StatusRegistry
-from tarn.ingest.wiring import new_snapshot_id, stoppable_sleep, uuid7
+from tarn.ingest.wiring import make_specs, new_snapshot_id, stoppable_sleep, uuid7
 from tarn.testing.memory_topic import Topic
-from tests.support.lake import SPEC, Lake, order
+from tests.support.lake import SPEC, Lake, ends, order
 
 GOOD = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
 
@@ -43,9 +43,10 @@ def test_a_bad_spec_is_told_and_the_others_run(tmp_path: Any, logged: list[Any])
         lake.context(registry=registry),
         registry,
         stop,
+        specs=lake.specs(),
     )
     service.start()
-    assert service.drain()
+    assert ends(service, lake)
     assert registry.get("bad.yaml").state is State.INVALID
     assert "knd: unknown field (did you mean kind?)" in registry.get("bad.yaml").message
     assert registry.get("orders").rows == 1
@@ -78,9 +79,10 @@ def test_a_new_spec_for_the_table_never_stops_the_one_that_works(
         lake.context(registry=registry),
         registry,
         threading.Event(),
+        specs=lake.specs(),
     )
     service.start()
-    assert service.drain()
+    assert ends(service, lake)
     assert lake.offsets() == [(0, 0), (0, 1)]
     assert set(registry.ingestors()) == {"orders", "m.yaml"}
     assert registry.get("m.yaml").state is State.INVALID
@@ -95,8 +97,12 @@ def test_of_two_new_specs_for_one_table_none_begins_and_both_are_named(
     lake = Lake(Topic("orders", 1), Topic("others", 1))
     registry = StatusRegistry()
     files = loaded(tmp_path, a=GOOD, b=OTHER)
-    service = Service(files, lake.context(registry=registry), registry, threading.Event())
+    service = Service(files, lake.context(registry=registry), registry, threading.Event(), specs=lake.specs())
     service.start()
+    late_s = time.monotonic() + 30
+    while {registry.get(file).state for file in ("a.yaml", "b.yaml")} != {State.INVALID}:
+        assert time.monotonic() < late_s, registry.ingestors()
+        time.sleep(0.01)
     assert service.drain()
     for file, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
         assert registry.get(file).state is State.INVALID
@@ -120,10 +126,14 @@ def test_a_copy_of_a_spec_is_refused_and_the_ingestor_works(tmp_path: Any, logge
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, a=GOOD, b=GOOD), lake.context(registry=registry), registry, threading.Event()
+        loaded(tmp_path, a=GOOD, b=GOOD),
+        lake.context(registry=registry),
+        registry,
+        threading.Event(),
+        specs=lake.specs(),
     )
     service.start()
-    assert service.drain()
+    assert ends(service, lake)
     assert lake.offsets() == [(0, 0)]
     assert registry.get("b.yaml").state is State.INVALID
     logged.clear()
@@ -151,10 +161,14 @@ def test_who_is_right_is_asked_until_the_catalog_answers(tmp_path: Any, logged: 
 
     lake.sources.on_poll = halt
     service = Service(
-        loaded(tmp_path, a=OTHER, b=GOOD), lake.context(registry=registry), registry, threading.Event()
+        loaded(tmp_path, a=OTHER, b=GOOD),
+        lake.context(registry=registry),
+        registry,
+        threading.Event(),
+        specs=lake.specs(),
     )
     service.start()
-    assert service.drain()
+    assert ends(service, lake)
     assert lake.offsets() == [(0, 0), (0, 1)]
     logged.clear()
 
@@ -270,3 +284,14 @@ def test_a_missing_secret_names_its_file(tmp_path: Any, monkeypatch: pytest.Monk
     settings = Settings.read()
     with pytest.raises(Exception, match="s3_access_key_id cannot be read"):
         settings.secret("s3_access_key_id")
+
+
+def test_a_service_of_the_folder_alone_stores_nothing(tmp_path: Any) -> None:
+    """It asks for no key of the store."""
+    specs = make_specs(Settings(ingest_specs="folder", secrets_dir=tmp_path / "none"))
+    files = loaded(tmp_path, good=GOOD).files
+    assert files.apply(specs, specs.list())
+    assert set(specs.list()) == {"orders"}
+    assert make_specs(Settings(ingest_specs="folder")).list() == {}
+    with pytest.raises(InvalidSettingError, match="s3_access_key_id cannot be read"):
+        make_specs(Settings(secrets_dir=tmp_path / "none"))

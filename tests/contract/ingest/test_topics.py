@@ -12,6 +12,7 @@ import pytest
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.ingest import service as module
+from tarn.ingest import topic_watch
 from tarn.ingest.batch_commit import _way_out, offsets_in, streams_named
 from tarn.ingest.health import faults
 from tarn.ingest.service import Loaded, Service, load_specs
@@ -50,7 +51,11 @@ class Run:
 
         self.lake.sources.on_poll = halt
         service = Service(
-            self.loaded, self.lake.context(registry=self.registry), self.registry, threading.Event()
+            self.loaded,
+            self.lake.context(registry=self.registry),
+            self.registry,
+            threading.Event(),
+            specs=self.lake.specs(),
         )
         service.start()
         while not self.lake.stop and time.monotonic() < late_s:
@@ -134,7 +139,7 @@ def test_a_topic_that_is_added_to_the_list_begins_and_the_others_go_on(
 def test_a_pattern_takes_whole_names_and_follows_new_topics(
     tmp_path: Any, topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOPICS_LOOK_S", 0.05)
+    monkeypatch.setattr(topic_watch, "TOPICS_LOOK_S", 0.05)
     monkeypatch.setattr(MemoryTopicClient, "list_topics", slowly)
     late = topics.pop("shop.us")
     lake = Lake(*topics.values())
@@ -239,3 +244,39 @@ def test_the_way_out_of_a_second_stream_is_one_that_a_spec_can_take(
     other: str, stream: str, advice: str
 ) -> None:
     assert _way_out(other, stream, "shop.eu").endswith(advice)
+
+
+def test_a_pattern_that_became_one_topic_leaves_the_status_of_its_reader_alone(
+    topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of a spec with one topic has the name under which a pattern says that nothing matches."""
+    monkeypatch.setattr(MemoryTopicClient, "list_topics", slowly)
+    lake = Lake(*topics.values())
+    watch = topic_watch.TopicWatch(lake.context())
+    pattern = spec("{topicPattern: 'shop.*'}")
+    late_s = time.monotonic() + WITHIN_S
+    while not watch.topics(pattern):
+        assert time.monotonic() < late_s
+        time.sleep(0.005)
+    assert watch.topics(spec("{topic: shop.eu}")) == ("shop.eu",)
+    lake.registry.update("orders", state=State.RUNNING, stream="orders")
+    time.sleep(0.2)
+    assert lake.registry.get("orders").state is State.RUNNING
+    watch.keep(frozenset())
+    assert lake.registry.get("orders").state is State.RUNNING
+    lake.stop = True
+
+
+def test_a_pattern_that_comes_back_is_compared_once_at_a_time(
+    topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryTopicClient, "list_topics", slowly)
+    lake = Lake(*topics.values())
+    watch = topic_watch.TopicWatch(lake.context())
+    for _ in range(3):
+        watch.topics(spec("{topicPattern: 'shop.*'}"))
+        watch.keep(frozenset())
+    watch.topics(spec("{topicPattern: 'shop.*'}"))
+    time.sleep(0.3)
+    assert [one.name for one in threading.enumerate()].count("topics-orders") == 1
+    lake.stop = True

@@ -120,6 +120,17 @@ def test_positions_of_readers_come_back_and_are_no_leftovers(world: World):
     assert (check(fresh).findings, check(fresh).orphans) == ([], 0)
 
 
+def test_declared_ingestors_come_back_and_their_status_does_not(world: World):
+    key = "specs/v1/ingestors/orders.json"
+    world.store.put(key, b'{"v": 1}')
+    world.store.put("specs/v1/status/orders.json", b'{"v": 1}')
+    data, _ = take(world.bulk)
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert {k: v for k, v in contents(fresh).items() if k.startswith("specs/")} == {key: b'{"v": 1}'}
+    assert (check(fresh).findings, check(fresh).orphans) == ([], 0)
+
+
 def test_any_tar_shows_it(world: World):
     data, _ = take(world.bulk)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:

@@ -53,6 +53,8 @@ PREFIXES = {
     "reaper/": Area.REAPER,
     "checkpoints/": Area.CHECKPOINTS,
     "trail/": Area.TRAIL,
+    "specs/": Area.SPECS,
+    "credentials/": Area.CREDENTIALS,
 }
 
 

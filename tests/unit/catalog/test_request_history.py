@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +15,11 @@ from tarn_catalog.state.request_history import (
     PAGE_FAN_IN,
     REMEMBERED_MS,
     CompletedRequest,
+    Page,
+    PageEntries,
     RequestHistory,
     compact,
+    page_of,
 )
 
 
@@ -30,8 +35,8 @@ class Pages:
         assert key not in self.written
         self.written[key] = entries
 
-    def read(self, key: str) -> tuple[CompletedRequest, ...]:
-        return self.written[key]
+    def read(self, key: str) -> PageEntries:
+        return page_of(self.written[key])
 
 
 def remember(memory: RequestHistory, pages: Pages, done: CompletedRequest) -> RequestHistory:
@@ -61,6 +66,22 @@ def test_every_key_within_the_window_is_found_and_the_value_stays_small() -> Non
     assert memory.find("k12000", pages.read) is None
     written = sum(len(entries) for entries in pages.written.values())
     assert written < 5 * 12_000, "each key is written again a few times only"
+
+
+class NotWalked(dict[str, CompletedRequest]):
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("a page of thousands was walked through")
+
+    def values(self) -> Any:
+        raise AssertionError("a page of thousands was walked through")
+
+
+def test_a_key_is_looked_up_in_its_page_not_searched_for() -> None:
+    done = CompletedRequest(nonce="n", version=1, at_ms=1, key="k1", what="commit:x")
+    memory = RequestHistory(pages=(Page(key="old", level=1, to_ms=1), Page(key="new", level=0, to_ms=2)))
+    pages = {"old": NotWalked(k1=done), "new": NotWalked()}
+    assert memory.find("k1", pages.__getitem__) is done
+    assert memory.find("k2", pages.__getitem__) is None
 
 
 def test_keys_are_forgotten_by_time_only() -> None:
@@ -136,5 +157,5 @@ def test_pages_are_stored_with_level_and_time_and_merge_when_a_level_is_full() -
             levels.append([page.level for page in memory.pages])
             assert RequestHistory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
             newest = max(memory.pages, key=lambda page: page.to_ms)
-            assert newest.to_ms == max(done.at_ms for done in pages.read(newest.key))
+            assert newest.to_ms == max(done.at_ms for done in pages.read(newest.key).values())
     assert levels == [[0] * count for count in range(1, PAGE_FAN_IN)] + [[1]]

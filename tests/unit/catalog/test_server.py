@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tarn.adapters.store import MemoryStore
 from tarn.core.errors import InvalidSettingError
+from tarn_catalog.rest import server
 from tarn_catalog.rest.server import bound, make_routes, sides
 from tarn_catalog.settings import Settings
 from tarn_catalog.testing.faulty_store import FaultyStore
@@ -143,3 +145,24 @@ def test_a_name_that_is_not_this_machines_is_named() -> None:
     settings = Settings().model_copy(update={"catalog_host": "192.0.2.7"})
     with pytest.raises(InvalidSettingError, match=r"Cannot listen on 192\.0\.2\.7:8181: .*TARN_CATALOG_HOST"):
         bound(settings)
+
+
+def test_the_heap_is_frozen_when_the_catalog_is_assembled_and_before_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_secrets(tmp_path)
+    for name in ("s3_access_key_id", "s3_secret_access_key"):
+        (tmp_path / name).write_text("x" * 20)
+    frozen: list[int] = []
+
+    async def served(*_: object) -> None:
+        frozen.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(server, "serve", served)
+    monkeypatch.setattr(server, "check_store", lambda *_, **__: None)
+    gc.unfreeze()
+    try:
+        server.run(Settings(secrets_dir=tmp_path, catalog_port_inside=0, catalog_port_published=0))
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000

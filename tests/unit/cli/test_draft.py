@@ -19,6 +19,7 @@ from tarn.cli.draft import Draft, draft, show
 from tarn.cli.ports import Bounds
 from tarn.core.errors import InvalidError
 from tarn.core.spec import TOPIC_PATTERN, parse_spec
+from tests.support.lake import Lake
 from tests.unit.cli.test_topics import run
 
 ORDERS: tuple[Any, ...] = (
@@ -79,7 +80,7 @@ def test_what_the_user_sees_names_rows_bad_records_and_the_next_step() -> None:
     assert "1 of the messages would be bad records: id: expected a whole number" in text
     assert "'id': number in 2 values, text in 1: the latter would be bad records" in text
     assert "'empty': left out" in text
-    assert "services/specs/shop-orders.yaml" in text
+    assert "scripts/tarn apply -f shop-orders.yaml" in text
 
 
 def test_only_the_first_rows_and_reasons_are_shown() -> None:
@@ -176,3 +177,30 @@ def test_the_command_prints_nothing_but_the_spec_on_stdout(
     assert run("init", "--from-topic", "shop.orders", "--sample", "2000") == 0
     assert held.asked == {0: 100, 1: 0, 2: 5}
     assert run("init", "--from-topic", "no topic") == 2
+
+
+def test_a_draft_is_applied_where_every_message_of_the_sample_is_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs, woken = Lake().specs(), []
+    monkeypatch.setattr(wiring, "specs", lambda _settings: specs)
+    monkeypatch.setattr(wiring, "wake_ingest", lambda _settings: woken.append(1))
+    held = Topics()
+    monkeypatch.setattr(wiring, "topics", lambda _settings: held)
+    assert run("init", "--from-topic", "shop.orders", "--apply") == 0
+    printed = capsys.readouterr()
+    assert "(10 of the 1,000 rows that 1,000 messages give)" in printed.err
+    assert "save it as" not in printed.err
+    assert "ingestor shop-orders created" in printed.err
+    there = specs.get("shop-orders")
+    assert there is not None
+    assert there.spec == parse_spec(printed.out, file="x")
+    assert woken == [1]
+
+    def consume(topic: str, positions: Mapping[int, int], *, follow: bool) -> Iterator[Message]:
+        return iter(messages({"number": 1}, {"number": 1}, b"junk"))
+
+    monkeypatch.setattr(held, "consume", consume)
+    assert run("init", "--from-topic", "shop.sales", "--apply") == 2
+    assert "nothing is applied: 1 of the messages would be bad records" in capsys.readouterr().err
+    assert set(specs.list()) == {"shop-orders"}

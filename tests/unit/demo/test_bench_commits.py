@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +23,7 @@ from tarn.adapters.write_schema import create_request, layout_of
 from tarn.core.errors import DataError, UnavailableError
 from tarn.core.object_store import StoreRefusedError
 from tarn.core.table_state import TableState
-from tarn_demo.bench.commits import measure, parts
+from tarn_demo.bench.commits import measure, parts, readers
 from tarn_demo.bench.commits.delta import facts_of, like
 from tarn_demo.bench.commits.measure import Cell, Tally, by_depth, contend, shares, tallied, wrong_rows
 from tarn_demo.bench.commits.ours import FIELDS
@@ -177,6 +179,20 @@ def test_the_time_of_a_refused_append_goes_on_until_it_is_acknowledged() -> None
     cell.round(2, seconds_max=9.0, clock=lambda: float(next(now)))
     assert cell.times_ms == [[1_000.0, 1_000.0]]
     assert next(table.calls) == 2 + 2 + 2, "two to warm up, two refused, two timed"
+
+
+def test_an_aged_table_takes_turns_with_new_ones() -> None:
+    table, appended = Table(), []
+    table.lay("depth_9", 9)
+    count = table.append
+    table.append = lambda name, rows: appended.append(name) or count(name, rows)  # type: ignore[method-assign]
+    now = itertools.count()
+    found = measure.aging(table, 9, commits=4, rounds=2, clock=lambda: float(next(now)))
+    assert found == {"depth": 9, **{name: [[1_000.0] * 2] * 2 for name in ("young_ms", "aged_ms")}}
+    timed = [["young_0"] * 2 + ["depth_9", "young_0"] + ["young_0", "depth_9"]]
+    timed += [["young_1"] * 2 + ["depth_9", "young_1"] + ["young_1", "depth_9"]]
+    assert appended == ["depth_9", *timed[0], *timed[1]]
+    assert ("young_1", 0) in table.laid
 
 
 def test_many_writers_are_summed_and_the_slowest_is_named() -> None:
@@ -373,11 +389,13 @@ def test_the_places_are_what_the_file_says() -> None:
 
 
 @contextmanager
-def answering(status: int) -> Iterator[str]:
+def answering(status: int, came: list[float] | None = None) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if came is not None:
+                came.append(time.perf_counter())
             self.send_response(status)
             self.send_header("Content-Length", "2")
             self.end_headers()
@@ -399,17 +417,50 @@ def answering(status: int) -> Iterator[str]:
 
 def test_paced_loads_are_as_many_as_the_pace_allows() -> None:
     with answering(200) as uri:
-        found = measure.loads(uri, "/v1/t", {}, seconds=0.4, paused_s=0.2)
-    assert found["loads"] <= 2 * measure.CLIENTS
+        found = readers.loads(uri, "/v1/t", {}, seconds=0.4, paused_s=0.2)
+    assert found["loads"] <= 2 * readers.CLIENTS
     assert 0 < found["p50_ms"] <= found["p99_ms"]
     assert found["per_s"] == found["loads"] / 0.4
 
 
 def test_a_load_that_is_refused_ends_the_benchmark() -> None:
     with answering(503) as uri, pytest.raises(UnavailableError, match="/v1/t answered 503"):
-        measure.loads(uri, "/v1/t", {}, seconds=0.2, paused_s=0.1)
+        readers.loads(uri, "/v1/t", {}, seconds=0.2, paused_s=0.1)
+
+
+def test_paced_clients_begin_one_after_the_other() -> None:
+    came: list[float] = []
+    with answering(200, came) as uri:
+        readers.loads(uri, "/v1/t", {}, seconds=0.5, paused_s=0.5)
+    assert len(came) == readers.CLIENTS
+    gaps = [after - before for before, after in itertools.pairwise(sorted(came))]
+    assert statistics.median(gaps) == pytest.approx(0.05, rel=0.5)
+
+
+def test_readers_are_a_process_of_their_own_and_each_round_counts() -> None:
+    with answering(200) as uri:
+        found = readers.loads_apart(uri, "/v1/t", {"X-Y": "z"}, seconds=0.2, paused_s=0.1, rounds=3)
+    assert found["loads"] <= 3 * 2 * readers.CLIENTS
+    assert found["p99_ms"] == sorted(found["p99_rounds_ms"])[1]
+    assert len(found["late_p99_rounds_ms"]) == 3
+
+
+def test_what_a_reader_is_refused_with_ends_the_benchmark_from_its_process_too() -> None:
+    with answering(503) as uri, pytest.raises(UnavailableError, match=r"^loads of .*/v1/t answered 503"):
+        readers.loads_apart(uri, "/v1/t", {}, seconds=0.2, paused_s=0.1, rounds=1)
+
+
+def test_rounds_of_loads_have_the_median_of_each_figure() -> None:
+    rounds = [
+        {"loads": 1_000, "per_s": 200.0, "p50_ms": p50, "p99_ms": p99, "late_p99_ms": late}
+        for p50, p99, late in ((2.0, 9.0, 0.3), (1.0, 60.0, 55.0), (3.0, 8.0, 0.2))
+    ]
+    assert readers.summed_up(rounds) == {
+        **{"loads": 3_000, "per_s": 200.0, "p50_ms": 2.0, "p99_ms": 9.0},
+        **{"p99_rounds_ms": [9.0, 60.0, 8.0], "late_p99_rounds_ms": [0.3, 55.0, 0.2]},
+    }
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.0, 1.0)])
 def test_a_share_of_ordered_values_is_one_of_them(share: float, value: float) -> None:
-    assert measure.at_share([float(n) for n in range(1, 101)], share) == value
+    assert readers.at_share([float(n) for n in range(1, 101)], share) == value

@@ -39,7 +39,10 @@ IF_NOT_SAID = {
     "spec.retention.column": "that of `eventTime`",
     "spec.eventTime.completeTopic": "no events",
     "spec.schema.fields[].values": "any",
+    "spec.workerTemplate.resources.memory": "not limited",
+    "spec.workerTemplate.resources.threads": "not limited",
     "spec.schema.fields[].from": "the name",
+    "spec.runAs": "ingest itself",
 }
 """How the page words a default of None: what takes its place."""
 QUOTED = re.compile(r"`([^`]+)`")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tarn_host.bench import command, commit, commit_command, commit_page
+from tarn_host.bench import catalog, command, commit, commit_command, commit_page
 from tarn_host.stack.project import ROOT
 
 HERE = Path(commit.__file__).parent
@@ -87,6 +87,53 @@ def test_what_is_missed_is_said_of_the_most_writers_and_the_worst_loads() -> Non
     assert "| 64 | tarn | 20.0 | 1 and 7 | 0.50 | 0.03 | 1.11 | 0 |" in text
     assert "| 64 | deltalake | 20.0 | 1 and 7 | 0.50 | 0.00 | 1.05 | -3,000 |" in text
     assert "| reference server, after 200 commits | 1.0 | 1.0 | 1,234 | 1.0 | 1.0 |" in text
+
+
+def test_growth_is_that_over_a_new_table_in_turns_if_that_was_measured() -> None:
+    found = run(
+        aging={"depth": 10_000, "young_ms": [[10.0], [9.0], [20.0]], "aged_ms": [[11.0], [13.0], [12.5]]}
+    )
+    assert commit_page.aims(found)[1] == (
+        "**missed**: after 10,000 commits 1.25 times a new table in turns with it, of 1.2."
+    )
+    text = commit_page.section([found])
+    assert (
+        "of 10,000 commits, one after the other: p50 10.0 (9.0 to 20.0) ms and 12.5 (11.0 to 13.0) ms."
+        in text
+    )
+
+
+def test_loads_in_rounds_show_the_spread_and_how_late_the_clients_were() -> None:
+    one = loads("tarn", 4.0)
+    one["paced"] |= {"p99_rounds_ms": [4.0, 3.5, 40.0], "late_p99_rounds_ms": [0.2, 0.1, 35.0]}
+    text = commit_page.section([run(loads=[one])])
+    assert "| tarn, after 200 commits | 1.0 | 4.0 (3.5 to 40.0) | 1,234 | 1.0 | 4.0 |" in text
+    assert "began at most 0.2 (0.1 to 35.0) ms later than planned" in text
+    assert "later than planned" not in commit_page.section([run()])
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [(commit, commit.Options()), (catalog, catalog.Options(calls=1, rounds=1, commits=0))],
+)
+def test_the_catalog_is_measured_with_the_log_level_that_users_have(
+    module: Any, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def started(**wanted: Any) -> None:
+        asked.update(wanted)
+        raise InterruptedError
+
+    monkeypatch.setattr(module, "own_stack", started)
+    if module is commit:
+        monkeypatch.setattr(commit, "_site", lambda: "")
+        monkeypatch.setattr(commit.python, "ensure", lambda: "")
+    with pytest.raises(InterruptedError):
+        module.measure(options)
+    assert asked == {"log_level": "info"}
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    assert "TARN_LOG_LEVEL: ${TARN_LOG_LEVEL:-info}" in compose
 
 
 def test_an_aim_that_was_not_measured_is_not_said_to_be_reached() -> None:

@@ -89,12 +89,19 @@ def test_anything_else_is_refused(text: str):
             ["dead-letters", "replay", "F", "--dry-run"],
             ["dead-letters", "replay", "--shown-as", "F", "-", "--dry-run"],
         ),
+        (["apply", "-f", "F"], ["apply", "--shown-as", "F", "-f", "-"]),
+        (["apply", "-fF", "--wait=9"], ["apply", "--shown-as", "F", "-f", "-", "--wait=9"]),
+        (["apply", "--file=F"], ["apply", "--shown-as", "F", "--file", "-"]),
+        (
+            ["apply", "--wait", "30", "--file", "F", "--take-over"],
+            ["apply", "--wait", "30", "--shown-as", "F", "--file", "-", "--take-over"],
+        ),
     ],
 )
 def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_path: Path):
     file = tmp_path / "orders.yaml"
     file.write_text("kind: Ingestor")
-    found, stdin = cli.with_file([str(file) if word == "F" else word for word in words])
+    found, stdin = cli.with_file([word.replace("F", str(file)) for word in words])
     assert found == [str(file) if word == "F" else word for word in expected]
     assert stdin is not None
     with stdin:
@@ -106,6 +113,9 @@ def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_p
     [
         *(
             ["check-spec", "-"],
+            ["apply", "-f", "-"],
+            ["apply", "-f"],
+            ["get", "orders"],
             ["check-spec"],
             ["check-spec", "--help"],
             ["sql", "check-spec"],
@@ -114,6 +124,8 @@ def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_p
         ),
         *(["dead-letters"], ["dead-letters", "replay"], ["dead-letters", "replay", "-"]),
         *(["dead-letters", "show", "orders"], ["dead-letters", "list"]),
+        ["dead-letters", "replay", "--ingestor", "orders"],
+        ["dead-letters", "replay", "--ingestor=orders", "--dry-run"],
     ],
 )
 def test_other_commands_read_no_file_here(words: list[str]):

@@ -9,6 +9,7 @@ import pytest
 from tarn.adapters.store import MemoryStore
 from tarn.core.table_catalog import TableCatalog
 from tarn.ingest.context import BATCH_BYTES_MIN
+from tarn.ingest.status import IngestorStatus, StatusRegistry
 from tarn.testing.lake import Lake
 
 
@@ -22,3 +23,16 @@ def test_open_batches_have_an_equal_share_of_the_memory(readers: int, bytes_max:
         context.registry.update(f"reader-{number}")
     assert context.share_of_batches(bytes_max << 20) == share << 20
     assert BATCH_BYTES_MIN == 1 << 20
+
+
+def test_readers_of_other_processes_take_no_share() -> None:
+    """Each of those has the whole for itself."""
+    registry = StatusRegistry()
+    context = Lake(store=MemoryStore(), catalog=cast(TableCatalog, None)).context(registry=registry)
+    registry.update("here")
+    for number in range(3):
+        registry.put(f"elsewhere-{number}", IngestorStatus())
+    assert context.share_of_batches(64 << 20) == 24 << 20
+    registry.remove("elsewhere-0")
+    registry.update("elsewhere-0")
+    assert context.share_of_batches(64 << 20) == 12 << 20, "it is a thread now"

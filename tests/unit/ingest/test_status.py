@@ -15,7 +15,7 @@ import pytest
 from tarn.core.errors import InvalidSettingError
 from tarn.core.hosts import parse_names
 from tarn.ingest import health
-from tarn.ingest.health import StatusServer, faults, hanging
+from tarn.ingest.health import CONTROLLER, StatusServer, faults, hanging
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import IngestorStatus, State, StatusRegistry
@@ -60,6 +60,7 @@ def test_an_ingestor_that_cannot_work_is_a_fault(changes, told):
         {"state": State.STOPPED, "reason": "InvalidSpec", "message": "column id is long"},
         {"state": State.INVALID, "reason": "InvalidSpec", "message": "unknown field"},
         {"state": State.WAITING, "reason": "NoSuchTopic", "message": "topic orders does not exist"},
+        {"state": State.WAITING, "reason": "CrashLoop", "message": "writer ended 3 times in a row"},
     ],
 )
 def test_what_waits_for_a_person_is_told_and_is_no_fault_of_the_service(changes):
@@ -352,3 +353,44 @@ def test_the_counters_of_an_ingestor_are_those_of_all_its_readers():
     assert {name: getattr(sums, name) for name in counters} == {
         name: 110 + 2 * at for at, name in enumerate(sorted(counters))
     }
+
+
+def test_a_wake_is_for_programs_and_for_nothing_else():
+    woken: list[int] = []
+    server = StatusServer(
+        registry(), listen="127.0.0.1", port=0, clock=lambda: NOW, wake=lambda: woken.append(1)
+    )
+    server.start()
+
+    def post(path: str, **headers: str) -> int:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=5)
+        try:
+            connection.request("POST", path, headers={n.replace("_", "-"): v for n, v in headers.items()})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    try:
+        assert post("/wake", origin="http://evil.example") == 403
+        assert post("/wake", sec_fetch_site="cross-site") == 403
+        assert post("/wake", host="evil.example") == 421
+        assert post("/status") == 404
+        assert ask(server.port, "/wake")[0] == 404
+        assert woken == []
+        assert post("/wake") == 202
+        assert woken == [1]
+    finally:
+        server.stop()
+
+
+def test_a_controller_that_makes_no_pass_is_a_fault_and_hides_no_reader_that_hangs() -> None:
+    found = registry(beat_s=NOW - 301)
+    found.record_check(CONTROLLER, ok=True, message="looks", looked_s=NOW - 26)
+    assert "controller: no answer for 26 s" in faults(found, now_s=NOW)
+    assert hanging(found, now_s=NOW) == ["ingestor orders hangs: no sign of life for 301 s"]
+    found = registry()
+    found.record_check(CONTROLLER, ok=True, message="looks", looked_s=NOW - 301)
+    assert hanging(found, now_s=NOW) == ["controller hangs: no pass for 301 s"]
+    found.record_check(CONTROLLER, ok=False, message="KeyError: 'x'", looked_s=NOW)
+    assert "controller: KeyError: 'x'" in faults(found, now_s=NOW)
+    assert hanging(found, now_s=NOW) == []

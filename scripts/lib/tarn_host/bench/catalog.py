@@ -174,7 +174,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
     Raises:
         StopError: the stack does not start, or a response is not 200.
     """
-    with own_stack() as own:
+    with own_stack(log_level="info") as own:
         own.compose("stop", "ingest", "kafka")
         client = connected(own)
         client.ask("POST", "/v1/namespaces", {"namespace": [NAMESPACE]})

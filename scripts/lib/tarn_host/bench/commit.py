@@ -92,7 +92,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
     """
     line(python.ensure())
     missing = {name: why for why in [site()] if why for name in BY_CLIENT}
-    with own_stack() as own, scratch_folder() as folder:
+    with own_stack(log_level="info") as own, scratch_folder() as folder:
         own.compose("stop", "ingest", "kafka", "reaper")
         with _peers(own, missing) as addresses:
             asked = {

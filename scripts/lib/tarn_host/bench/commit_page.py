@@ -49,6 +49,8 @@ def section(runs: Sequence[Run]) -> str:
         "|---|---|---|---|---|---|---|\n"
     )
     parts += [f"| {_row(cell)} |\n" for cell in run["depths"]]
+    if run.get("aging"):
+        parts.append(_aging(run["aging"]))
     if run.get("parts"):
         parts.append(_parts(run["parts"]))
     if run["contention"]:
@@ -64,6 +66,7 @@ def section(runs: Sequence[Run]) -> str:
             "| one after the other: loads/s | p50, ms | p99, ms |\n|---|---|---|---|---|---|\n"
         )
         parts += [f"| {_loaded(one)} |\n" for one in run["loads"]]
+        parts.append(_late(run["loads"]))
     parts += [f"\nNot measured: {name}: {why}\n" for name, why in sorted(run["missing"].items())]
     parts += [f"\nLeft out: {one['contender']} {_where(one)}: {one['why']}\n" for one in run["left_out"]]
     return "".join(parts)
@@ -87,8 +90,11 @@ def aims(run: Run) -> list[str]:
     if 0 in mine:
         found.append(_aim(mine[0] <= P50_MS_MAX, f"p50 at the start {mine[0]:.1f} of {P50_MS_MAX:.0f} ms"))
         last = max(mine)
-        grown = mine[last] / mine[0]
-        words = f"after {last:,} commits {grown:.2f} times that, of {GROWTH_MAX}"
+        grown, than = mine[last] / mine[0], "that"
+        if aging := run.get("aging"):
+            last, than = aging["depth"], "a new table in turns with it"
+            grown = p50({"times_ms": aging["aged_ms"]}) / p50({"times_ms": aging["young_ms"]})
+        words = f"after {last:,} commits {grown:.2f} times {than}, of {GROWTH_MAX}"
         found += [_aim(grown <= GROWTH_MAX, words)] if last else []
     theirs = [c for c in run["depths"] if (c["contender"], c["depth"]) == (SQLITE, SQLITE_DEPTH)]
     if theirs and SQLITE_DEPTH in mine:
@@ -151,12 +157,40 @@ def _loaded(one: Mapping[str, Any]) -> str:
     cells = (
         f"{one['contender']}, after {one['depth']:,} commits",
         f"{paced['p50_ms']:.1f}",
-        f"{paced['p99_ms']:.1f}",
+        _p99(paced),
         f"{flat_out['per_s']:,.0f}",
         f"{flat_out['p50_ms']:.1f}",
-        f"{flat_out['p99_ms']:.1f}",
+        _p99(flat_out),
     )
     return " | ".join(cells)
+
+
+def _p99(one: Mapping[str, Any]) -> str:
+    return spread(one.get("p99_rounds_ms", [one["p99_ms"]]), ".1f")
+
+
+def _late(loads: Sequence[Mapping[str, Any]]) -> str:
+    """How the readers of a run measure, and how late they were; empty for a run before they did so."""
+    late = [ms for one in loads for ms in one["paced"].get("late_p99_rounds_ms", [])]
+    if not late:
+        return ""
+    return (
+        "\nThe clients are ten threads of a Python process that does nothing else; paced, they begin one "
+        "after the other, evenly spread. p99 is the median of the rounds, then the smallest and the largest. "
+        f"99 of 100 loads began at most {spread(late, '.1f')} ms later than planned: the time for which the "
+        "machine kept the clients themselves waiting.\n"
+    )
+
+
+def _aging(found: Run) -> str:
+    """A new table and an old one, side by side."""
+    young, aged = (spread(medians({"times_ms": found[name]}), ".1f") for name in ("young_ms", "aged_ms"))
+    count = sum(map(len, found["aged_ms"]))
+    return (
+        f"\nThe rows above are hours apart, with the others' writes between them. *tarn* alone, {count} "
+        f"appends to new tables and to that of {found['depth']:,} commits, one after the other: "
+        f"p50 {young} ms and {aged} ms.\n"
+    )
 
 
 def _parts(found: Run) -> str:

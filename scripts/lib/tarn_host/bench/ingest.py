@@ -211,11 +211,13 @@ _MEASURES: dict[str, Callable[[Own, Options], dict[str, Any]]] = {
 
 
 @contextmanager
-def own_stack(profile: str = "small") -> Iterator[Own]:
+def own_stack(profile: str = "small", *, log_level: str = "debug") -> Iterator[Own]:
     """A stack beside all others, started by scripts/up and removed at the end.
 
     Args:
         profile: `small` or `full`.
+        log_level: lowest level that its services write. Ingest's times of a batch are in lines of level
+            debug; in a catalog that level is a line for each request, which users do not have.
 
     Raises:
         StopError: it does not start.
@@ -226,7 +228,7 @@ def own_stack(profile: str = "small") -> Iterator[Own]:
     ports = checks.free_block(names)
     if not ports:
         raise StopError("no block of free ports was found", "stop another copy of Tarn first")
-    env = {**ports, "COMPOSE_PROJECT_NAME": name, "TARN_LOG_LEVEL": "debug", "TARN_PROFILE": profile}
+    env = {**ports, "COMPOSE_PROJECT_NAME": name, "TARN_LOG_LEVEL": log_level, "TARN_PROFILE": profile}
     line(f"starting the stack {name}; its log is {LOG.relative_to(ROOT)}")
     up = [str(ROOT / "scripts/up"), "--yes", "--no-canary", "--no-demo"]
     try:

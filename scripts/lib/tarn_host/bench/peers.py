@@ -225,7 +225,12 @@ def ingest_of(own: Own, folder: Path, name: str, spec_text: str, **env: str) -> 
     container = f"{own.env['COMPOSE_PROJECT_NAME']}-{name}"
     words: tuple[str, ...] = ("run", "--detach", "--no-deps", "--use-aliases", "--name", container)
     words += ("--volume", f"{folder}:{SPECS}:ro")
-    for key, value in {"TARN_SPECS_DIR": SPECS, "TARN_TRAIL": "off", **env}.items():
+    for key, value in {
+        "TARN_SPECS_DIR": SPECS,
+        "TARN_INGEST_SPECS": "folder",
+        "TARN_TRAIL": "off",
+        **env,
+    }.items():
         words += ("--env", f"{key}={value}")
     own.compose(*words, "ingest")
     try:

@@ -32,6 +32,7 @@ from tarn.core.table_catalog import TableName
 from tarn_demo.bench.commits import measure, pyiceberg_peer
 from tarn_demo.bench.commits.delta import DeltaPeer
 from tarn_demo.bench.commits.places import NAMESPACE, Contender, Places, rows_of
+from tarn_demo.bench.commits.readers import reason
 
 ANSWER_S_MAX = 75.0
 PAUSE_S_MAX = 5.0
@@ -249,7 +250,7 @@ def peer_cell(contender: Contender, writers: int, *, seconds: float) -> dict[str
                         return
                 tally.times_ms.append((time.monotonic() - began_s) * 1_000)
         except Exception as e:  # noqa: BLE001 - kept: it is part of the result
-            tally.errors.append(measure.reason(e))
+            tally.errors.append(reason(e))
 
     began_s = time.monotonic()
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(writers)]
@@ -274,7 +275,7 @@ def peers(places: Places, asked: dict[str, Any], missing: dict[str, str]) -> lis
             try:
                 one = peer_cell(make(), writers, seconds=asked["writer_s"])
             except Exception as e:  # noqa: BLE001 - whatever keeps a peer from being measured is its reason
-                missing[name] = measure.reason(e)
+                missing[name] = reason(e)
                 say(f"    {name} is left out: {missing[name]}")
                 break
             found.append({**one, "contender": name})

@@ -24,11 +24,20 @@ def get(url: str, *, service: str, timeout_s: float) -> tuple[int, bytes]:
     Raises:
         UnavailableError: no response in time.
     """
+    return _send("GET", url, service=service, timeout_s=timeout_s)
+
+
+def post(url: str, *, service: str, timeout_s: float) -> int:
+    """Send a POST request without a body and return the status. Arguments and errors are those of `get`."""
+    return _send("POST", url, service=service, timeout_s=timeout_s)[0]
+
+
+def _send(method: str, url: str, *, service: str, timeout_s: float) -> tuple[int, bytes]:
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", parts.path or "/", headers={"Accept": "application/json"})
+        connection.request(method, parts.path or "/", headers={"Accept": "application/json"})
         response = connection.getresponse()
         return response.status, response.read(BODY_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:

@@ -9,7 +9,7 @@ from tarn.core.spec.clashes import Clash, clashes, settle
 from tarn.core.spec.fields import REST, FieldSpec, SchemaSpec
 from tarn.core.spec.ingestor import DeadLetters, IngestorBody, IngestorSpec
 from tarn.core.spec.mapping import FieldMapping
-from tarn.core.spec.parse import parse_spec
+from tarn.core.spec.parse import parse_document, parse_spec, spec_of
 from tarn.core.spec.source import TOPIC_PATTERN, AvroMessages, MessageFormat
 from tarn.core.spec.table import PartitionRule, TableRef
 
@@ -29,6 +29,8 @@ __all__ = [
     "SchemaSpec",
     "TableRef",
     "clashes",
+    "parse_document",
     "parse_spec",
     "settle",
+    "spec_of",
 ]

@@ -22,6 +22,10 @@ from tarn.core.spec.table import TableRef, TableSpec, check_partitioning
 COMPLETE_PATTERN = rf"^{re.escape(COMPLETE_PREFIX)}[A-Za-z0-9._-]{{0,200}}$"
 REPLICAS_MAX = 64
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,62}$"
+PRINCIPAL_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$"
+MEMORY_BYTES_MIN = 256 << 20
+"""A writer without a record takes some 170 MiB."""
+MEMORY_BYTES_MAX = 64 << 30
 
 
 class Metadata(SpecModel):
@@ -77,6 +81,40 @@ class DeadLetters(SpecModel):
     max_record_bytes: Annotated[int, Field(alias="maxRecordBytes", ge=1_024, le=104_857_600)] = 4_194_304
 
 
+class Resources(SpecModel):
+    """What one writer of the ingestor may take; with any of them, each writer is a process of its own."""
+
+    memory: Annotated[str | None, Field(pattern=r"^[1-9][0-9]{0,5}(Mi|Gi)$")] = None
+    threads: Annotated[int | None, Field(ge=1, le=64)] = None
+
+    @field_validator("memory")
+    @classmethod
+    def _range(cls, value: str | None) -> str | None:
+        if value is not None and not MEMORY_BYTES_MIN <= _bytes(value) <= MEMORY_BYTES_MAX:
+            raise ValueError(f"memory is {value!r}; a writer needs at least 256Mi and may take 64Gi")
+        return value
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The most resident memory of a writer, in bytes; None: not limited."""
+        return None if self.memory is None else _bytes(self.memory)
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything is limited."""
+        return self.memory is not None or self.threads is not None
+
+
+def _bytes(text: str) -> int:
+    return int(text[:-2]) << (30 if text.endswith("Gi") else 20)
+
+
+class WorkerTemplate(SpecModel):
+    """How the writers of the ingestor run."""
+
+    resources: Resources = Resources()
+
+
 class IngestorBody(SpecModel):
     """Definition of the ingestor."""
 
@@ -87,11 +125,13 @@ class IngestorBody(SpecModel):
     batching: Batching = Batching()
     replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1
     commit: Literal["bookkeeper", "direct"] = "bookkeeper"
+    worker_template: Annotated[WorkerTemplate, Field(alias="workerTemplate")] = WorkerTemplate()
     dead_letters: Annotated[DeadLetters, Field(alias="deadLetters")] = DeadLetters()
     event_time: Annotated[EventTime | None, Field(alias="eventTime")] = None
     mapping: FieldMapping = FieldMapping()
     retention: RowRetention | None = None
     trace: bool = True
+    run_as: Annotated[str | None, Field(alias="runAs", pattern=PRINCIPAL_PATTERN)] = None
 
     @field_validator("columns", mode="before")
     @classmethod
@@ -119,6 +159,16 @@ class IngestorBody(SpecModel):
             raise ValueError("retention needs a column of event time: retention.column, or eventTime")
         if not self.trace:
             raise ValueError("retention needs trace: true: rows that are dropped are accounted for")
+        return self
+
+    @model_validator(mode="after")
+    def _processes(self) -> IngestorBody:
+        if self.worker_template.resources.limited and self.event_time is not None and self.replicas > 1:
+            raise ValueError(
+                f"workerTemplate.resources makes a process of each of the {self.replicas} replicas, and "
+                "eventTime needs them in one: whether a stream has stopped is for all of them to say; set "
+                "replicas: 1, or leave the resources out"
+            )
         return self
 
     @model_validator(mode="after")

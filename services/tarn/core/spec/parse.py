@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -11,7 +12,16 @@ from tarn.core.column_types import suggest
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec.base import shown
 from tarn.core.spec.fields import FieldSpec, SchemaSpec
-from tarn.core.spec.ingestor import Batching, DeadLetters, EventTime, IngestorBody, IngestorSpec, Metadata
+from tarn.core.spec.ingestor import (
+    Batching,
+    DeadLetters,
+    EventTime,
+    IngestorBody,
+    IngestorSpec,
+    Metadata,
+    Resources,
+    WorkerTemplate,
+)
 from tarn.core.spec.mapping import FieldMapping
 from tarn.core.spec.source import AvroMessages, KafkaSource, Source
 from tarn.core.spec.table import TableRef, TableSpec
@@ -31,6 +41,8 @@ _ALLOWED: dict[str, type[BaseModel]] = {
     "spec.mapping": FieldMapping,
     "spec.batching": Batching,
     "spec.eventTime": EventTime,
+    "spec.workerTemplate": WorkerTemplate,
+    "spec.workerTemplate.resources": Resources,
     "spec.deadLetters": DeadLetters,
     "spec.deadLetters.table": TableRef,
 }
@@ -41,6 +53,15 @@ def parse_spec(text: str, *, file: str) -> IngestorSpec:
 
     Raises:
         InvalidSpecError: names the file, the path in it, the value, and what is allowed.
+    """
+    return spec_of(parse_document(text, file=file), file=file)
+
+
+def parse_document(text: str, *, file: str) -> dict[str, Any]:
+    """Parse the YAML of a spec, and nothing more.
+
+    Raises:
+        InvalidSpecError: it is not one mapping of YAML.
     """
     if len(text.encode()) > SPEC_BYTES_MAX:
         raise InvalidSpecError(f"{file}: more than {SPEC_BYTES_MAX} bytes; a spec is a small text", file=file)
@@ -63,8 +84,17 @@ def parse_spec(text: str, *, file: str) -> IngestorSpec:
         raise InvalidSpecError(
             f"{file}: holds {_kind(value)}, not a mapping with apiVersion, kind, metadata and spec", file=file
         )
+    return value
+
+
+def spec_of(document: Mapping[str, Any], *, file: str) -> IngestorSpec:
+    """Parse a spec from the values of its YAML.
+
+    Raises:
+        InvalidSpecError: names the file, the path in it, the value, and what is allowed.
+    """
     try:
-        return IngestorSpec.model_validate(value)
+        return IngestorSpec.model_validate(dict(document))
     except ValidationError as e:
         problems = [_tell(error) for error in e.errors(include_url=False)]
         raise InvalidSpecError(f"{file}: {'; '.join(problems)}", file=file, problems=problems) from e

@@ -17,7 +17,7 @@ import requests
 from tarn.adapters.logging import to_stderr
 from tarn.core.errors import DataError, TarnError, UnavailableError
 from tarn.core.exit_codes import INVALID, OK, exit_code
-from tarn_demo.bench.commits import measure, pyiceberg_peer
+from tarn_demo.bench.commits import measure, pyiceberg_peer, readers
 from tarn_demo.bench.commits.delta import DeltaPeer
 from tarn_demo.bench.commits.ours import Ours, OursOnLive, parts_of
 from tarn_demo.bench.commits.places import NAMESPACE, Contender, Named, Places
@@ -47,7 +47,7 @@ def contenders(places: Places, missing: dict[str, str]) -> list[Contender]:
         try:
             made.append(make())
         except Exception as e:  # noqa: BLE001 - whatever keeps a peer from being measured is its reason
-            missing[name] = measure.reason(e)
+            missing[name] = readers.reason(e)
     return made
 
 
@@ -63,6 +63,11 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         say(f"not measured: {name}: {why}")
     result: dict[str, Any] = {"commits": asked["commits"], "missing": missing, "left_out": []}
     result["depths"] = by_depths(everybody, places, asked, result["left_out"])
+    if max(asked["depths"]) > 0:
+        ours = next(one for one in everybody if one.name == Ours.name)
+        sizes = {name: asked[name] for name in ("commits", "rounds")}
+        result["aging"] = measure.aging(ours, max(asked["depths"]), **sizes)
+        say(f"a new table and that of {result['aging']['depth']:,} commits are timed in turns")
     result["parts"] = parts_of(places, PARTS_TABLE, asked["commits"])
     say(f"parts of {asked['commits']} commits are timed")
     result["contention"] = contention(everybody, asked, result["left_out"])
@@ -108,7 +113,7 @@ def contention(
             except DataError:
                 raise
             except Exception as e:  # noqa: BLE001 - a peer's own errors: the others are still measured
-                left_out.append({"contender": contender.name, "writers": writers, "why": measure.reason(e)})
+                left_out.append({"contender": contender.name, "writers": writers, "why": readers.reason(e)})
                 say(f"    {contender.name} is left out: {left_out[-1]['why']}")
                 continue
             found.append(one)
@@ -129,8 +134,12 @@ def load_times(places: Places, asked: dict[str, Any]) -> list[dict[str, Any]]:
         plan.append(("reference server", places.reference, {}, first))
     for name, uri, headers, depth in plan:
         path = f"/v1/namespaces/{NAMESPACE}/tables/depth_{depth}"
-        paced = measure.loads(uri, path, headers, seconds=asked["load_s"], paused_s=measure.CLIENT_PAUSE_S)
-        flat_out = measure.loads(uri, path, headers, seconds=asked["load_s"], paused_s=0.0)
+        paced, flat_out = (
+            readers.loads_apart(
+                uri, path, headers, seconds=asked["load_s"], paused_s=paused_s, rounds=asked["rounds"]
+            )
+            for paused_s in (readers.CLIENT_PAUSE_S, 0.0)
+        )
         found.append({"contender": name, "depth": depth, "paced": paced, "flat_out": flat_out})
         say(f"loads of {name} after {depth:,} commits: p99 {paced['p99_ms']:.1f} ms")
     return found

@@ -1,28 +1,23 @@
-"""What `scripts/bench commit` measures: single commits by depth, many writers of one table, many readers."""
+"""What `scripts/bench commit` measures: single commits by depth, many writers of one table."""
 
 from __future__ import annotations
 
-import http.client
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from tarn.core.errors import DataError, UnavailableError
 from tarn_demo.bench.commits.places import ROWS, Appended, Contender, Writer, rows_of
+from tarn_demo.bench.commits.readers import reason
 
 WARM_UP_COMMITS = 2
 WARM_UP_S_MAX = 5.0
 REFUSED_PAUSE_S = 0.05
 END_S_MAX = 120.0
-CLIENTS = 10
-CLIENT_PAUSE_S = 0.05
-"""A reader of the paced measurement begins a load this long after the last one began."""
-
 Clock = Callable[[], float]
 Say = Callable[[str], None]
 
@@ -153,6 +148,40 @@ def by_depth(
     return results, failed
 
 
+def aging(
+    contender: Contender, depth: int, *, commits: int, rounds: int, clock: Clock = time.perf_counter
+) -> dict[str, Any]:
+    """Time appends to a new table and to one that has seen many, each after the other, without the others.
+
+    The cells of `by_depth` are hours apart, with the others' large files on their way to the disk.
+
+    Args:
+        contender: the contender; its table of this depth is laid.
+        depth: number of commits that the aged table has seen.
+        commits: number of timed commits of each.
+        rounds: number of rounds that they are divided into, each with another new table.
+        clock: monotonic time in seconds.
+    """
+    aged = contender.open(f"depth_{depth}", 0, 1)
+    append_until_acked(aged, rows_of(0))
+    found: dict[str, list[list[float]]] = {"young_ms": [], "aged_ms": []}
+    for turn, share in enumerate(shares(commits, rounds)):
+        contender.lay(f"young_{turn}", 0)
+        young = contender.open(f"young_{turn}", 0, 1)
+        for number in range(WARM_UP_COMMITS):
+            append_until_acked(young, rows_of(number))
+        pair = (("young_ms", young), ("aged_ms", aged))
+        for times in found.values():
+            times.append([])
+        for number in range(share):
+            rows = rows_of(number)
+            for name, writer in pair if number % 2 else reversed(pair):
+                began = clock()
+                append_until_acked(writer, rows)
+                found[name][-1].append(round((clock() - began) * 1_000, 3))
+    return {"depth": depth, **found}
+
+
 def shares(commits: int, rounds: int) -> list[int]:
     """The number of commits of each round: as equal as can be, none empty. Pure."""
     used = max(1, min(rounds, commits))
@@ -163,11 +192,6 @@ def turned(cells: Sequence[Cell], turn: int) -> list[Cell]:
     """The cells beginning with another one each turn. Pure."""
     at = turn % len(cells) if cells else 0
     return [*cells[at:], *cells[:at]]
-
-
-def reason(error: Exception) -> str:
-    """An exception as one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -294,68 +318,3 @@ def wrong_rows(rows: int, *, acked: int, unknown: int) -> int:
         unknown: appends that may be there once.
     """
     return min(0, rows - acked * ROWS) or max(0, rows - (acked + unknown) * ROWS)
-
-
-def loads(
-    uri: str,
-    path: str,
-    headers: Mapping[str, str],
-    *,
-    seconds: float,
-    paused_s: float,
-    clock: Clock = time.perf_counter,
-) -> dict[str, Any]:
-    """Latency of loads of one table by ten clients, each with one connection.
-
-    Args:
-        uri: address of the catalog.
-        path: path of the table.
-        headers: headers of each request.
-        seconds: how long.
-        paused_s: a client begins a load no sooner than this after it began the last one.
-        clock: monotonic time in seconds.
-
-    Raises:
-        UnavailableError: an answer is not 200.
-    """
-    times: list[list[float]] = [[] for _ in range(CLIENTS)]
-    failed: list[str] = []
-    until = clock() + seconds
-
-    def ask(mine: list[float]) -> None:
-        parts = urlsplit(uri)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-        try:
-            while (began := clock()) < until:
-                connection.request("GET", path, headers=dict(headers))
-                answer = connection.getresponse()
-                answer.read()
-                if answer.status != 200:
-                    failed.append(f"GET {path} answered {answer.status}")
-                    return
-                mine.append((clock() - began) * 1_000)
-                time.sleep(max(0.0, began + paused_s - clock()))
-        except OSError as e:
-            failed.append(reason(e))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=ask, args=(mine,), daemon=True) for mine in times]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=seconds + END_S_MAX)
-    every = sorted(ms for mine in times for ms in mine)
-    if failed or not every:
-        raise UnavailableError(f"loads of {uri}{path} failed: {failed[0] if failed else 'no answer'}")
-    return {
-        "loads": len(every),
-        "per_s": round(len(every) / seconds, 1),
-        "p50_ms": round(at_share(every, 0.5), 3),
-        "p99_ms": round(at_share(every, 0.99), 3),
-    }
-
-
-def at_share(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of sorted values; `share` is 0 to 1. Pure."""
-    return ordered[max(0, min(len(ordered), -(-int(share * 1_000) * len(ordered) // 1_000)) - 1)]

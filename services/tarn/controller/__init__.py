@@ -1,0 +1,1 @@
+"""The controller: brings the writers of ingestors to what their specs declare."""

@@ -1,0 +1,79 @@
+"""Which driver runs a writer: a process of its own where the spec limits its resources, else a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tarn.core.control.driver import Driver
+from tarn.core.control.model import WorkerId, WorkerSeen
+from tarn.core.spec import IngestorSpec
+
+
+class WriterDriver(Driver, Protocol):
+    """A driver whose writers end with this service."""
+
+    def drain_all(self) -> None:
+        """Ask every writer to end."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until all writers have ended; False if some have not in time."""
+
+
+class ByResources:
+    """A `WriterDriver` over two others.
+
+    Args:
+        shared: runs writers without limits.
+        limited: runs writers with limits, or all of them.
+        all_limited: whether it runs all.
+    """
+
+    def __init__(self, shared: WriterDriver, limited: WriterDriver, *, all_limited: bool = False) -> None:
+        self._shared = shared
+        self._limited = limited
+        self._all_limited = all_limited
+
+    def list(self) -> Sequence[WorkerSeen]:
+        """See `Driver.list`."""
+        return [*self._shared.list(), *self._limited.list()]
+
+    def start(self, id_: WorkerId, spec: IngestorSpec) -> None:
+        """See `Driver.start`."""
+        body = spec.spec
+        # Whether a stream has stopped is for all of its readers to say (`IngestorBody`).
+        together = body.event_time is not None and body.replicas > 1
+        limited = body.worker_template.resources.limited or (self._all_limited and not together)
+        (self._limited if limited else self._shared).start(id_, spec)
+
+    def drain(self, id_: WorkerId) -> None:
+        """See `Driver.drain`."""
+        self._shared.drain(id_)
+        self._limited.drain(id_)
+
+    def kill(self, id_: WorkerId) -> None:
+        """See `Driver.kill`."""
+        self._shared.kill(id_)
+        self._limited.kill(id_)
+
+    def collect(self, id_: WorkerId) -> None:
+        """See `Driver.collect`."""
+        self._shared.collect(id_)
+        self._limited.collect(id_)
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """See `Driver.on_change`."""
+        self._shared.on_change(call)
+        self._limited.on_change(call)
+
+    def drain_all(self) -> None:
+        """See `WriterDriver.drain_all`."""
+        self._shared.drain_all()
+        self._limited.drain_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """See `WriterDriver.join`."""
+        until_s = time.monotonic() + timeout_s
+        ended = self._shared.join(timeout_s)
+        return self._limited.join(max(0.0, until_s - time.monotonic())) and ended

@@ -1,0 +1,77 @@
+"""A full collection of a service that runs walks only through what was made since its start."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tarn.adapters.heap import freeze_heap
+from tarn.ingest import service
+from tarn.ingest.service import Loaded
+from tarn.ingest.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Leave nothing frozen to other tests."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+class Node:
+    """An object that only a collection frees, because it refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_lives_at_the_start_is_not_walked_through_again() -> None:
+    before = len(gc.get_objects())
+    freeze_heap()
+    assert len(gc.get_objects()) < before / 100
+    assert gc.get_freeze_count() > before / 2
+
+
+def test_garbage_of_the_start_is_freed_first_and_later_garbage_still_is() -> None:
+    old = weakref.ref(Node())
+    freeze_heap()
+    assert old() is None
+    new = weakref.ref(Node())
+    assert new() is not None
+    gc.collect()
+    assert new() is None
+
+
+def test_ingest_freezes_its_heap_before_it_takes_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: dict[str, int] = {}
+
+    class Assembled:
+        """Whatever ingest assembles; its start ends the test."""
+
+        port = 0
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            frozen["assembled"] = gc.get_freeze_count()
+
+        def start(self) -> None:
+            frozen["started"] = gc.get_freeze_count()
+            raise InterruptedError
+
+    for name in ("Service", "StatusServer", "DependencyMonitor"):
+        monkeypatch.setattr(service, name, Assembled)
+    for name in ("make_world", "make_store"):
+        monkeypatch.setattr(service, name, lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(InterruptedError):
+        service.serve(Settings(secrets_dir=tmp_path), Loaded(specs={}, errors={}))
+    assert frozen["assembled"] == 0
+    assert frozen["started"] > 10_000
