@@ -72,7 +72,7 @@ class WriteLimits:
         """Check the values."""
         for name, value, least, most in (
             ("rows_max", self.rows_max, 1, 10_000),
-            ("bytes_max", self.bytes_max, 1, 6 << 20),
+            ("bytes_max", self.bytes_max, 1, 2 << 20),
             ("timeout_s", self.timeout_s, 0.0, TIMEOUT_S_MAX),
         ):
             if not least <= value <= most:
@@ -165,7 +165,7 @@ class RowWriter:
         """Send rows in one request and wait until they can be read; what `write` gathered stays.
 
         Args:
-            rows: mappings, or Arrow data; at least one row, at most 10,000 rows and 8 MiB.
+            rows: mappings, or Arrow data; at least one row, at most 10,000 rows and 4 MiB.
             key: the same for all repeats of these rows, also by another process within 15 minutes; None: a
                 new one, which this call repeats by itself.
 

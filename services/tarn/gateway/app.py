@@ -196,14 +196,15 @@ class App:
         pressure = inbox.pressure()
         if pressure.share:
             await _held_back(pressure, str(table))
-        async with self._memory.hold(size) as share:
+        async with self._memory.hold(2 * size) as share:  # it is there twice while its rows are separated
             body = await _body(request, self._limits.body.bytes_max, self._limits.body_s_max)
-            share.resize(len(body))  # a body of unknown length held the most that it could have
+            share.resize(2 * len(body))  # a body of unknown length held the most that it could have
             if len(body) <= SMALL_BODY_BYTES:
                 values = read(body, self._limits.body)
             else:
                 values = await anyio.to_thread.run_sync(read, body, self._limits.body)
             write = _write_of(values, body, repeat, client_id)
+            share.resize(len(body))
             del body
             receipt = await self._receipt(inbox, write)
         return receipt_answer(receipt, pressure=pressure.reason)

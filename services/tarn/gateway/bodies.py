@@ -11,7 +11,7 @@ import msgspec
 from tarn.core.arrow_parser import NoRowError, split_rows
 from tarn.core.errors import InvalidError
 
-BODY_BYTES_MAX = 8 << 20
+BODY_BYTES_MAX = 4 << 20
 ROWS_MAX = 10_000
 DEPTH_MAX = 32
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)

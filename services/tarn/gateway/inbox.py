@@ -29,6 +29,7 @@ from tarn.core.table_state import TableState, WrittenFile, current_schema
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
+from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
 from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting
 from tarn.gateway.writes import BusyError, Receipt, Write
@@ -53,6 +54,7 @@ class Inbox:
         own: producer id of this process, for clients that do not number their rows.
         limits: bounds.
         merges: where committed files are merged; None: they are not.
+        room: what all inboxes may decode at one time.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Inbox:
         own: str,
         limits: InboxLimits | None = None,
         merges: Merges | None = None,
+        room: Room | None = None,
     ) -> None:
         self.name = table
+        self._room = room or Room()
         self.merges = merges
         self._context = context
         self._commits = commits
@@ -317,7 +321,8 @@ class Inbox:
 
     def _repeated(self, plan: Plan, write: Write) -> Receipt:
         """The answer to rows that the table has: they are judged as they were then."""
-        bad = decode(plan.decoder, self._raw([(write, 0, 0)], ())).bad
+        with self._room.hold(write.bytes):
+            bad = decode(plan.decoder, self._raw([(write, 0, 0)], ())).bad
         return Receipt(
             accepted=len(write.values) - len(bad),
             rejected=bad,
@@ -329,13 +334,14 @@ class Inbox:
         """Decode what was taken and put its file into the store."""
         claims = tuple(taken.claims.values())
         parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
-        batch = self._raw(parts, claims)
-        made = encode(decode(plan.decoder, batch), plan.writer)
-        files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
+        with self._room.hold(taken.bytes):
+            made = encode(decode(plan.decoder, self._raw(parts, claims)), plan.writer)
+            files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
         keys = self._key_commit(plan, taken)
         with self._changed:
             self._way.send(taken, plan.book, keys)
         bad = sorted(made.bad.items())
+        del made
         found, first, at = [], 0, 0
         for one, _, _ in taken.parts:
             end, own = first + len(one.write.values), {}

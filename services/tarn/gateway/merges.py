@@ -18,6 +18,7 @@ from tarn.core.small_files import Group, SmallFiles
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState, WrittenFile
+from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import RowsMerge
 from tarn.ingest.changes import Done, TableCommits
 from tarn.ingest.context import IngestContext, StoppedError
@@ -25,8 +26,10 @@ from tarn.ingest.merge_commit import MergeCommit, why_not
 
 log = structlog.get_logger()
 
-BYTES_MAX = 4 << 20
-"""Size of the files that one merge reads, in bytes as stored: decoded they are several times as large."""
+BYTES_MAX = 2 << 20
+"""Size of the files that one merge reads, in bytes as stored."""
+DECODED_FACTOR = 3
+"""How many times as large they are as rows, about."""
 
 
 class Merges:
@@ -36,9 +39,13 @@ class Merges:
         table: name of the table.
         context: dependencies.
         commits: a seat of its own at the table's bookkeeper.
+        room: what all tables may decode at one time.
     """
 
-    def __init__(self, table: TableName, context: IngestContext, commits: TableCommits) -> None:
+    def __init__(
+        self, table: TableName, context: IngestContext, commits: TableCommits, *, room: Room | None = None
+    ) -> None:
+        self._room = room or Room()
         self._table = table
         self._context = context
         self._commits = commits
@@ -88,11 +95,13 @@ class Merges:
         if reason is not None:
             self._leave(reason)
             return False
+        with self._room.hold(DECODED_FACTOR * sum(file.bytes for file in group.files)):
+            files = writer.put(writer.merge(group.files))
         change = MergeCommit(
             commit_id=self._context.new_id(),
             table_uuid=state.uuid,
             stream=STREAM,
-            files=writer.put(writer.merge(group.files)),
+            files=files,
             removed=group.files,
         )
         result = self._commits.commit(RowsMerge(merge=change), writer)

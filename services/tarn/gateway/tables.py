@@ -14,6 +14,7 @@ from tarn.core.table_catalog import TableName
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyFiles, KeyMemory
 from tarn.gateway.merges import Merges
+from tarn.gateway.room import Room
 from tarn.gateway.takes import InboxLimits
 from tarn.gateway.writes import BusyError
 from tarn.ingest.bookkeeper import Bookkeeper
@@ -71,6 +72,7 @@ class Tables:
         self._lock = threading.Lock()
         self._open: dict[TableName, Open] = {}
         self._closed = False
+        self._room = Room()
         self._ended = threading.Event()
         self._merging = threading.Thread(target=self._merge, name="merges", daemon=True)
         self._merging.start()
@@ -127,7 +129,8 @@ class Tables:
             KeyMemory(self._files, new_name=context.new_id, now_ms=context.ports.now_ms),
             own=self._own,
             limits=self._limits,
-            merges=Merges(table, context, bookkeeper.seat()),
+            merges=Merges(table, context, bookkeeper.seat(), room=self._room),
+            room=self._room,
         )
         thread = threading.Thread(target=inbox.run, name=f"rows-{table}", daemon=True)
         thread.start()

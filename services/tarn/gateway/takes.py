@@ -25,7 +25,7 @@ class InboxLimits:
 
     Attributes:
         rows_max: rows of one commit.
-        bytes_max: bytes of one commit.
+        bytes_max: bytes from which on a commit takes no more writes.
         waiting_bytes_max: bytes that may wait; beyond them a write is refused.
         waiting_writes_max: writes that may wait.
         wait_s_max: how long a write waits for its turn, in seconds; then it is answered: not written.
@@ -39,7 +39,7 @@ class InboxLimits:
     """
 
     rows_max: int = 100_000
-    bytes_max: int = 16 << 20
+    bytes_max: int = 2 << 20
     waiting_bytes_max: int = 32 << 20
     waiting_writes_max: int = 10_000
     wait_s_max: float = 20.0

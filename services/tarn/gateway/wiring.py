@@ -25,7 +25,7 @@ from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext
 from tarn.ingest.effects import new_id, new_snapshot_id, stoppable_sleep, uuid7
 
-MEMORY_BYTES_MAX = 32 << 20
+MEMORY_BYTES_MAX = 24 << 20
 """Of bodies, until they are answered; decoded they are several times as large."""
 MEMORY_WAIT_S_MAX = 20
 PUT_THREADS = 8
