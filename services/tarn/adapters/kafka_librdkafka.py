@@ -36,8 +36,8 @@ POLL_RECORDS_MAX = 10_000
 CONSUME_RECORDS = 500
 """Messages that are objects at one time: fewer than begin a garbage collection, which would visit all."""
 # A fetch is decompressed as a whole, and the limits count what is fetched: small ones bound the memory.
-FETCH_BYTES_MAX = 2 * 1024 * 1024
-PARTITION_FETCH_BYTES_MAX = 512 * 1024
+FETCH_BYTES_MAX = 512 * 1024
+PARTITION_FETCH_BYTES_MAX = 128 * 1024
 # What waits here is also the most that one poll adds to a batch, whatever the size of its records.
 QUEUED_KIB_MAX = 8 * 1024
 SILENT_S_MAX = 30.0
