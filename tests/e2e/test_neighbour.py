@@ -48,7 +48,7 @@ def outsider(stack: Stack) -> Iterator[Neighbour]:
     )
     inspected = run(["docker", "network", "inspect", *listed.text.split()], timeout_s=30)
     subnets = [one["Subnet"] for network in json.loads(inspected.text) for one in network["IPAM"]["Config"]]
-    assert len(subnets) == 7
+    assert len(subnets) == 8
     with neighbour.neighbour(subnets) as found:
         yield found
 

@@ -127,7 +127,7 @@ def test_nothing_is_shared(stack: Stack, second: Copy) -> None:
         assert len(names) >= 3, kind
         assert len(other[kind]) >= 3, kind
         assert not names & other[kind], kind
-    assert len(published(second.name)) == 4
+    assert len(published(second.name)) == 5
     assert not published(stack.name) & published(second.name)
     assert {tag for tag in images() if tag.endswith(f":{second.name}")} == {
         f"tarn/{image}:{second.name}" for image in ("minio", "catalog", "kafka", "services")
