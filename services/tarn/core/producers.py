@@ -209,7 +209,9 @@ def advance(
     claimed = book.claimed(claims, day)
     if isinstance(claimed, Rejected):
         return claimed
-    fresh = frozenset(c.number for c in claims if c.producer not in book.producers)
+    # A producer without an offset has no row in the table: it is new, or all its rows were rolled back.
+    known = offsets.next if offsets is not None else {}
+    fresh = frozenset(c.number for c in claims if c.producer not in book.producers or c.number not in known)
     ranges = tuple(claim.range() for claim in claims)
     if any(r.partition in fresh and r.start != 0 for r in ranges):
         return Rejected(reason="a producer that the table does not know begins behind row 0")

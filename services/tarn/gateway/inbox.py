@@ -17,7 +17,7 @@ import structlog
 
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import OutcomeUnknownError, UnavailableError
 from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.pressure import Pressure, of_debt, of_waiting
 from tarn.core.producers import STREAM, Claim
@@ -140,8 +140,16 @@ class Inbox:
             self._changed.notify_all()
 
     def run(self, executor: Callable[[], Executor] | None = None) -> None:
-        """Write until `close`, then what still waits."""
-        with (executor or self._context.executor)() as committing:
+        """Write until `close`, then what still waits; whatever happens, each write is answered."""
+        try:
+            self._run(executor or self._context.executor)
+        except Exception:
+            log.exception("inbox broke", table=str(self.name))
+        finally:
+            self._end()
+
+    def _run(self, executor: Callable[[], Executor]) -> None:
+        with executor() as committing:
             under_way: Future[None] | None = None
             while self._wait():
                 self._failed_commit = False
@@ -152,9 +160,43 @@ class Inbox:
                 if prepared is not None and self._failed_commit:
                     self.put_back(prepared)  # it was made to follow a commit that did not come
                 elif prepared is not None:
-                    under_way = committing.submit(self.commit, prepared)
+                    under_way = committing.submit(self._commit, prepared)
             if under_way is not None:
                 under_way.result()
+
+    def _commit(self, prepared: Prepared) -> None:
+        """Commit a file; a fault of the code ends neither the inbox nor the wait of its writes."""
+        try:
+            self.commit(prepared)
+        except Exception as e:
+            log.exception("commit of rows broke", table=str(self.name))
+            with self._changed:
+                self._plan, self._failed_commit = None, True
+                self._way.land(prepared, self._keys)
+            self._answer_unknown([one for one, _ in prepared.parts], repr(e))
+
+    def _end(self) -> None:
+        """Answer what is left after `run`: nothing, but for a fault of the code."""
+        with self._changed:
+            self._closed = True
+            waiting, self._queue, self._bytes = list(self._queue), deque(), 0
+            sent = list(self._way.flying.values())
+        error = UnavailableError(
+            f"table {self.name}: the gateway stopped; nothing was written, send it again"
+        )
+        for one in waiting:
+            if not one.answer.done():
+                one.answer.set_exception(error)
+        self._answer_unknown(sent, "the gateway stopped")
+
+    def _answer_unknown(self, writes: Sequence[Waiting], reason: str) -> None:
+        error = OutcomeUnknownError(
+            f"table {self.name} did not confirm the write ({reason}); it may be there: repeat it with the "
+            "same headers, or without any look before you send it again"
+        )
+        for one in writes:
+            if not one.answer.done():
+                one.answer.set_exception(error)
 
     def _wait(self) -> bool:
         """Wait for writes; False if there will be none."""
@@ -196,12 +238,8 @@ class Inbox:
             self.put_back(prepared)
             return
         with self._changed:
-            found = self._look(result.state, asked_s)
-            # Keys of another gateway are loaded before anything else is judged.
-            self._plan = found if self._keys.follow(found.keys) else None
+            self._plan = self._seen(result.state, asked_s)
             self._way.land(prepared, self._keys)
-        if self.merges is not None and result.by_us:
-            self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
             waiting.answer.set_result(
@@ -212,6 +250,18 @@ class Inbox:
                     repeated=not result.by_us,
                 )
             )
+        if self.merges is not None and result.by_us:
+            self.merges.add(prepared.change.files, prepared.writer, result.state)
+
+    def _seen(self, state: TableState, asked_s: float) -> Plan | None:
+        """What the answer to a commit says of the table; None if it has to be loaded before the next write."""
+        try:
+            found = self._look(state, asked_s)
+        except Exception as e:  # noqa: BLE001 - said to those who write next; the rows before are in
+            log.warning("table cannot be written to any more", table=str(self.name), error=repr(e))
+            return None
+        # Keys of another gateway are loaded before anything else is judged.
+        return found if self._keys.follow(found.keys) else None
 
     def put_back(self, prepared: Prepared) -> None:
         """Let writes whose file is not in the table wait again; the table is loaded before they are taken."""
@@ -247,9 +297,8 @@ class Inbox:
         columns = columns_of(state, table=str(self.name)).fields
         trace = any(f["name"] == TRACE_COLUMN for f in current_schema(state.metadata)["fields"])
         if self._decoder is None or self._fields != (columns, trace):
-            self._fields = (columns, trace)
-            self._files = self._context.tables.table(str(self.name), columns, trace=trace)
-            self._decoder = Decoder(
+            files = self._context.tables.table(str(self.name), columns, trace=trace)
+            decoder = Decoder(
                 columns,
                 source=STREAM,
                 trace=trace,
@@ -257,6 +306,8 @@ class Inbox:
                 parser=RowParser(columns),
                 limit_name="the limit of a row",
             )
+            # Together, and last: what was made for other columns must not be taken for these.
+            self._fields, self._files, self._decoder = (columns, trace), files, decoder
         return Plan(
             state=state,
             asked_s=asked_s,
@@ -392,9 +443,10 @@ class Inbox:
         with self._changed:
             self._plan = None
             waiting = [one for one, _, _ in taken.parts] or list(self._queue)
-            if not taken.parts:
-                self._queue.clear()
+            failed = {id(one) for one in waiting}
+            self._queue = deque(one for one in self._queue if id(one) not in failed and not one.answer.done())
             self._bytes = sum(one.write.bytes for one in self._queue)
         log.warning("rows not written", table=str(self.name), writes=len(waiting), error=repr(error))
         for one in waiting:
-            one.answer.set_exception(error)
+            if not one.answer.done():
+                one.answer.set_exception(error)

@@ -88,7 +88,8 @@ class Tables:
             if self._closed:
                 raise UnavailableError("the gateway stops; nothing was written, send it again")
             found = self._open.get(table)
-            if found is None:
+            if found is None or not found.thread.is_alive():
+                self._open.pop(table, None)
                 self._make_room()
                 found = self._opened(table)
                 self._open[table] = found

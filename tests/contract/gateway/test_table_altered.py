@@ -1,0 +1,95 @@
+"""A table whose owner alters it, or rolls it back, between two writes: each write is answered, rows go on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tarn.gateway.takes import InboxLimits
+from tarn.gateway.writes import SequenceError
+from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
+from tests.support.gateway import World
+from tests.support.gateway import row as sent
+from tests.support.lake import Lake, foreign_snapshot
+
+QUOTA = "tarn.gateway.quota.rows-per-day"
+
+
+def test_a_property_that_cannot_be_read_stops_no_inbox(world: World) -> None:
+    """The catalog takes the next commit, as its base is the head; what it answers has the property."""
+    gateway = world.gateway()
+    assert world.post(gateway, sent(1)).status_code == 200
+    world.property(QUOTA, "many")
+    assert world.post(gateway, sent(2)).status_code == 200
+    refused = world.post(gateway, sent(3))
+    assert (refused.status_code, refused.json()["error"]["type"]) == (409, "TableTakesNoRows")
+    world.property(QUOTA, "1000")
+    assert world.post(gateway, sent(4)).status_code == 200
+    assert world.ids() == [1, 2, 4]
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("a fault of the code")
+
+
+def test_a_commit_that_breaks_is_answered_and_the_inbox_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = world.gateway()
+    assert world.post(gateway, sent(1)).status_code == 200
+    (opened,) = gateway.tables._open.values()
+    with monkeypatch.context() as patch:
+        patch.setattr(opened.inbox, "commit", broken)
+        began_s = time.monotonic()
+        assert world.post(gateway, sent(2), key="k").status_code == 504
+        assert time.monotonic() - began_s < 10
+    assert world.post(gateway, sent(2), key="k").status_code == 200
+    assert opened.thread.is_alive()
+    assert world.ids() == [1, 2]
+
+
+def test_an_inbox_that_breaks_answers_what_it_has_and_another_one_takes_its_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = world.gateway()
+    assert world.post(gateway, sent(1)).status_code == 200
+    (opened,) = gateway.tables._open.values()
+    monkeypatch.setattr(opened.inbox, "prepare", broken)
+    began_s = time.monotonic()
+    assert world.post(gateway, sent(2), key="k").status_code == 503
+    assert time.monotonic() - began_s < 10
+    opened.thread.join(timeout=10)
+    assert world.post(gateway, sent(2), key="k").status_code == 200
+    assert world.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("producer", [None, "p"])
+def test_rows_go_on_after_a_rollback_to_before_the_first_of_them(producer: str | None) -> None:
+    lake = lake_with_table()
+    box = inbox(lake, limits=InboxLimits(gap_s_max=0.2))
+    assert foreign_snapshot(lake.local, NAME, 7) or lake.table().head_id is None
+    earlier = box.submit(write(0, producer="earlier"))
+    settle(box)
+    assert earlier.result(0).accepted == 1
+    before = lake.table().head_id
+    first = box.submit(write(1, 2, producer=producer))
+    settle(box)
+    assert first.result(0).accepted == 2
+    roll_back(lake, before)
+    assert ids(lake) == [0]
+    second = box.submit(write(3, producer=producer, sequence=2 if producer else 0))
+    settle(box)
+    if producer is not None:
+        with pytest.raises(SequenceError) as refused:
+            second.result(0)
+        assert refused.value.fields["expected"] == 0
+        second = box.submit(write(3, producer=producer))
+        settle(box)
+    assert second.result(0).accepted == 1
+    assert ids(lake) == [0, 3]
+
+
+def roll_back(lake: Lake, snapshot_id: int | None) -> None:
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+    lake.local.catalog.tables.commit(lake.local._slot(NAME), [], [{"action": "set-snapshot-ref", **at}])
