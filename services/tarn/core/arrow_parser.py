@@ -43,6 +43,10 @@ class NoRowError(Exception):
     """A message is not a stream of one row; the text is the reason."""
 
 
+class RowsTooLargeError(NoRowError):
+    """A stream has rows that are too large together; the text says how large they may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usual:
     """The schema that the next message probably has too, and how a message with it begins."""
@@ -141,19 +145,22 @@ def read_row(value: bytes) -> pa.RecordBatch:
     return next(batch for batch in batches if batch.num_rows)
 
 
-def split_rows(value: bytes, *, rows_max: int) -> list[bytes]:
+def split_rows(value: bytes, *, rows_max: int, bytes_max: int) -> list[bytes]:
     """The rows of an Arrow IPC stream, each as a stream of its own.
 
     Args:
         value: the stream.
         rows_max: how many rows it may have.
+        bytes_max: how large they may be together, each with the schema.
 
     Raises:
+        RowsTooLargeError: they are larger.
         NoRowError: it is not an Arrow IPC stream, has more rows, or its buffers are compressed.
     """
     schema, batches = _read(value, rows_max=rows_max)
     start = schema.serialize().to_pybytes()
     found: list[bytes] = []
+    count, size = sum(batch.num_rows for batch in batches), 0
     for batch in batches:
         plain = all(map(_is_plain, schema.types))
         for at in range(batch.num_rows):
@@ -165,6 +172,12 @@ def split_rows(value: bytes, *, rows_max: int) -> list[bytes]:
                 with pa.ipc.new_stream(sink, schema) as stream:
                     stream.write_batch(row)
                 found.append(sink.getvalue().to_pybytes())
+            size += len(found[-1])
+            if size > bytes_max:
+                raise RowsTooLargeError(
+                    f"an Arrow stream whose {count} rows take more than {bytes_max} bytes, each with the "
+                    f"schema, of {len(start)} bytes; send fewer rows in a body, or JSON"
+                )
     return found
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
-from tarn.core.arrow_parser import NoRowError, split_rows
+from tarn.core.arrow_parser import NoRowError, RowsTooLargeError, split_rows
 from tarn.core.errors import InvalidError
 
 BODY_BYTES_MAX = 4 << 20
 ROWS_MAX = 10_000
+SPLIT_BYTES_MAX = 16 << 20
 DEPTH_MAX = 32
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# A text that does not end takes the rest, and nothing is tried twice: the time is linear in the body.
+_TEXT = rb'"(?:[^"\\]++|\\.)*+"?'
+_BRACKETS = re.compile(_TEXT + rb"|[\[\]{}]", re.DOTALL)
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_LINE = re.compile(rb"\S[^\n]*")
+_MARKS = re.compile(_TEXT + rb"|[\[\]{},]", re.DOTALL)
+COMMAS_PER_ROW = 20
+"""With more commas for each row that is allowed, the rows are counted before they are taken apart."""
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -34,11 +42,13 @@ class BodyLimits:
     Attributes:
         bytes_max: size of the body.
         rows_max: number of rows.
+        split_bytes_max: size of the rows of an Arrow stream, each with its schema.
         depth_max: how deep objects and lists may be nested in a row of JSON.
     """
 
     bytes_max: int = BODY_BYTES_MAX
     rows_max: int = ROWS_MAX
+    split_bytes_max: int = SPLIT_BYTES_MAX
     depth_max: int = DEPTH_MAX
 
 
@@ -71,6 +81,8 @@ def json_rows(body: bytes, limits: BodyLimits) -> list[bytes]:
     start = body[:64].lstrip()[:1] or body.lstrip()[:1]
     try:
         if start == b"[":
+            if body.count(b",") > COMMAS_PER_ROW * limits.rows_max:
+                _count_elements(body, limits.rows_max)
             rows = [bytes(raw).strip() for raw in _ELEMENTS.decode(body)]
         elif start == b"{":
             rows = [bytes(_VALUE.decode(body)).strip()]
@@ -88,7 +100,9 @@ def ndjson_rows(body: bytes, limits: BodyLimits) -> list[bytes]:
         InvalidError: there is no row, or one is nested too deep.
         TooLargeError: it has too many rows.
     """
-    return _checked([line for raw in body.split(b"\n") if (line := raw.strip())], limits)
+    # One more than there may be: a body of bytes that are lines each takes a hundred times its size.
+    lines = islice(_LINE.finditer(body), limits.rows_max + 1)
+    return _checked([found.group().strip() for found in lines], limits)
 
 
 def arrow_rows(body: bytes, limits: BodyLimits) -> list[bytes]:
@@ -99,7 +113,9 @@ def arrow_rows(body: bytes, limits: BodyLimits) -> list[bytes]:
         TooLargeError: it has too many rows.
     """
     try:
-        rows = split_rows(body, rows_max=limits.rows_max)
+        rows = split_rows(body, rows_max=limits.rows_max, bytes_max=limits.split_bytes_max)
+    except RowsTooLargeError as e:
+        raise TooLargeError(f"the body is {e}; nothing of it was written") from e
     except NoRowError as e:
         kind = TooLargeError if "at most" in str(e) else InvalidError
         raise kind(f"the body is {e}; nothing of it was written") from e
@@ -118,9 +134,30 @@ def _counted(rows: list[bytes], limits: BodyLimits) -> list[bytes]:
         raise InvalidError("the body has no row; send at least one")
     if len(rows) > limits.rows_max:
         raise TooLargeError(
-            f"the body has {len(rows)} rows, at most {limits.rows_max} are allowed; send several bodies"
+            f"the body has more rows than {limits.rows_max}, the most that are allowed; send several bodies"
         )
     return rows
+
+
+def _count_elements(body: bytes, rows_max: int) -> None:
+    """Require that an array has no more elements than there may be rows; what is no JSON is left to others.
+
+    Raises:
+        TooLargeError: it has more.
+    """
+    depth = commas = 0
+    for found in _MARKS.finditer(body):
+        mark = found.group()
+        if mark == b",":
+            commas += depth == 1
+            if commas >= rows_max:
+                raise TooLargeError(
+                    f"the body has more rows than {rows_max}, the most that are allowed; send several bodies"
+                )
+        elif mark in (b"{", b"["):
+            depth += 1
+        elif mark in (b"}", b"]"):
+            depth -= 1
 
 
 def _checked(rows: list[bytes], limits: BodyLimits) -> list[bytes]:

@@ -27,7 +27,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str]] = {
     "a deep row": ("application/json", DEEP, {}, 400, "row 0 is nested more than 32 deep"),
     "a deep line": ("application/x-ndjson", b'{"id": 1}\n' + DEEP, {}, 400, "row 1 is nested"),
     "no arrow": ("application/vnd.apache.arrow.stream", b"abc", {}, 400, "no Arrow stream"),
-    "too many rows": ("application/x-ndjson", b"{}\n" * 10_001, {}, 413, "10001 rows, at most 10000"),
+    "too many rows": ("application/x-ndjson", b"{}\n" * 10_001, {}, 413, "more rows than 10000"),
 }
 
 
