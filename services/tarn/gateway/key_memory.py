@@ -22,6 +22,8 @@ from tarn.core.write_keys import (
 SKEW_S = 60
 """How much the clocks of two gateways may differ, in seconds; objects are kept that much longer."""
 KEPT_MS = (WINDOW_S + SKEW_S) * 1_000
+TIDY_MS = 60_000
+"""How often keys and segments beyond the window are forgotten; all of them are looked at."""
 
 
 class KeyFiles(Protocol):
@@ -88,6 +90,7 @@ class KeyMemory:
         self._known: dict[str, Remembered] = {}
         self._segments: dict[str, KeyIndex] = {}
         self._drafts: dict[str, Draft] = {}
+        self._tidy_ms = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -106,7 +109,19 @@ class KeyMemory:
                 return False
             self._known.update(draft.fresh)
             self.entry, self._index = entry, draft.index
+            if self._now_ms() >= self._tidy_ms:
+                self._tidy()
             return True
+
+    def _tidy(self) -> None:
+        """Forget keys and segments that are older than the window. The lock is held."""
+        now_ms = self._now_ms()
+        oldest_ms = now_ms - KEPT_MS
+        self._known = {key: one for key, one in self._known.items() if one.at_ms >= oldest_ms}
+        named = {one.path for one in self._index.segments if one.until_ms >= oldest_ms}
+        named |= {one.path for draft in self._drafts.values() for one in draft.index.segments}
+        self._segments = {path: one for path, one in self._segments.items() if path in named}
+        self._tidy_ms = now_ms + TIDY_MS
 
     def discard(self, entry: KeyEntry) -> None:
         """Forget a draft: it is committed, or will not be."""
@@ -133,9 +148,8 @@ class KeyMemory:
 
     def forget_old(self) -> None:
         """Forget keys that are older than the window."""
-        oldest_ms = self._now_ms() - KEPT_MS
         with self._lock:
-            self._known = {key: one for key, one in self._known.items() if one.at_ms >= oldest_ms}
+            self._tidy()
 
     def draft(self, base: KeyEntry | None, root: str, writes: Sequence[KeyedWrite]) -> KeyEntry:
         """Write the objects of a commit with these keys; they are remembered once `follow` sees the entry.

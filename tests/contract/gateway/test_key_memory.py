@@ -85,3 +85,19 @@ def test_the_count_of_the_day_is_kept_with_the_producers() -> None:
     assert book.used.plus(3, 1, 1) == Used(day=3, rows=5, bytes=6)
     assert book.used.plus(4, 1, 1) == Used(day=4, rows=1, bytes=1)
     assert book.used.plus(2, 1, 1) == Used(day=3, rows=5, bytes=6)
+
+
+def test_what_is_older_than_the_window_takes_no_memory_without_a_reload() -> None:
+    files, at = Files(), [1_800_000_000_000]
+    names = iter(range(10_000))
+    mine = KeyMemory(files, new_name=lambda: f"{next(names):05}", now_ms=lambda: at[0], inline_max=3)
+    entry = None
+    for number in range(400):
+        at[0] += 30_000
+        entry = mine.draft(entry, ROOT, [key(number)])
+        assert mine.follow(entry)
+        mine.discard(entry)
+        young = range(max(0, number - 30), number + 1)
+        assert all(mine.find(key(one).key) is not None for one in young)
+    assert len(mine) < 40
+    assert len(mine._segments) < 12
