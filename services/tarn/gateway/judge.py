@@ -204,7 +204,10 @@ class Judge:
             return claimed.number
         taken_numbers = [claim.number for claim in taken.claims.values()]
         number = max([plan.book.next_number - 1, *self._way.numbers.values(), *taken_numbers]) + 1
-        if len(plan.book.producers) + len(self._way.numbers) >= PRODUCERS_MAX or number > NUMBER_MAX:
+        if number > NUMBER_MAX:
+            return None
+        # The producer of the process is for all who do not number their rows: no ids shut it out.
+        if name != self._own and len(plan.book.producers) + len(self._way.numbers) >= PRODUCERS_MAX:
             return None
         return number
 

@@ -333,3 +333,21 @@ def keyed_write(number: int, key: str) -> Write:
         at_ms=1_700_000_000_000,
         keyed=KeyedWrite.of("someone", key, row(number)),
     )
+
+
+def test_ids_of_others_do_not_shut_out_clients_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarn.gateway.judge.PRODUCERS_MAX", 2)
+    lake = lake_with_table()
+    box = inbox(lake)
+    answers = []
+    for one in (
+        write(1, producer="p"),
+        write(2, producer="q"),
+        write(3, producer="r"),
+        write(4, producer=None),
+    ):
+        answers.append(box.submit(one))
+        settle(box)
+    with pytest.raises(BusyError, match="producers already"):
+        answers[2].result(0)
+    assert ids(lake) == [1, 2, 4]
