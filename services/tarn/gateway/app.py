@@ -204,8 +204,8 @@ class App:
             else:
                 values = await anyio.to_thread.run_sync(read, body, self._limits.body)
             write = _write_of(values, body, repeat, client_id)
-            share.resize(len(body))
-            del body
+            share.resize(write.bytes)  # rows of an Arrow stream have its schema each
+            del body, values
             receipt = await self._receipt(inbox, write)
         return receipt_answer(receipt, pressure=pressure.reason)
 

@@ -254,7 +254,7 @@ class Inbox:
             self.merges.add(prepared.change.files, prepared.writer, result.state)
 
     def _seen(self, state: TableState, asked_s: float) -> Plan | None:
-        """What the answer to a commit says of the table; None if it has to be loaded before the next write."""
+        """What the answer to a commit says of the table; None: it is loaded before the next write."""
         try:
             found = self._look(state, asked_s)
         except Exception as e:  # noqa: BLE001 - said to those who write next; the rows before are in

@@ -7,8 +7,10 @@ import socket
 import time
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from tarn.adapters.budget import Share
 from tarn.gateway.app import AppLimits
 from tarn.gateway.bodies import BodyLimits
 from tarn.gateway.openapi import DESCRIPTION, ERRORS
@@ -177,3 +179,22 @@ def test_no_client_brings_an_internal_error(world: World) -> None:
         for kind in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
             answer = world.post(gateway, body, kind=kind)
             assert answer.status_code in (200, 400, 422), (body, kind, answer.text)
+
+
+def test_rows_of_arrow_are_held_with_their_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    resize = Share.resize
+
+    def seen(share: Share, size_bytes: int) -> None:
+        held.append(size_bytes)
+        resize(share, size_bytes)
+
+    monkeypatch.setattr(Share, "resize", seen)
+    table = pa.table({"id": pa.array(range(1_000), pa.int64())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    body = bytes(sink.getvalue())
+    answer = world.post(world.gateway(), body, kind="application/vnd.apache.arrow.stream")
+    assert answer.status_code in (200, 422), answer.text
+    assert max(held) > 10 * len(body)
