@@ -240,6 +240,8 @@ class Inbox:
         with self._changed:
             self._plan = self._seen(result.state, asked_s)
             self._way.land(prepared, self._keys)
+        if self.merges is not None and result.by_us:
+            self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
             waiting.answer.set_result(
@@ -250,8 +252,6 @@ class Inbox:
                     repeated=not result.by_us,
                 )
             )
-        if self.merges is not None and result.by_us:
-            self.merges.add(prepared.change.files, prepared.writer, result.state)
 
     def _seen(self, state: TableState, asked_s: float) -> Plan | None:
         """What the answer to a commit says of the table; None: it is loaded before the next write."""
