@@ -28,7 +28,7 @@ from tarn.gateway.wiring import make_app, make_context, make_health
 log = structlog.get_logger()
 
 KEEP_ALIVE_S = 75
-STOP_WAIT_S = 15
+STOP_WAIT_S = 3
 DRAIN_S = 10.0
 HEADER_BYTES_MAX = 32 * 1024
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from tarn.core.object_store import Stored
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
 from tarn.gateway.health import PROBE_KEY, Health
+from tarn.gateway.server import DRAIN_S, STOP_WAIT_S
 from tests.support.gateway import World
 from tests.support.stack import eventually
 
@@ -95,3 +98,10 @@ def test_a_page_of_another_origin_makes_nothing_write(world: World, stop: thread
     assert world.http.get(f"{url}/health?deep", headers=foreign).status_code == 403
     assert world.http.get(f"{url}/health?ready", headers=foreign).status_code == 503
     assert store.get(PROBE_KEY) is None
+
+
+def test_what_it_waits_for_at_the_end_fits_before_the_engine_kills_it() -> None:
+    compose = Path("docker-compose.yml").read_text()
+    grace = re.search(r"stop_grace_period: (\d+)s", compose)
+    assert grace is not None
+    assert int(grace.group(1)) - 2 >= DRAIN_S + STOP_WAIT_S
