@@ -106,6 +106,8 @@ class LibrdkafkaConsumer:
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
                 "fetch.max.bytes": FETCH_BYTES_MAX,
+                # Of requests, which are small here; the library wants no more than a fetch may have.
+                "message.max.bytes": FETCH_BYTES_MAX,
                 "max.partition.fetch.bytes": PARTITION_FETCH_BYTES_MAX,
                 "topic.metadata.refresh.interval.ms": METADATA_AGE_MS_MAX,
                 "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
