@@ -96,7 +96,7 @@ class IngestContext:
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
     origins: OriginReader | None = None
-    batch_bytes: int = 24 << 20
+    batch_bytes: int = 48 << 20
     decode_records: int = 8_192
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)
     shared_ports: Ports | None = None

@@ -24,7 +24,7 @@ class Settings(StoreSettings, KafkaSettings):
     ingest_specs: Literal["store", "folder"] = "store"
     ingest_writers: Literal["threads", "processes"] = "threads"
     ingest_kafka_client: Client = "librdkafka"
-    ingest_batch_mib: Annotated[int, Field(ge=1, le=65_536)] = 24
+    ingest_batch_mib: Annotated[int, Field(ge=1, le=65_536)] = 48
     ingest_audit_every_s: Annotated[int, Field(ge=0, le=2_592_000)] = 900
     ingest_audit_all_files_s: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
     hosts: HostNames = ""

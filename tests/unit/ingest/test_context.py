@@ -15,7 +15,7 @@ from tarn.testing.lake import Lake
 
 @pytest.mark.parametrize(
     ("readers", "bytes_max", "share"),
-    [(0, 16, 16), (1, 16, 16), (1, 64, 24), (2, 16, 12), (3, 16, 8), (3, 2, 2), (100, 16, 1)],
+    [(0, 16, 16), (1, 16, 16), (1, 64, 48), (4, 16, 12), (6, 16, 8), (6, 2, 2), (100, 16, 1)],
 )
 def test_open_batches_have_an_equal_share_of_the_memory(readers: int, bytes_max: int, share: int) -> None:
     context = Lake(store=MemoryStore(), catalog=cast(TableCatalog, None)).context()
@@ -32,7 +32,7 @@ def test_readers_of_other_processes_take_no_share() -> None:
     registry.update("here")
     for number in range(3):
         registry.put(f"elsewhere-{number}", IngestorStatus())
-    assert context.share_of_batches(64 << 20) == 24 << 20
+    assert context.share_of_batches(64 << 20) == 48 << 20
     registry.remove("elsewhere-0")
     registry.update("elsewhere-0")
     assert context.share_of_batches(64 << 20) == 12 << 20, "it is a thread now"
