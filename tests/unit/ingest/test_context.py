@@ -35,4 +35,4 @@ def test_readers_of_other_processes_take_no_share() -> None:
     assert context.share_of_batches(64 << 20) == 48 << 20
     registry.remove("elsewhere-0")
     registry.update("elsewhere-0")
-    assert context.share_of_batches(64 << 20) == 12 << 20, "it is a thread now"
+    assert context.share_of_batches(64 << 20) == 24 << 20, "it is a thread now"
