@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -11,11 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from tarn_jobs import statements
-from tarn_jobs.position import Snapshot
+from tarn_jobs.position import PositionError, Snapshot
 from tarn_jobs.schema import Table
 from tarn_jobs.statements import SOURCE, Merge
 
 _SUMMARY_CONF = "spark.sql.iceberg.snapshot-property."
+MAIN = "main"
+LOOKS_MAX = 3
 
 
 class TableMismatchError(Exception):
@@ -82,33 +84,45 @@ class Lake:
             )
 
     def snapshots(self, table: str, entry: str, *, tag: str = "") -> list[Snapshot]:
-        """Return all snapshots of a table with one entry of their summaries.
+        """Return all snapshots of a table with one entry of their summaries; see `snapshots_of`."""
+        return self.snapshots_of((table,), entry, tag=tag)[table]
+
+    def snapshots_of(self, tables: Sequence[str], entry: str, *, tag: str = "") -> dict[str, list[Snapshot]]:
+        """Return all snapshots of tables with one entry of their summaries, by one query.
 
         Args:
-            table: the table's name.
+            tables: the tables' names.
             entry: the key in the summaries.
             tag: the tag that moves with the commits that carry the entry; empty for none.
+
+        Returns:
+            Table to its snapshots, in the order in which Iceberg lists them.
         """
-        name = self.name(table)
-        rows = self.spark.sql(
-            f"SELECT s.snapshot_id, s.parent_id, s.summary['{entry}'] AS value, "  # noqa: S608 - fixed names
-            "unix_micros(s.committed_at) AS at_us, "
-            "r.name IS NOT NULL AS current, t.name IS NOT NULL AS tagged "
-            f"FROM {name}.snapshots s "
-            f"LEFT JOIN {name}.refs r ON r.snapshot_id = s.snapshot_id AND r.name = 'main' "
-            f"LEFT JOIN {name}.refs t ON t.snapshot_id = s.snapshot_id AND t.name = '{tag}'"
-        ).collect()
-        return [
-            Snapshot(
-                id=r.snapshot_id,
-                parent=r.parent_id,
-                value=r.value,
-                current=r.current,
-                tagged=r.tagged,
-                at_us=r.at_us,
-            )
-            for r in rows
-        ]
+        # A table is loaded once for its branches and once for its snapshots, the branches first: they point
+        # at snapshots that the later version still has, unless it was rolled back between the two.
+        for _ in range(LOOKS_MAX):
+            rows = self.spark.sql(statements.snapshots([(t, self.name(t)) for t in tables], entry)).collect()
+            refs = {(r.of_table, r.ref): r.snapshot_id for r in rows if r.ref is not None}
+            found: dict[str, list[Snapshot]] = {table: [] for table in tables}
+            for r in rows:
+                if r.ref is not None:
+                    continue
+                found[r.of_table].append(
+                    Snapshot(
+                        id=r.snapshot_id,
+                        parent=r.parent_id,
+                        value=r.value,
+                        current=refs.get((r.of_table, MAIN)) == r.snapshot_id,
+                        tagged=bool(tag) and refs.get((r.of_table, tag)) == r.snapshot_id,
+                        at_us=r.at_us,
+                    )
+                )
+            if all(any(s.current for s in found[t]) for t in tables if (t, MAIN) in refs):
+                return found
+        raise PositionError(
+            f"{', '.join(tables)}: the main branch points at a snapshot that the table does not have, "
+            f"{LOOKS_MAX} times in a row; who else commits to it? scripts/tarn fsck says whether it is whole"
+        )
 
     def current_snapshot(self, table: str) -> str | None:
         """Return the id of the table's current snapshot; None without a table or snapshot.

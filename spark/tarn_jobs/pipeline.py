@@ -81,10 +81,7 @@ class Pipeline:
         if not self.lake.exists(BRONZE):
             return 0
         self._prepare()
-        commits = self._silver()
-        for gold in GOLD:
-            commits += self._gold(gold)
-        return commits
+        return self._silver() + self._all_gold()
 
     def head(self) -> str | None:
         """Return the id of bronze's current snapshot, or None; one request to the catalog."""
@@ -110,16 +107,15 @@ class Pipeline:
         if head is None or text is None:
             return 0
         available = Position.from_offsets(text, location=self.lake.location(BRONZE))
-        commits = 0
+        commits, done = 0, self._position(SILVER.name)
         while True:
-            done = self._position(SILVER.name)
             piece = next_range(done, available, offsets_max=self.offsets_max)
             if piece is None:
                 return commits
             self.reached("before silver")
             self.on_step(self._silver_step(head.id, piece))
             self.reached("after silver")
-            commits += 1
+            commits, done = commits + 1, piece.after
 
     def _silver_step(self, snapshot_id: int, piece: Range) -> Step:
         begun = self.monotonic()
@@ -146,17 +142,31 @@ class Pipeline:
         with self.lake.kept(transforms.unheard(changes, known)) as news:
             self.lake.merge(statements.merge_silver(hours_us), news, summary)
 
-    def _gold(self, gold: Gold) -> int:
-        begun = self.monotonic()
-        head, text = newest(self.lake.snapshots(SILVER.name, PROPERTY))
+    def _all_gold(self) -> int:
+        """Bring each gold table up to silver, which is read once for all of them; return the commits."""
+        names = [SILVER.name, *(gold.table.name for gold in GOLD)]
+        snapshots = self.lake.snapshots_of(names, PROPERTY)
+        head, text = newest(snapshots[SILVER.name])
         if head is None or text is None:
             return 0
         available = Position.from_json(text)
-        done = self._position(gold.table.name)
-        if done is not None and done.source == available.source and done.covers(available):
+        behind = []
+        for gold in GOLD:
+            _, reached = newest(snapshots[gold.table.name])
+            done = Position.from_json(reached) if reached is not None else None
+            if done is None or done.source != available.source or not done.covers(available):
+                behind.append((gold, done))
+        if not behind:
             return 0
+        flights = transforms.in_groups(self.lake.at(SILVER.name, head.id), [gold for gold, _ in behind])
+        with self.lake.kept(flights) as grouped:
+            for gold, done in behind:
+                self._gold(gold, grouped, done, available)
+        return len(behind)
+
+    def _gold(self, gold: Gold, grouped: DataFrame, done: Position | None, available: Position) -> None:
+        begun = self.monotonic()
         self.reached(f"before {gold.table.name}")
-        grouped = transforms.in_groups(self.lake.at(SILVER.name, head.id), gold)
         summary = {PROPERTY: available.to_json()}
         if done is None or done.source != available.source:
             self.lake.replace(gold.table.name, transforms.delays(grouped, gold), summary)
@@ -166,7 +176,6 @@ class Pipeline:
         self.reached(f"after {gold.table.name}")
         offsets = sum(end - (done.offset(p) if done else 0) for p, end in available.next)
         self.on_step(Step(table=gold.table.name, offsets=offsets, seconds=self.monotonic() - begun))
-        return 1
 
     def _position(self, table: str) -> Position | None:
         _, text = newest(self.lake.snapshots(table, PROPERTY))

@@ -5,7 +5,7 @@ In a MERGE the target's alias is its short table name, the source's is `s`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tarn_jobs.schema import KEY, KINDS, PROPERTIES, SILVER, Gold, Table, heard, told_by
@@ -50,6 +50,32 @@ def missing_properties(name: str, found: Mapping[str, str]) -> str | None:
 
 def _pairs(properties: Mapping[str, str]) -> str:
     return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+
+
+def snapshots(tables: Sequence[tuple[str, str]], entry: str) -> str:
+    """Return the query for branches, tags and snapshots of tables; a row is one of the three.
+
+    One part per metadata table and no join: Spark plans and runs it as one stage.
+
+    Args:
+        tables: pairs of the name to report and the qualified name.
+        entry: the key in the snapshots' summaries.
+
+    Returns:
+        SQL with the columns of_table, ref (null for a snapshot), snapshot_id, parent_id, value, at_us.
+    """
+    parts = []
+    for table, name in tables:
+        parts.append(
+            f"SELECT '{table}' AS of_table, name AS ref, snapshot_id, CAST(NULL AS BIGINT) AS parent_id, "  # noqa: S608
+            f"CAST(NULL AS STRING) AS value, CAST(NULL AS BIGINT) AS at_us FROM {name}.refs"
+        )
+    for table, name in tables:
+        parts.append(
+            f"SELECT '{table}' AS of_table, CAST(NULL AS STRING) AS ref, snapshot_id, parent_id, "  # noqa: S608
+            f"summary['{entry}'] AS value, unix_micros(committed_at) AS at_us FROM {name}.snapshots"
+        )
+    return " UNION ALL ".join(parts)
 
 
 def merge_silver(hours_us: tuple[int, int]) -> Merge:

@@ -7,7 +7,7 @@ known, and its groups never change after that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
@@ -113,17 +113,24 @@ def merged(silver: DataFrame, changes: DataFrame) -> DataFrame:
     return s.join(c, on=on, how="full").select(*columns).select(*SILVER.names)
 
 
-def in_groups(silver: DataFrame, gold: Gold) -> DataFrame:
-    """Return the flights with a known schedule, with the columns of their group (`key_*`, `label_*`)."""
-    labels = {f"label_{name}": fn.expr(e) for name, e in gold.labels.items()}
-    keys = {f"key_{name}": fn.expr(e) for name, e in gold.keys.items()}
+def in_groups(silver: DataFrame, golds: Sequence[Gold]) -> DataFrame:
+    """Return the flights with a known schedule, with the columns of their groups (`key_*`, `label_*`).
+
+    Args:
+        silver: rows of silver.
+        golds: the tables whose groups are asked for; keys of one name have one meaning.
+    """
+    made: dict[str, str] = {}
+    for gold in golds:
+        made |= {f"key_{name}": e for name, e in gold.keys.items()}
+        made |= {f"label_{name}": e for name, e in gold.labels.items()}
+    trace = fn.struct(fn.col("_tarn.partition").alias("partition"), fn.col("_tarn.offset").alias("offset"))
     return silver.where(fn.col("scheduled_at").isNotNull()).select(
-        *(c.alias(n) for n, c in keys.items()),
-        *(c.alias(n) for n, c in labels.items()),
+        *(fn.expr(e).alias(name) for name, e in made.items()),
         "cancelled_at",
         "dep_delay",
         "arr_delay",
-        "_tarn",
+        trace.alias("_tarn"),
     )
 
 

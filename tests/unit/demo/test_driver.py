@@ -126,7 +126,7 @@ def test_after_a_cycle_that_brought_little_there_is_a_rest(work: Work) -> None:
         Pace(poll_s=3.0, idle_pause_s=20.0, backlog_offsets=10_000, full_check_s=1e9),
         stop,
     )
-    assert stop.waits == [20.0, 3.0, 3.0, 20.0, 3.0]
+    assert stop.waits == [20.0, 0.5, 3.0, 20.0, 3.0]
 
 
 def test_a_failure_of_spark_opens_a_new_session_after_growing_waits(work: Work) -> None:
