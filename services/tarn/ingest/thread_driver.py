@@ -53,9 +53,6 @@ class _View(StatusRegistry):
     def readers(self) -> dict[str, IngestorStatus]:
         return self._inner.readers()
 
-    def sharing(self) -> int:
-        return self._inner.sharing()
-
 
 @dataclass(slots=True)
 class _Writer:
