@@ -21,6 +21,9 @@ from tarn.ingest.committer import MEMBERS_MAX, Committer, settled
 from tarn.ingest.group import Member
 from tarn.ingest.pace import Pace, Turn
 
+STOP_LOOK_S = 0.5
+"""How often a reader that waits for another one's commit looks whether it is to stop."""
+
 
 class Bookkeeper:
     """Commits the changes of all readers in this process to one table. Thread-safe.
@@ -87,7 +90,8 @@ class Bookkeeper:
             self._queue.append(member)
             turn.hand_over()
             while member.result is None and self._leading:
-                self._changed.wait()
+                self._changed.wait(STOP_LOOK_S)
+                self._require_going(member)
             if member.result is not None:
                 return settled(member)
             self._leading = True
@@ -100,6 +104,20 @@ class Bookkeeper:
                 self._leading = False
                 self._changed.notify_all()
         return settled(member)
+
+    def _require_going(self, member: Member) -> None:
+        """Give a change up that nobody has taken yet, if its reader is to stop; one that was sent is open.
+
+        Raises:
+            Exception: what `require_going` raises.
+        """
+        if member not in self._queue:
+            return
+        try:
+            member.require_going()
+        except Exception:
+            self._queue.remove(member)
+            raise
 
     def _gather(self, gather_s: float) -> None:
         if gather_s > 0:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tarn.core.control.driver import Driver
 from tarn.core.control.model import WorkerId, WorkerSeen
+from tarn.core.errors import UnavailableError
 from tarn.core.spec import IngestorSpec
 
 
@@ -19,6 +20,14 @@ class WriterDriver(Driver, Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Wait until all writers have ended; False if some have not in time."""
+
+
+def cannot_start(id_: WorkerId, error: Exception) -> UnavailableError:
+    """Why a writer cannot be started now; it is tried again."""
+    return UnavailableError(
+        f"writer {id_} cannot be started: {error}; there may be too many threads, or no memory left (raise "
+        "TARN_MEM_INGEST, or have fewer readers); it is tried again"
+    )
 
 
 class ByResources:

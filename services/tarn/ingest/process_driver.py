@@ -22,8 +22,8 @@ import orjson
 import structlog
 
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
-from tarn.core.errors import UnavailableError
 from tarn.core.spec import IngestorSpec
+from tarn.ingest.drivers import cannot_start
 from tarn.ingest.replicas import Replica
 from tarn.ingest.status import Histogram, IngestorStatus, State, StatusRegistry
 
@@ -110,18 +110,28 @@ class ProcessDriver:
                 "threads": resources.threads,
             }
             try:
+                if not self._watching:
+                    threading.Thread(target=self._watch, name="writers-memory", daemon=True).start()
+                    self._watching = True
                 process = subprocess.Popen(  # noqa: S603 - the command is Tarn's own
                     self._command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, **_environment(resources.threads)},
                 )
-            except OSError as e:
-                raise UnavailableError(
-                    f"writer {id_} cannot be started: {e}; there may be no memory left"
-                ) from e
+            except (OSError, RuntimeError) as e:
+                raise cannot_start(id_, e) from e
             (one,) = spec.per_topic([id_.topic])
             reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
+            try:
+                threading.Thread(
+                    target=self._follow, args=(id_, process, order), name=f"writer-{reader}", daemon=True
+                ).start()
+            except RuntimeError as e:
+                # Nobody would say what it is to run, or notice that it ends.
+                process.kill()
+                process.wait()
+                raise cannot_start(id_, e) from e
             now_s = self._clock()
             self._writers[id_] = _Writer(process, reader, resources.memory_bytes, now_s, now_s)
             # A process that hangs before it says anything must not be unknown to the health check.
@@ -135,12 +145,6 @@ class ProcessDriver:
                     replicas=spec.spec.replicas,
                 ),
             )
-            threading.Thread(
-                target=self._follow, args=(id_, process, order), name=f"writer-{reader}", daemon=True
-            ).start()
-            if not self._watching:
-                self._watching = True
-                threading.Thread(target=self._watch, name="writers-memory", daemon=True).start()
 
     def drain(self, id_: WorkerId) -> None:
         """See `Driver.drain`."""

@@ -14,6 +14,7 @@ from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.errors import TarnError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.drivers import cannot_start
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.replicas import Replica
 from tarn.ingest.status import IngestorStatus, State, StatusRegistry
@@ -134,8 +135,12 @@ class ThreadDriver:
             )
             reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
             thread = threading.Thread(target=self._run, args=(id_, one, own), name=reader, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as e:
+                raise cannot_start(id_, e) from e
+            # It looks for itself here when it ends, and waits for this lock.
             self._writers[id_] = _Writer(thread, stop, reader, view, now_s, now_s)
-            thread.start()
 
     def drain(self, id_: WorkerId) -> None:
         """See `Driver.drain`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -192,6 +193,24 @@ def test_a_writer_that_cannot_be_started_is_in_the_status(
     monkeypatch.setattr(plant.driver, "start", inner)
     plant.until(lambda: plant.running(1))
     assert plant.refused["ingestor orders"] is None
+
+
+def test_a_writer_without_a_thread_is_no_writer(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "orders":
+            raise RuntimeError("can't start new thread")
+        inner(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    plant.apply()
+    plant.controller.step()
+    assert plant.workers() == []
+    assert "can't start new thread; there may be too many threads" in plant.ready()["message"]
+    monkeypatch.setattr(threading.Thread, "start", inner)
+    plant.until(lambda: plant.running(1) and plant.all_in())
+    plant.exact()
 
 
 def test_a_store_that_is_away_stops_no_writer(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,28 @@ def test_a_group_has_a_limit_and_all_have_their_turn(desk: Desk) -> None:
     assert desk.gate.members == [1, MEMBERS_MAX, 3]
 
 
+def test_a_reader_that_is_to_stop_does_not_wait_for_the_commit_of_another(desk: Desk) -> None:
+    """The catalog may be away for long; what nobody has taken yet was never sent."""
+    going = threading.Event()
+
+    def require_going() -> None:
+        if going.is_set():
+            raise StoppedError
+
+    first = desk.hold()
+    waits = desk.hand_over(desk.hands.batch(1, 0, 4), desk.seat(require_going=require_going))
+    stays = desk.hand_over(desk.hands.batch(2, 0, 4))
+    desk.queued(2)
+    going.set()
+    with pytest.raises(StoppedError):
+        waits.result(WITHIN_S)
+    assert not first.done()
+    desk.gate.open.set()
+    assert first.result(WITHIN_S).by_us
+    assert stays.result(WITHIN_S).by_us
+    assert desk.hands.next() == {0: 1, 2: 4}
+
+
 def test_a_lone_reader_waits_for_nobody(desk: Desk) -> None:
     desk.gate.open.set()
     began_s = time.monotonic()
