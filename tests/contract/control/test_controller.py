@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tarn.controller.files import SpecFile, SpecFiles
-from tarn.core.control.declared import spec_key
+from tarn.core.control.declared import HAND, applied, spec_key
 from tarn.core.control.model import Phase
 from tarn.core.control.report import parse_report
 from tarn.core.errors import UnavailableError
@@ -184,7 +184,7 @@ def test_a_writer_that_cannot_be_started_is_in_the_status(
         plant.controller.step()
     assert (plant.ready()["status"], plant.ready()["reason"]) == (False, "CannotStart")
     assert "no memory left" in plant.ready()["message"]
-    why = plant.refused["orders.yaml" if "orders.yaml" in plant.refused else "ingestor orders"]
+    why = plant.refused["ingestor orders"]
     assert why is not None
     assert (why.reason, why.waiting) == ("CannotStart", True)
     said = [line for line in logged if line["event"] in ("controller waits", "controller failed")]
@@ -193,6 +193,33 @@ def test_a_writer_that_cannot_be_started_is_in_the_status(
     monkeypatch.setattr(plant.driver, "start", inner)
     plant.until(lambda: plant.running(1))
     assert plant.refused["ingestor orders"] is None
+
+
+def test_a_defect_while_a_clash_is_settled_keeps_no_other_ingestor_waiting(
+    plant: Plant, logged: list[Any]
+) -> None:
+    def defect(_spec: object) -> bool:
+        raise ValueError("no table is like that")
+
+    plant.controller._settlements._holds = defect
+    second = {**document(), "metadata": {"name": "second"}}
+    plant.specs.change(
+        "second", lambda found, stamp: applied(found, second, file="x", owner=HAND, stamp=stamp)
+    )
+    plant.apply()
+    plant.apply("sales")
+
+    def message(name: str) -> str:
+        why = plant.refused.get(f"ingestor {name}")
+        return why.message if why is not None else ""
+
+    plant.until(lambda: plant.running(1, "sales") and "a defect of Tarn" in message("second"))
+    assert "ValueError: no table is like that" in message("orders")
+    for _ in range(3):
+        plant.controller.step()
+    said = [line for line in logged if line["event"] == "a clash cannot be settled"]
+    assert len(said) == 1
+    logged[:] = [line for line in logged if line not in said]
 
 
 def test_a_writer_without_a_thread_is_no_writer(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
