@@ -30,25 +30,32 @@ class _View(StatusRegistry):
     def __init__(self, inner: StatusRegistry) -> None:
         super().__init__()
         self._inner = inner
+        self._using = threading.Lock()
 
     def detach(self) -> None:
-        """Go on with a registry that nobody reads."""
-        self._inner = StatusRegistry()
+        """Go on with a registry that nobody reads; no change is under way in the former one afterwards."""
+        with self._using:
+            self._inner = StatusRegistry()
 
     def update(self, name: str, **changes: Any) -> IngestorStatus:
-        return self._inner.update(name, **changes)
+        with self._using:
+            return self._inner.update(name, **changes)
 
     def add(self, name: str, **amounts: int) -> IngestorStatus:
-        return self._inner.add(name, **amounts)
+        with self._using:
+            return self._inner.add(name, **amounts)
 
     def observe(self, name: str, freshness_s: float) -> None:
-        self._inner.observe(name, freshness_s)
+        with self._using:
+            self._inner.observe(name, freshness_s)
 
     def remove(self, name: str) -> None:
-        self._inner.remove(name)
+        with self._using:
+            self._inner.remove(name)
 
     def advance(self, name: str, after: Mapping[int, int]) -> None:
-        self._inner.advance(name, after)
+        with self._using:
+            self._inner.advance(name, after)
 
     def readers(self) -> dict[str, IngestorStatus]:
         return self._inner.readers()
