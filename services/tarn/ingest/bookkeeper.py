@@ -98,7 +98,7 @@ class Bookkeeper:
         try:
             self._gather(gather_s)
             while member.result is None:
-                self._commit_waiting()
+                self._commit_waiting(member)
         finally:
             with self._changed:
                 self._leading = False
@@ -106,7 +106,7 @@ class Bookkeeper:
         return settled(member)
 
     def _require_going(self, member: Member) -> None:
-        """Give a change up that nobody has taken yet, if its reader is to stop; one that was sent is open.
+        """Give a change up that nobody commits now, if its reader is to stop; the table says its outcome.
 
         Raises:
             Exception: what `require_going` raises.
@@ -124,15 +124,22 @@ class Bookkeeper:
             with self._changed:
                 self._changed.wait_for(lambda: not self.pace.awaited(self._clock()), timeout=gather_s)
 
-    def _commit_waiting(self) -> None:
-        """Commit what waits now; each change is settled when this returns, whatever happens."""
+    def _commit_waiting(self, leader: Member) -> None:
+        """Commit what waits now; each change is settled when this returns, whatever happens.
+
+        But if the leader was given up: then what is open waits for the next one, before all that came later.
+        """
         with self._changed:
             taken, self._queue = self._queue[:MEMBERS_MAX], self._queue[MEMBERS_MAX:]
         try:
-            self._committer.commit_all(taken, on_settled=self._notify, on_wait=self._show_waiting)
+            self._committer.commit_all(
+                taken, leader=leader, on_settled=self._notify, on_wait=self._show_waiting
+            )
         except BaseException as e:  # noqa: BLE001 - raised to each of those who wait
             for member in taken:
                 member.result = member.result or e
+        with self._changed:
+            self._queue = [member for member in taken if member.result is None] + self._queue
 
     def _notify(self) -> None:
         with self._changed:

@@ -124,6 +124,23 @@ def test_a_small_batch_finds_memory_beside_large_ones() -> None:
         assert small.account.borrow(20_000, least=300) == 20_000
 
 
+def test_what_the_first_in_line_waits_for_is_kept() -> None:
+    """Others take at once what they gave back, and never enough is free for a large record."""
+    memory = BatchMemory(MIB)
+    with ExitStack() as stack:
+        (large,) = readers(stack, memory, 1, record_bytes=400_000)
+        others = readers(stack, memory, 4, record_bytes=1_000)
+        for _ in range(20):
+            for one in others:
+                one.commit()
+                while one.read():
+                    pass
+            large.commit()
+            large.read()
+        assert large.batches
+        assert all(len(one.batches or []) > 2 for one in others)
+
+
 def test_one_that_was_alone_makes_room_for_one_that_becomes_busy() -> None:
     memory = BatchMemory(48 * MIB)
     with ExitStack() as stack:
