@@ -17,6 +17,8 @@ SMALL_BYTES = 64 << 10
 """What a reader borrows for the first poll of a batch; while it holds no more, it is small."""
 KEPT_FREE = 8
 """One part in so many of the total is kept free for small readers, which do not wait in line for it."""
+FIRST_RECORDS = 16
+"""Limit on the first poll of a reader: how large its records are is not known yet."""
 
 
 class BatchMemory:
@@ -92,15 +94,15 @@ class Account:
     Attributes:
         held_open: bytes of the open batch, with a poll under way.
         held_closed: bytes of the batch that is being committed.
-        record_bytes: mean size of the records that it read last, in bytes. Before the first one it is such
-            that a poll returns a single record, as how large they are is not known yet.
+        record_bytes: mean size of the records that it read last, in bytes. Before the first one, a size of
+            which a first poll returns few.
     """
 
     def __init__(self, memory: BatchMemory) -> None:
         self._memory = memory
         self.held_open = 0
         self.held_closed = 0
-        self.record_bytes = SMALL_BYTES
+        self.record_bytes = SMALL_BYTES // FIRST_RECORDS
 
     @property
     def held(self) -> int:
