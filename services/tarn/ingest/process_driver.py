@@ -110,8 +110,8 @@ class ProcessDriver:
                 ).start()
             except RuntimeError as e:
                 # Nobody would say what it is to run, or notice that it ends.
-                process.kill()
-                process.wait()
+                with process:
+                    process.kill()
                 raise cannot_start(id_, e) from e
             now_s = self._clock()
             self._writers[id_] = _Writer(

@@ -268,6 +268,7 @@ def test_one_ingestors_change_disturbs_no_other(plant: Plant) -> None:
     plant.apply("sales")
     plant.until(lambda: plant.running(1) and plant.running(1, "sales") and plant.all_in("sales"))
     (other,) = (one for one in plant.seen() if one.id.ingestor == "sales")
+    plant.until(lambda: plant.lake.registry.get("sales").rows == 40)
     rows = plant.lake.registry.get("sales").rows
     opened = len([reader for reader in plant.lake.sources.readers if reader._name == "sales"])
     for replicas in (2, 1):
