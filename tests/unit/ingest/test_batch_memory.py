@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -24,7 +24,7 @@ class Reader:
     batch_bytes_max: int = 16 * MIB
     open: int = 0
     closed: int = 0
-    batches: list[int] | None = None
+    batches: list[int] = field(default_factory=list, init=False)
 
     def read(self) -> bool:
         """One turn; False if it had to wait for memory, or for its own commit."""
@@ -45,7 +45,7 @@ class Reader:
 
     def commit(self) -> None:
         if self.closed:
-            self.batches = [*(self.batches or []), self.closed]
+            self.batches.append(self.closed)
             self.closed = 0
             self.account.give_back()
 
@@ -138,7 +138,7 @@ def test_what_the_first_in_line_waits_for_is_kept() -> None:
             large.commit()
             large.read()
         assert large.batches
-        assert all(len(one.batches or []) > 2 for one in others)
+        assert all(len(one.batches) > 2 for one in others)
 
 
 def test_one_that_was_alone_makes_room_for_one_that_becomes_busy() -> None:
@@ -155,8 +155,6 @@ def test_one_that_was_alone_makes_room_for_one_that_becomes_busy() -> None:
                 one.read()
                 if turn % 12 == 0:
                     one.commit()
-        assert old.batches is not None
-        assert new.batches is not None
         assert min(new.batches[1:]) > 8 * MIB
         assert sum(new.batches) == pytest.approx(sum(old.batches), rel=0.2)
 
@@ -180,7 +178,7 @@ def test_the_total_is_kept_and_all_go_on(seed: int) -> None:
                 chance.choice(busy).commit()
             held = sum(reader.open + reader.closed for reader in busy)
             assert held == memory.held <= memory.bytes_max
-        assert all(one.batches for one in busy), [len(one.batches or []) for one in busy]
+        assert all(one.batches for one in busy), [len(one.batches) for one in busy]
 
 
 @pytest.mark.parametrize("total", [1, 8, 48])
