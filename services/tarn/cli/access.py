@@ -169,7 +169,7 @@ def lend_credential(
     """Give ingest the credential of a principal, read from stdin, for specs with runAs: NAME."""
     settings = Settings.read()
     if take_back:
-        wiring.lent_credentials(settings).put(name, None)
+        wiring.lent_credentials(settings).take_back(name)
         print(f"ingest has no credential of {name} any more; it may log in once more within the hour")  # noqa: T201
         return
     credential = parse_credential(sys.stdin.read())

@@ -136,8 +136,8 @@ def get(
     found = [one(specs, name)] if name is not None else everything(specs)
     if as_json_:
         print(json.dumps([each.to_json() for each in found]))  # noqa: T201
-        return
-    print_list(found)
+    else:
+        print_list(found)
     for line in unreadable(specs):
         print(line, file=sys.stderr)  # noqa: T201
 

@@ -37,11 +37,13 @@ class SpecFiles:
         files: file name to valid file.
         invalid: names of the other files; what they own stays as it is.
         refused: file name to why it is not applied.
+        kept: ingestors whose files are gone, and which are not deleted as the folder has no file at all.
     """
 
     files: Mapping[str, SpecFile]
     invalid: frozenset[str] = frozenset()
     refused: dict[str, TarnError] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
     _applied: set[str] = field(default_factory=set)
     _swept: bool = False
 
@@ -73,8 +75,13 @@ class SpecFiles:
         for file in self._pending:
             changed = self._apply(registry, file) or changed
         if not self._swept:
-            for name, entry in sorted(entries.items()):
-                changed = self._sweep(registry, name, entry.declared) or changed
+            if self.files or self.invalid:
+                for name, entry in sorted(entries.items()):
+                    changed = self._sweep(registry, name, entry.declared) or changed
+            else:
+                # Rather a folder that is not mounted, or another one, than a wish to delete everything.
+                owned = (entry.declared for entry in entries.values())
+                self.kept = frozenset(one.name for one in owned if one is not None and belongs_to_a_file(one))
             self._swept = True
         return changed
 
@@ -104,7 +111,7 @@ class SpecFiles:
 
     def _sweep(self, registry: SpecRegistry, name: str, there: Declared | None) -> bool:
         """Delete an ingestor whose file is gone, or is another ingestor's now."""
-        if there is None or there.gone or there.deleting or there.file is None:
+        if there is None or not belongs_to_a_file(there):
             return False
         if there.file in self.invalid or self._names(there.file, name):
             return False
@@ -141,3 +148,17 @@ class SpecFiles:
             for file in files:
                 if file != winner and file not in self.refused:
                     self.refused[file] = clash.refusal(file, why=why)
+
+
+def no_specs(names: Sequence[str]) -> str:
+    """What to do about ingestors that belong to files of a folder without any."""
+    return (
+        f"the spec folder has no spec at all, and these ingestors belong to files of it: {', '.join(names)}. "
+        "Nothing is deleted, and they run on; put the files back and restart ingest, or end each one with "
+        "scripts/tarn delete NAME"
+    )
+
+
+def belongs_to_a_file(there: Declared) -> bool:
+    """Whether it is there, and a file of the folder changes and deletes it."""
+    return there.file is not None and not there.gone and not there.deleting

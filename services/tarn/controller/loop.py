@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from tarn.controller.files import SpecFiles
+from tarn.controller.files import SpecFiles, belongs_to_a_file, no_specs
 from tarn.controller.settle import CLASH, Settlements
 from tarn.core.control.admission import require_own_name
 from tarn.core.control.declared import Declared, revision_of
@@ -34,7 +34,7 @@ from tarn.core.control.model import (
 )
 from tarn.core.control.plan import plan
 from tarn.core.control.registry import SpecEntry, SpecRegistry
-from tarn.core.control.report import CRASH_LOOP, Facts, Report, crashed, report
+from tarn.core.control.report import CANNOT_START, CRASH_LOOP, Facts, Report, crashed, report
 from tarn.core.errors import InvalidSpecError, TarnError
 from tarn.core.spec import IngestorSpec, clashes
 
@@ -44,6 +44,8 @@ POLL_S = 2.0
 """How often the store is asked what changed, if nobody wakes the controller."""
 SPECS = "declared specs"
 """Label of the registry as a whole: it cannot be read. No ingestor has such a name."""
+FOLDER = "spec folder"
+"""Label of the spec folder as a whole. No ingestor has such a name, and no file."""
 PASS_S_MIN = 0.05
 """Pause between two passes, however often somebody wakes the controller."""
 REPORT_S = 10.0
@@ -110,6 +112,7 @@ class _Memory:
     refused: frozenset[str] = frozenset()
     reserved: dict[str, Refused] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
+    unstarted: dict[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -188,9 +191,10 @@ class Controller:
         now_s = self._around.clock()
         made = plan(list(wanted.values()), workers, self._memory.crashes, now_s=now_s, timing=self._timing)
         self._memory.crashes = made.crashes
-        self._refuse(wanted, workers)
+        self._memory.unstarted = {}
         for action in made.actions:
             self._act(action, wanted)
+        self._refuse(wanted, workers)
         self._report(wanted, self._around.driver.list() if made.actions else workers)
         due = [one for one in (made.due_s, self._settlements.due_s) if one is not None]
         return min([self._poll_s, *(one - now_s for one in due)])
@@ -254,7 +258,7 @@ class Controller:
                     found[name] = self._run(base, parsed)
                     specs[there.label] = parsed
         for spec in self._built_in.values():
-            found[spec.name] = self._run(Wanted(name=spec.name, wish=Wish.RUN), spec)
+            found[spec.name] = self._run(Wanted(name=spec.name, wish=Wish.RUN, built_in=True), spec)
         versions = {label: found[spec.name].revision for label, spec in specs.items()}
         verdicts = self._settlements.of(clashes(specs), specs, versions)
         for label, verdict in verdicts.items():
@@ -290,6 +294,9 @@ class Controller:
             if one.wish in (Wish.HOLD, Wish.STOP):
                 waiting = one.wish is Wish.HOLD and one.reason == CLASH
                 refused[label] = Refused(reason=one.reason, message=one.message, waiting=waiting)
+            elif name in self._memory.unstarted:
+                message = self._memory.unstarted[name]
+                refused[label] = Refused(reason=CANNOT_START, message=message, waiting=True)
             elif dead is not None and dead[0] == CRASH_LOOP:
                 refused[label] = Refused(reason=dead[0], message=dead[1], waiting=True)
         refused |= {
@@ -297,11 +304,18 @@ class Controller:
             for file, error in self._files.refused.items()
         }
         refused |= self._memory.reserved
+        kept = [name for name in sorted(self._files.kept) if self._is_of_a_file(name)]
+        if kept:
+            refused[FOLDER] = Refused(reason="NoSpecs", message=no_specs(kept))
         for label, why in refused.items():
             self._around.on_refused(label, why)
         for label in self._memory.refused - refused.keys():
             self._around.on_refused(label, None)
         self._memory.refused = frozenset(refused)
+
+    def _is_of_a_file(self, name: str) -> bool:
+        entry = (self._memory.entries or {}).get(name)
+        return entry is not None and entry.declared is not None and belongs_to_a_file(entry.declared)
 
     def _act(self, action: Action, wanted: Mapping[str, Wanted]) -> None:
         """Do one thing; if it fails, only its ingestor waits for the next pass."""
@@ -326,10 +340,16 @@ class Controller:
                     self._around.registry.finalize(name, uid)
                     log.info("ingestor deleted", ingestor=name)
                     self.wake()
-            self._memory.troubles.pop(name, None)
+            if name not in self._memory.unstarted:
+                self._memory.troubles.pop(name, None)
         except TarnError as e:
+            if isinstance(action, Start):
+                self._memory.unstarted.setdefault(name, e.message)
             self._trouble(name, e)
         except Exception as e:
+            if isinstance(action, Start):
+                why = f"{type(e).__name__}: {e}; a defect of Tarn, please report it"
+                self._memory.unstarted.setdefault(name, why)
             # A defect about one ingestor must not keep the others waiting.
             if self._memory.troubles.get(name) != type(e).__name__:
                 log.error("controller failed", ingestor=name, exc_info=e)
@@ -344,7 +364,7 @@ class Controller:
         now_ms = around.now_ms()
         memory.reports = {name: one for name, one in memory.reports.items() if name in wanted}
         for name, one in wanted.items():
-            if not one.uid:
+            if one.built_in:
                 continue
             before = memory.reports.get(name)
             made = report(
@@ -352,6 +372,7 @@ class Controller:
                 [worker for worker in workers if worker.id.ingestor == name],
                 memory.crashes,
                 around.facts(name),
+                unstarted=memory.unstarted.get(name, ""),
                 former=before,
                 now_ms=now_ms,
                 timing=self._timing,

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
+import structlog
+
 from tarn.core.control.model import Wish
 from tarn.core.errors import TarnError
 from tarn.core.spec import Clash, IngestorSpec, settle
+
+log = structlog.get_logger()
 
 CLASH = "Clash"
 """Reason of all specs that exclude each other."""
@@ -38,6 +42,7 @@ class _Case:
     asked: Future[frozenset[str]]
     message: str = "the tables are asked whose stream they hold"
     again_s: float | None = None
+    failed: bool = False
     verdicts: Mapping[str, Verdict] | None = None
 
 
@@ -105,6 +110,14 @@ class Settlements:
         except TarnError as e:
             # Unavailable or damaged: the clash can only be settled once every table is readable.
             case.message, case.again_s = e.message, self._clock() + AGAIN_S
+            return
+        except Exception as e:
+            # A defect about one table must not keep all other ingestors waiting.
+            if not case.failed:
+                log.error("a clash cannot be settled", about=clash.about, exc_info=e)
+            case.failed = True
+            case.message = f"{type(e).__name__}: {e}; a defect of Tarn, please report it"
+            case.again_s = self._clock() + AGAIN_S
             return
         case.verdicts = {
             label: Verdict(wish=Wish.RUN)

@@ -21,6 +21,9 @@ from tarn.ingest.committer import MEMBERS_MAX, Committer, settled
 from tarn.ingest.group import Member
 from tarn.ingest.pace import Pace, Turn
 
+STOP_LOOK_S = 0.5
+"""How often a reader that waits for another one's commit looks whether it is to stop."""
+
 
 class Bookkeeper:
     """Commits the changes of all readers in this process to one table. Thread-safe.
@@ -87,34 +90,56 @@ class Bookkeeper:
             self._queue.append(member)
             turn.hand_over()
             while member.result is None and self._leading:
-                self._changed.wait()
+                self._changed.wait(STOP_LOOK_S)
+                self._require_going(member)
             if member.result is not None:
                 return settled(member)
             self._leading = True
         try:
             self._gather(gather_s)
             while member.result is None:
-                self._commit_waiting()
+                self._commit_waiting(member)
         finally:
             with self._changed:
                 self._leading = False
                 self._changed.notify_all()
         return settled(member)
 
+    def _require_going(self, member: Member) -> None:
+        """Give a change up that nobody commits now, if its reader is to stop; the table says its outcome.
+
+        Raises:
+            Exception: what `require_going` raises.
+        """
+        if member not in self._queue:
+            return
+        try:
+            member.require_going()
+        except Exception:
+            self._queue.remove(member)
+            raise
+
     def _gather(self, gather_s: float) -> None:
         if gather_s > 0:
             with self._changed:
                 self._changed.wait_for(lambda: not self.pace.awaited(self._clock()), timeout=gather_s)
 
-    def _commit_waiting(self) -> None:
-        """Commit what waits now; each change is settled when this returns, whatever happens."""
+    def _commit_waiting(self, leader: Member) -> None:
+        """Commit what waits now; each change is settled when this returns, whatever happens.
+
+        But if the leader was given up: then what is open waits for the next one, before all that came later.
+        """
         with self._changed:
             taken, self._queue = self._queue[:MEMBERS_MAX], self._queue[MEMBERS_MAX:]
         try:
-            self._committer.commit_all(taken, on_settled=self._notify, on_wait=self._show_waiting)
+            self._committer.commit_all(
+                taken, leader=leader, on_settled=self._notify, on_wait=self._show_waiting
+            )
         except BaseException as e:  # noqa: BLE001 - raised to each of those who wait
             for member in taken:
                 member.result = member.result or e
+        with self._changed:
+            self._queue = [member for member in taken if member.result is None] + self._queue
 
     def _notify(self) -> None:
         with self._changed:

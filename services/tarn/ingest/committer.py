@@ -158,16 +158,20 @@ class Committer:
         self,
         members: Sequence[Member],
         *,
+        leader: Member | None = None,
         on_settled: Callable[[], None] = lambda: None,
         on_wait: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         """Commit each of the changes at most once, together if they allow it; return when all are settled.
 
+        Or when the leader was given up, whose thread this is: the others stay open, and may have been sent.
+
         A change that does not fit, or whose own judgement fails, is settled for itself. If the catalog
         refuses a snapshot of several for another reason than its base, each is sent alone.
 
         Args:
-            members: changes with files in the store.
+            members: changes with files in the store; one that was sent before is looked for first.
+            leader: the one of them whose reader makes the commit; None: it makes it until all are settled.
             on_settled: called after some of them were settled.
             on_wait: called with the reason before each wait, as is `on_wait` of the open members.
 
@@ -176,9 +180,9 @@ class Committer:
         """
         attempt = _Attempt()
         with self._lock:
-            state = self._last
+            state = None if any(member.attempts for member in members) else self._last
         fresh, waits, members_max = False, 0, MEMBERS_MAX
-        while _open(members):
+        while _open(members) and not (leader is not None and isinstance(leader.result, BaseException)):
             try:
                 if state is None:
                     state, fresh = self.load(), True

@@ -12,13 +12,11 @@ from tarn.core.history import Retention
 from tarn.core.source import TopicClient
 from tarn.core.table_catalog import TableCatalog
 from tarn.core.table_files import TableFormat
+from tarn.ingest.batch_memory import BatchMemory
 from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.principals import Principals
 from tarn.ingest.status import StatusRegistry
-
-BATCH_BYTES_MIN = 1 << 20
-"""A share that is never divided further, in bytes."""
 
 
 def one_thread() -> Executor:
@@ -45,6 +43,7 @@ class Limits:
         gather_s_max: longest wait of a commit for neighbours whose files are on the way.
         gather_share: the same, as a share of the freshness target.
         retire_s: how often old rows are looked for.
+        memory_s: how often a reader that waits for memory of its batch asks for it again.
     """
 
     poll_s_max: float = 0.25
@@ -57,6 +56,7 @@ class Limits:
     gather_s_max: float = 0.25
     gather_share: float = 0.25
     retire_s: float = 600.0
+    memory_s: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class IngestContext:
         retention: default snapshot retention.
         executor: makes what runs the commits of one plan, one at a time, while the next batch is read.
         origins: reads which messages the rows of a data file are; None: no row is dropped by age.
-        batch_bytes: limit on the open batches of all readers together, each of which has an equal share.
+        memory: what the batches of all readers hold, together.
         decode_records: number of read records from which on they are decoded before the batch is closed.
         bookkeepers: the bookkeepers of the process, one per table.
         principals: other principals that ingestors may act as.
@@ -96,7 +96,7 @@ class IngestContext:
     retention: Retention = field(default_factory=Retention)
     executor: Callable[[], Executor] = one_thread
     origins: OriginReader | None = None
-    batch_bytes: int = 48 << 20
+    memory: BatchMemory = field(default_factory=lambda: BatchMemory(48 << 20))
     decode_records: int = 8_192
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)
     shared_ports: Ports | None = None
@@ -121,8 +121,3 @@ class IngestContext:
             return self
         acting = self.principals.of(principal)
         return replace(self, catalog=acting.catalog, bookkeepers=acting.bookkeepers)
-
-    def share_of_batches(self, bytes_max: int) -> int:
-        """The limit on a batch of one reader, in bytes: its own, or its share of `batch_bytes`."""
-        share = self.batch_bytes // max(1, self.registry.sharing())
-        return min(bytes_max, max(BATCH_BYTES_MIN, share))

@@ -1,14 +1,20 @@
-"""Which driver runs a writer: a process of its own where the spec limits its resources, else a thread."""
+"""Which driver runs a writer: a process of its own where the spec limits its resources, else a thread.
+
+Also what both drivers know of a writer.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tarn.core.control.driver import Driver
-from tarn.core.control.model import WorkerId, WorkerSeen
+from tarn.core.control.model import Phase, WorkerId, WorkerSeen
+from tarn.core.errors import UnavailableError
 from tarn.core.spec import IngestorSpec
+from tarn.ingest.replicas import Replica
 
 
 class WriterDriver(Driver, Protocol):
@@ -19,6 +25,53 @@ class WriterDriver(Driver, Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Wait until all writers have ended; False if some have not in time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """What a driver knows of a writer, however it runs.
+
+    Attributes:
+        reader: name of its reader in the status registry.
+        started_s: when it was started, in seconds of the driver's clock.
+        since_s: when its phase began, likewise.
+        phase: its phase.
+        reason: why it ended, in one word; empty if nothing went wrong.
+        message: the same, for people.
+    """
+
+    reader: str
+    started_s: float
+    since_s: float
+    phase: Phase = Phase.RUNNING
+    reason: str = ""
+    message: str = ""
+
+    def seen(self, id_: WorkerId, *, ready: bool) -> WorkerSeen:
+        """The same for the controller, under its id."""
+        return WorkerSeen(
+            id=id_,
+            phase=self.phase,
+            since_s=self.since_s,
+            started_s=self.started_s,
+            ready=ready,
+            reason=self.reason,
+            message=self.message,
+        )
+
+
+def reader_of(id_: WorkerId, spec: IngestorSpec) -> tuple[IngestorSpec, str]:
+    """The spec of a writer's own topic, and the name of its reader."""
+    (own,) = spec.per_topic([id_.topic])
+    return own, Replica(index=id_.replica, count=spec.spec.replicas).name(own.name)
+
+
+def cannot_start(id_: WorkerId, error: Exception) -> UnavailableError:
+    """Why a writer cannot be started now; it is tried again."""
+    return UnavailableError(
+        f"writer {id_} cannot be started: {error}; there may be too many threads, or no memory left (raise "
+        "TARN_MEM_INGEST, or have fewer readers); it is tried again"
+    )
 
 
 class ByResources:

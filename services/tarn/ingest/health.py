@@ -31,7 +31,7 @@ PROBE_TABLE = TableName(("ops",), "canary")
 
 LOOK_AGE_S_MAX = 25.0
 BEAT_AGE_S_MAX = 60.0
-FOR_A_PERSON = ("NoSuchTopic", "NoMessages", "CrashLoop")
+FOR_A_PERSON = ("NoSuchTopic", "NoMessages", "CannotStart", "CrashLoop")
 PROGRESS_AGE_S_MAX = 120.0
 HANGING_S_MIN = 300.0
 CONTROLLER = "controller"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from tarn.core import dead_letter
-from tarn.core.batch import BatchBuilder, RawRecords
+from tarn.core.batch import BatchBuilder
 from tarn.core.completion import Announced
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetRange, TopicIdentity, require_same_source
@@ -35,6 +35,7 @@ from tarn.ingest.batch_commit import (
     offsets_in,
     require_only_stream,
 )
+from tarn.ingest.batch_memory import Account
 from tarn.ingest.bookkeeper import Bookkeeper, Seat
 from tarn.ingest.changes import NeedsReplan
 from tarn.ingest.committer import Committer
@@ -174,15 +175,15 @@ class Ingestor:
         self._reporter.tell(State.RUNNING)
         # Left by any way out only when no commit is under way.
         try:
-            with self._context.executor() as executor:
-                self._ingest(plan, executor, until)
+            with self._context.memory.account() as memory, self._context.executor() as executor:
+                self._ingest(plan, memory, executor, until)
         finally:
             self._commits.turn.leave()
 
-    def _ingest(self, plan: Plan, executor: Executor, until: Callable[[], bool]) -> None:
+    def _ingest(self, plan: Plan, memory: Account, executor: Executor, until: Callable[[], bool]) -> None:
         """Read batches and commit them in order; see `cycle`."""
         limits = self._context.limits
-        batch = self._new_batch()
+        batch = self._new_batch(memory)
         now = self._context.clock()
         committed_s = looked_s = group_commit_s = now
         uncommitted: dict[int, int] = {}
@@ -201,6 +202,7 @@ class Ingestor:
                 if isinstance(result, NeedsReplan):
                     return
                 commit = None
+                memory.give_back()
                 plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
                 if states:
                     committed_s = self._context.clock()
@@ -218,8 +220,9 @@ class Ingestor:
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
                 require_same_source(plan.identity, plan.source.identity())
                 self._commits.turn.close(now)
+                memory.close()
                 commit, states = executor.submit(self._commit, batch, plan, self._upkeep.announced), True
-                batch = self._new_batch()
+                batch = self._new_batch(memory)
                 continue
             if uncommitted and now - group_commit_s >= limits.group_commit_interval_s:
                 plan.source.commit_group_offsets(uncommitted)
@@ -240,8 +243,7 @@ class Ingestor:
                     commit, states = executor.submit(self._upkeep.move_mark, change, self._table.writer), True
                     continue
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
-            for polled in self._poll(plan, batch, timeout_s):
-                batch.add(polled)
+            self._read(plan, batch, timeout_s)
         if commit is not None:
             self._batch_due = True
             result = commit.result()
@@ -249,12 +251,19 @@ class Ingestor:
         if uncommitted:
             plan.source.commit_group_offsets(uncommitted)
 
-    def _poll(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> list[RawRecords]:
+    def _read(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> None:
+        """Poll once, if there is memory for what that may return, and add it to the batch."""
         if not plan.own:
             # More replicas than partitions: this one stands by, as the topic may get more.
             self._context.ports.sleep(timeout_s)
-            return []
-        return plan.source.poll(records_max=max(1, batch.room), timeout_s=timeout_s)
+            return
+        records_max = batch.borrow()
+        if not records_max:
+            self._context.ports.sleep(min(timeout_s, self._context.limits.memory_s))
+            return
+        for polled in plan.source.poll(records_max=records_max, timeout_s=timeout_s):
+            batch.add(polled)
+        batch.settle()
 
     def _plan(self) -> Plan:
         """Open the topic, create missing tables and topics, and look up the table's committed offsets."""
@@ -513,16 +522,19 @@ class Ingestor:
             gather_s=gather_s,
         )
 
-    def _new_batch(self) -> OpenBatch:
-        limits = self.spec.spec.batching
+    def _new_batch(self, memory: Account) -> OpenBatch:
+        limits, context = self.spec.spec.batching, self._context
         builder = BatchBuilder(
             records_max=limits.max_records,
-            bytes_max=self._context.share_of_batches(limits.max_bytes),
+            bytes_max=min(limits.max_bytes, context.memory.batch_bytes_max),
             latency_s_max=limits.max_latency_seconds,
         )
-        context = self._context
         return OpenBatch(
-            builder, self._table.decoder, decode_records=context.decode_records, clock=context.clock
+            builder,
+            self._table.decoder,
+            memory=memory,
+            decode_records=context.decode_records,
+            clock=context.clock,
         )
 
     def _rest(self, seconds: float) -> bool:

@@ -9,6 +9,7 @@ from tarn.core.batch import BatchBuilder, RawBatch, RawRecords
 from tarn.core.decode import Decoded, Decoder, joined
 from tarn.core.offsets import OffsetRange
 from tarn.ingest.batch_commit import decode
+from tarn.ingest.batch_memory import SMALL_BYTES, Account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +36,23 @@ class OpenBatch:
     Args:
         builder: limits of the batch; nothing was added yet.
         decoder: decoder of the stream.
+        memory: the reader's account of what its batches hold.
         decode_records: number of waiting records from which on they are decoded while reading.
         clock: monotonic time in seconds.
     """
 
     def __init__(
-        self, builder: BatchBuilder, decoder: Decoder, *, decode_records: int, clock: Callable[[], float]
+        self,
+        builder: BatchBuilder,
+        decoder: Decoder,
+        *,
+        memory: Account,
+        decode_records: int,
+        clock: Callable[[], float],
     ) -> None:
         self._builder = builder
+        self._memory = memory
+        self._refused = False
         self._decoder = decoder
         self._decode_records = decode_records
         self._clock = clock
@@ -52,25 +62,35 @@ class OpenBatch:
         self._decode_s = 0.0
 
     @property
-    def room(self) -> int:
-        """Number of further records that fit."""
-        return self._builder.room
-
-    @property
     def opened_s(self) -> float | None:
         """When the first record was added, in seconds; None before."""
         return self._builder.opened_s
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until the batch must be closed; see `BatchBuilder.wait_s`."""
-        return self._builder.wait_s(now_s)
+        """Seconds until the batch must be closed; see `BatchBuilder.wait_s`. Now if it cannot grow."""
+        wait_s = self._builder.wait_s(now_s)
+        return 0.0 if wait_s is not None and self._refused and self._memory.is_large() else wait_s
 
     def ranges(self) -> tuple[OffsetRange, ...]:
         """Offset range per partition; see `BatchBuilder.ranges`."""
         return self._builder.ranges()
 
+    def borrow(self) -> int:
+        """Borrow memory for the next poll: the number of records that it may return, 0 if it has to wait."""
+        room = max(1, self._builder.room)
+        least = self._memory.record_bytes
+        granted = self._memory.borrow(
+            room * least if self._builder.records else min(room * least, SMALL_BYTES), least=least
+        )
+        self._refused = not granted
+        return min(room, granted // least)
+
+    def settle(self) -> None:
+        """The poll is over: from now on as much is borrowed as the batch holds."""
+        self._memory.settle(self._builder.bytes, records=self._builder.records)
+
     def add(self, polled: RawRecords) -> None:
-        """Add a poll, and decode what waits if it is much.
+        """Add a part of a poll, and decode what waits if it is much.
 
         Raises:
             Exception: as `decode`.

@@ -22,9 +22,8 @@ import orjson
 import structlog
 
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
-from tarn.core.errors import UnavailableError
 from tarn.core.spec import IngestorSpec
-from tarn.ingest.replicas import Replica
+from tarn.ingest.drivers import Writer, cannot_start, reader_of
 from tarn.ingest.status import Histogram, IngestorStatus, State, StatusRegistry
 
 log = structlog.get_logger()
@@ -34,19 +33,13 @@ WATCH_S = 0.5
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class _Writer:
+@dataclass(slots=True, kw_only=True)
+class _Writer(Writer):
     """A process, and what is known of it."""
 
     process: subprocess.Popen[bytes]
-    reader: str
     memory_bytes: int | None
-    started_s: float
-    since_s: float
-    phase: Phase = Phase.RUNNING
     ready: bool = False
-    reason: str = ""
-    message: str = ""
 
 
 class ProcessDriver:
@@ -83,18 +76,7 @@ class ProcessDriver:
     def list(self) -> Sequence[WorkerSeen]:
         """See `Driver.list`."""
         with self._lock:
-            return [
-                WorkerSeen(
-                    id=id_,
-                    phase=one.phase,
-                    since_s=one.since_s,
-                    started_s=one.started_s,
-                    ready=one.ready,
-                    reason=one.reason,
-                    message=one.message,
-                )
-                for id_, one in self._writers.items()
-            ]
+            return [one.seen(id_, ready=one.ready) for id_, one in self._writers.items()]
 
     def start(self, id_: WorkerId, spec: IngestorSpec) -> None:
         """See `Driver.start`."""
@@ -110,20 +92,35 @@ class ProcessDriver:
                 "threads": resources.threads,
             }
             try:
+                if not self._watching:
+                    threading.Thread(target=self._watch, name="writers-memory", daemon=True).start()
+                    self._watching = True
                 process = subprocess.Popen(  # noqa: S603 - the command is Tarn's own
                     self._command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, **_environment(resources.threads)},
                 )
-            except OSError as e:
-                raise UnavailableError(
-                    f"writer {id_} cannot be started: {e}; there may be no memory left"
-                ) from e
-            (one,) = spec.per_topic([id_.topic])
-            reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
+            except (OSError, RuntimeError) as e:
+                raise cannot_start(id_, e) from e
+            one, reader = reader_of(id_, spec)
+            try:
+                threading.Thread(
+                    target=self._follow, args=(id_, process, order), name=f"writer-{reader}", daemon=True
+                ).start()
+            except RuntimeError as e:
+                # Nobody would say what it is to run, or notice that it ends.
+                with process:
+                    process.kill()
+                raise cannot_start(id_, e) from e
             now_s = self._clock()
-            self._writers[id_] = _Writer(process, reader, resources.memory_bytes, now_s, now_s)
+            self._writers[id_] = _Writer(
+                reader=reader,
+                started_s=now_s,
+                since_s=now_s,
+                process=process,
+                memory_bytes=resources.memory_bytes,
+            )
             # A process that hangs before it says anything must not be unknown to the health check.
             self._registry.put(
                 reader,
@@ -135,12 +132,6 @@ class ProcessDriver:
                     replicas=spec.spec.replicas,
                 ),
             )
-            threading.Thread(
-                target=self._follow, args=(id_, process, order), name=f"writer-{reader}", daemon=True
-            ).start()
-            if not self._watching:
-                self._watching = True
-                threading.Thread(target=self._watch, name="writers-memory", daemon=True).start()
 
     def drain(self, id_: WorkerId) -> None:
         """See `Driver.drain`."""

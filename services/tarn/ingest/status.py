@@ -325,7 +325,6 @@ class StatusRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ingestors: dict[str, IngestorStatus] = {}
-        self._elsewhere: set[str] = set()
         self._dependencies: dict[str, Dependency] = {}
         self._audits: dict[str, AuditStatus] = {}
 
@@ -355,13 +354,11 @@ class StatusRegistry:
         """Set the whole status of a reader, as another process reports it."""
         with self._lock:
             self._ingestors[name] = status
-            self._elsewhere.add(name)
 
     def remove(self, name: str) -> None:
         """Remove an ingestor."""
         with self._lock:
             self._ingestors.pop(name, None)
-            self._elsewhere.discard(name)
 
     def advance(self, name: str, after: Mapping[int, int]) -> None:
         """Record committed offsets; an end offset known to be lower follows.
@@ -390,11 +387,6 @@ class StatusRegistry:
         """Statuses of all readers, by name: an ingestor has one, or as many as its spec has replicas."""
         with self._lock:
             return dict(sorted(self._ingestors.items()))
-
-    def sharing(self) -> int:
-        """Number of the readers of this process, which share its memory."""
-        with self._lock:
-            return len(self._ingestors.keys() - self._elsewhere)
 
     def record_check(self, dependency: str, *, ok: bool, message: str, looked_s: float) -> None:
         """Record the result of a dependency check.

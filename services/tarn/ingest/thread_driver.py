@@ -14,8 +14,8 @@ from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.errors import TarnError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest.context import IngestContext, StoppedError
+from tarn.ingest.drivers import Writer, cannot_start, reader_of
 from tarn.ingest.ingestor import Ingestor
-from tarn.ingest.replicas import Replica
 from tarn.ingest.status import IngestorStatus, State, StatusRegistry
 
 log = structlog.get_logger()
@@ -30,46 +30,44 @@ class _View(StatusRegistry):
     def __init__(self, inner: StatusRegistry) -> None:
         super().__init__()
         self._inner = inner
+        self._using = threading.Lock()
 
     def detach(self) -> None:
-        """Go on with a registry that nobody reads."""
-        self._inner = StatusRegistry()
+        """Go on with a registry that nobody reads; no change is under way in the former one afterwards."""
+        with self._using:
+            self._inner = StatusRegistry()
 
     def update(self, name: str, **changes: Any) -> IngestorStatus:
-        return self._inner.update(name, **changes)
+        with self._using:
+            return self._inner.update(name, **changes)
 
     def add(self, name: str, **amounts: int) -> IngestorStatus:
-        return self._inner.add(name, **amounts)
+        with self._using:
+            return self._inner.add(name, **amounts)
 
     def observe(self, name: str, freshness_s: float) -> None:
-        self._inner.observe(name, freshness_s)
+        with self._using:
+            self._inner.observe(name, freshness_s)
 
     def remove(self, name: str) -> None:
-        self._inner.remove(name)
+        with self._using:
+            self._inner.remove(name)
 
     def advance(self, name: str, after: Mapping[int, int]) -> None:
-        self._inner.advance(name, after)
+        with self._using:
+            self._inner.advance(name, after)
 
     def readers(self) -> dict[str, IngestorStatus]:
         return self._inner.readers()
 
-    def sharing(self) -> int:
-        return self._inner.sharing()
 
-
-@dataclass(slots=True)
-class _Writer:
+@dataclass(slots=True, kw_only=True)
+class _Writer(Writer):
     """A writer: the thread, and what is known of it."""
 
     thread: threading.Thread
     stop: threading.Event
-    reader: str
     view: _View
-    started_s: float
-    since_s: float
-    phase: Phase = Phase.RUNNING
-    reason: str = ""
-    message: str = ""
 
 
 class ThreadDriver:
@@ -108,15 +106,7 @@ class ThreadDriver:
         readers = self._context.registry.readers()
         with self._lock:
             return [
-                WorkerSeen(
-                    id=id_,
-                    phase=one.phase,
-                    since_s=one.since_s,
-                    started_s=one.started_s,
-                    ready=one.reader in readers and readers[one.reader].state is State.RUNNING,
-                    reason=one.reason,
-                    message=one.message,
-                )
+                one.seen(id_, ready=one.reader in readers and readers[one.reader].state is State.RUNNING)
                 for id_, one in self._writers.items()
             ]
 
@@ -127,7 +117,7 @@ class ThreadDriver:
                 return
             stop, view, now_s = threading.Event(), _View(self._context.registry), self._clock()
             context = self._context
-            (one,) = spec.per_topic([id_.topic])
+            one, reader = reader_of(id_, spec)
             own = replace(
                 context,
                 registry=view,
@@ -135,10 +125,15 @@ class ThreadDriver:
                 ports=replace(context.ports, sleep=self._sleeps(stop)),
                 shared_ports=context.shared_ports or context.ports,
             )
-            reader = Replica(index=id_.replica, count=spec.spec.replicas).name(one.name)
             thread = threading.Thread(target=self._run, args=(id_, one, own), name=reader, daemon=True)
-            self._writers[id_] = _Writer(thread, stop, reader, view, now_s, now_s)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as e:
+                raise cannot_start(id_, e) from e
+            # It looks for itself here when it ends, and waits for this lock.
+            self._writers[id_] = _Writer(
+                reader=reader, started_s=now_s, since_s=now_s, thread=thread, stop=stop, view=view
+            )
 
     def drain(self, id_: WorkerId) -> None:
         """See `Driver.drain`."""

@@ -6,11 +6,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from tarn.core.errors import TarnError
 from tarn.core.source import NoSuchTopicError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.status import State, StatusReporter
+
+log = structlog.get_logger()
 
 TOPICS_LOOK_S = 30.0
 """How often a pattern is compared with the names of the topics, in seconds."""
@@ -53,9 +57,16 @@ class TopicWatch:
                 return watch.found
             # The thread of a former one ends at its next look.
             watch = self._watches[spec.name] = _Watch(kafka.topic_pattern)
-        threading.Thread(
+        thread = threading.Thread(
             target=self._watch, args=(watch, spec), name=f"topics-{spec.name}", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as e:
+            # Without a thread nobody would ever compare it; the next pass tries again.
+            with self._lock:
+                del self._watches[spec.name]
+            log.warning("a pattern of topics waits for a thread", ingestor=spec.name, reason=str(e))
         return None
 
     def keep(self, names: frozenset[str]) -> None:

@@ -23,6 +23,7 @@ from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.object_store import ObjectStore
 from tarn.ingest.audit_schedule import AuditSchedule
+from tarn.ingest.batch_memory import BatchMemory
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext
 from tarn.ingest.drivers import ByResources, WriterDriver
@@ -111,7 +112,7 @@ def make_world(settings: Settings, registry: StatusRegistry, stop: Event) -> Ing
         registry=registry,
         stopping=stop.is_set,
         origins=ParquetOrigins(S3Bulk(**settings.store_access()), Places(settings.bucket).key),
-        batch_bytes=settings.ingest_batch_mib << 20,
+        memory=BatchMemory(settings.ingest_batch_mib << 20),
         principals=make_principals(settings),
     )
 

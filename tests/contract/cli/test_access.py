@@ -150,7 +150,14 @@ def test_a_credential_is_lent_to_ingest_and_taken_back(
     assert lent.get("bob") == credential
     with pytest.raises(UnauthenticatedError):
         lent.get("alice")
-    assert lend("", "bob", "--take-back") == 0
+    capsys.readouterr()
+    assert lend("", "bbo", "--take-back") == 1
+    said = capsys.readouterr()
+    assert "ingest was lent no credential of 'bbo', so nothing was taken back" in said.err
+    assert not said.out
+    assert lent.get("bob") == credential
+    for _ in range(2):
+        assert lend("", "bob", "--take-back") == 0, "an answer may be lost: it is repeated"
     with pytest.raises(UnauthenticatedError):
         lent.get("bob")
     for name in ("../../specs/v1/ingestors/orders", "a/b", ""):

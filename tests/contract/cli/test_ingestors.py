@@ -271,8 +271,9 @@ def test_an_ingestor_that_cannot_run_is_the_exit_code(
 
 def test_an_unreadable_object(plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     plant.lake.store.put(spec_key("orders"), b"{")
-    assert run(monkeypatch, "get") == 0
-    assert "specs/v1/ingestors/orders.json is not the spec of an ingestor" in capsys.readouterr().err
+    for more in ((), ("--json",)):
+        assert run(monkeypatch, "get", *more) == 0
+        assert "specs/v1/ingestors/orders.json is not the spec of an ingestor" in capsys.readouterr().err
     assert run(monkeypatch, "describe", "orders") == 5
     assert "specs/v1/ingestors/orders.json is not the spec of an ingestor" in capsys.readouterr().err
     assert run(monkeypatch, "apply", "-f", "-", stdin=text()) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from tarn.core.control.declared import spec_key
+from tarn.controller.files import SpecFile, SpecFiles
+from tarn.core.control.declared import HAND, applied, spec_key
 from tarn.core.control.model import Phase
+from tarn.core.control.report import parse_report
+from tarn.core.errors import UnavailableError
 from tarn.core.spec import spec_of
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
@@ -143,11 +147,100 @@ def test_a_spec_that_is_damaged_stops_no_writer(plant: Plant) -> None:
     assert why is not None
     assert why.reason == "Unreadable"
     assert "specs/v1/ingestors/orders.json is not the spec of an ingestor" in why.message
+    data = plant.specs.status("orders")
+    assert data is not None
+    for one in parse_report(data, key="orders")["conditions"]:
+        assert (one["status"], one["reason"], one["message"]) == (False, "Unreadable", why.message)
+    plant.lake.store.delete(spec_key("orders"))
+    plant.apply()
+    plant.until(lambda: plant.running(1))
+
+
+def test_a_spec_folder_without_files_is_said_until_nothing_belongs_to_it(plant: Plant) -> None:
+    file = SpecFile(spec=spec_of(document(), file="x"), document=document())
+    plant.controller = plant.new_controller(files=SpecFiles(files={"orders.yaml": file}))
+    plant.until(lambda: plant.running(1))
+    plant.controller = plant.new_controller(files=SpecFiles(files={}))
+    plant.until(lambda: plant.running(1))
+    why = plant.refused["spec folder"]
+    assert why is not None
+    assert (why.reason, why.waiting) == ("NoSpecs", False)
+    assert "these ingestors belong to files of it: orders. Nothing is deleted" in why.message
+    plant.delete()
+    plant.until(lambda: plant.workers() == [] and plant.refused["spec folder"] is None)
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no memory left"), ValueError("no memory left")])
+def test_a_writer_that_cannot_be_started_is_in_the_status(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, error: Exception, logged: list[Any]
+) -> None:
+    def away(*_: object) -> None:
+        raise error
+
+    inner = plant.driver.start
+    monkeypatch.setattr(plant.driver, "start", away)
+    plant.apply()
+    for _ in range(3):
+        plant.controller.step()
+    assert (plant.ready()["status"], plant.ready()["reason"]) == (False, "CannotStart")
+    assert "no memory left" in plant.ready()["message"]
+    why = plant.refused["ingestor orders"]
+    assert why is not None
+    assert (why.reason, why.waiting) == ("CannotStart", True)
+    said = [line for line in logged if line["event"] in ("controller waits", "controller failed")]
+    assert len(said) == 1, "once, and not in each pass"
+    logged[:] = [line for line in logged if line not in said]
+    monkeypatch.setattr(plant.driver, "start", inner)
+    plant.until(lambda: plant.running(1))
+    assert plant.refused["ingestor orders"] is None
+
+
+def test_a_defect_while_a_clash_is_settled_keeps_no_other_ingestor_waiting(
+    plant: Plant, logged: list[Any]
+) -> None:
+    def defect(_spec: object) -> bool:
+        raise ValueError("no table is like that")
+
+    plant.controller._settlements._holds = defect
+    second = {**document(), "metadata": {"name": "second"}}
+    plant.specs.change(
+        "second", lambda found, stamp: applied(found, second, file="x", owner=HAND, stamp=stamp)
+    )
+    plant.apply()
+    plant.apply("sales")
+
+    def message(name: str) -> str:
+        why = plant.refused.get(f"ingestor {name}")
+        return why.message if why is not None else ""
+
+    plant.until(lambda: plant.running(1, "sales") and "a defect of Tarn" in message("second"))
+    assert "ValueError: no table is like that" in message("orders")
+    for _ in range(3):
+        plant.controller.step()
+    said = [line for line in logged if line["event"] == "a clash cannot be settled"]
+    assert len(said) == 1
+    logged[:] = [line for line in logged if line not in said]
+
+
+def test_a_writer_without_a_thread_is_no_writer(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "orders":
+            raise RuntimeError("can't start new thread")
+        inner(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    plant.apply()
+    plant.controller.step()
+    assert plant.workers() == []
+    assert "can't start new thread; there may be too many threads" in plant.ready()["message"]
+    monkeypatch.setattr(threading.Thread, "start", inner)
+    plant.until(lambda: plant.running(1) and plant.all_in())
+    plant.exact()
 
 
 def test_a_store_that_is_away_stops_no_writer(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tarn.core.errors import UnavailableError
-
     plant.apply()
     plant.until(lambda: plant.running(1))
 
@@ -175,6 +268,7 @@ def test_one_ingestors_change_disturbs_no_other(plant: Plant) -> None:
     plant.apply("sales")
     plant.until(lambda: plant.running(1) and plant.running(1, "sales") and plant.all_in("sales"))
     (other,) = (one for one in plant.seen() if one.id.ingestor == "sales")
+    plant.until(lambda: plant.lake.registry.get("sales").rows == 40)
     rows = plant.lake.registry.get("sales").rows
     opened = len([reader for reader in plant.lake.sources.readers if reader._name == "sales"])
     for replicas in (2, 1):
@@ -398,8 +492,6 @@ def test_no_status_is_written_to_a_store_that_does_not_answer(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try takes seconds, and a writer that died meanwhile would wait for all of them."""
-    from tarn.core.errors import UnavailableError
-
     plant.apply()
     plant.until(lambda: plant.running(1))
     tried: list[str] = []

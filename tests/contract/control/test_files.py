@@ -74,6 +74,25 @@ def test_what_has_no_file_any_more_is_deleted_and_what_was_applied_by_hand_stays
     assert start.there()["c"] == ("there", 1, HAND)
 
 
+def test_a_folder_without_any_file_deletes_nothing(start: Start) -> None:
+    """It is rather not mounted than a wish to delete everything."""
+    start(folder(a=document("a"), b=document("b")))
+    start.specs.change(
+        "c", lambda found, stamp: applied(found, document("c"), file="x", owner=HAND, stamp=stamp)
+    )
+    start.specs.change("b", lambda found, stamp: deleted(_there(found), stamp=stamp))
+    empty = start(folder())
+    assert empty.done
+    assert empty.kept == {"a"}
+    assert {name: found[0] for name, found in start.there().items()} == {
+        "a": "there",
+        "b": "deleting",
+        "c": "there",
+    }
+    start(folder(z=document("z")))
+    assert start.there()["a"][0] == "deleting"
+
+
 def test_a_file_that_is_invalid_now_leaves_what_it_owns(start: Start) -> None:
     start(folder(a=document("a")))
     start(folder(invalid=frozenset({"a.yaml"})))

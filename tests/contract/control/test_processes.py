@@ -76,6 +76,31 @@ def test_two_replicas_as_processes_killed_scaled_and_deleted(plant: Plant) -> No
     assert plant.workers() == []
 
 
+def test_a_process_that_nobody_can_follow_is_ended(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no thread left that would say what it is to run, and notice its end."""
+    inner, popen = threading.Thread.start, subprocess.Popen
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("writer-"):
+            raise RuntimeError("can't start new thread")
+        inner(thread)
+
+    def run(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        made.append(popen(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(subprocess, "Popen", run)
+    plant.apply(**LIMITED)
+    plant.controller.step()
+    assert plant.workers() == []
+    assert [one.poll() for one in made] == [-signal.SIGKILL]
+    assert plant.ready()["reason"] == "CannotStart"
+    monkeypatch.setattr(threading.Thread, "start", inner)
+    plant.until(lambda: plant.running(1))
+
+
 def test_a_process_that_dies_at_once_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages(tmp_path, "orders", 1, 1)
     plant = plant_of(tmp_path, monkeypatch, "failing")

@@ -205,7 +205,7 @@ class TestLentCredentials:
         for credential in ("id:secret-one", "id:secret-two"):
             lent.put("bob", credential)
             assert lent.get("bob") == credential
-        lent.put("bob", None)
+        lent.take_back("bob")
         with pytest.raises(UnauthenticatedError, match="scripts/tarn principal lend bob"):
             lent.get("bob")
 

@@ -122,6 +122,71 @@ def test_a_group_has_a_limit_and_all_have_their_turn(desk: Desk) -> None:
     assert desk.gate.members == [1, MEMBERS_MAX, 3]
 
 
+def test_a_reader_that_is_to_stop_does_not_wait_for_the_commit_of_another(desk: Desk) -> None:
+    """The catalog may be away for long; what nobody has taken yet was never sent."""
+    going = threading.Event()
+
+    def require_going() -> None:
+        if going.is_set():
+            raise StoppedError
+
+    first = desk.hold()
+    waits = desk.hand_over(desk.hands.batch(1, 0, 4), desk.seat(require_going=require_going))
+    stays = desk.hand_over(desk.hands.batch(2, 0, 4))
+    desk.queued(2)
+    going.set()
+    with pytest.raises(StoppedError):
+        waits.result(WITHIN_S)
+    assert not first.done()
+    desk.gate.open.set()
+    assert first.result(WITHIN_S).by_us
+    assert stays.result(WITHIN_S).by_us
+    assert desk.hands.next() == {0: 1, 2: 4}
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_reader_that_is_to_stop_leaves_the_commit_of_others_to_them(desk: Desk, landed: bool) -> None:
+    """It leads a snapshot of three whose outcome is unknown, while the catalog is away."""
+    going, back, sent = threading.Event(), threading.Event(), threading.Semaphore(0)
+    members: list[int] = []
+
+    def require_going() -> None:
+        if going.is_set():
+            raise StoppedError
+
+    def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        members.append(len(commit_ids(request.updates[0]["snapshot"]["summary"])))
+        if back.is_set():
+            return desk.lake.local.commit(table, request, key=key)
+        if landed:
+            desk.lake.local.commit(table, request, key=key)
+        sent.release()
+        raise UnavailableError("no answer")
+
+    def load(table: TableName) -> TableState:
+        if members and not back.is_set():
+            raise UnavailableError("no answer")
+        return desk.lake.local.load(table)
+
+    desk.gate.commit, desk.gate.load = commit, load  # type: ignore[method-assign]
+    seats = [desk.seat(gather_s=60.0, require_going=require_going), desk.seat(), desk.seat()]
+    for seat in seats[1:]:
+        seat.turn.close(time.monotonic())
+    leads = desk.hand_over(desk.hands.batch(1, 0, 4), seats[0])
+    desk.queued(1)
+    others = [desk.hand_over(desk.hands.batch(p, 0, 3), seats[p or 1]) for p in (2, 0)]
+    assert sent.acquire(timeout=WITHIN_S)
+    assert members == [3]
+    going.set()
+    with pytest.raises(StoppedError):
+        leads.result(WITHIN_S)
+    assert not any(one.done() for one in others), "the catalog is away"
+    back.set()
+    assert all(one.result(WITHIN_S).by_us for one in others)
+    assert members == ([3] if landed else [3, 2])
+    assert desk.hands.next() == ({0: 3, 1: 4, 2: 3} if landed else {0: 3, 2: 3})
+
+
 def test_a_lone_reader_waits_for_nobody(desk: Desk) -> None:
     desk.gate.open.set()
     began_s = time.monotonic()

@@ -280,3 +280,25 @@ def test_a_pattern_that_comes_back_is_compared_once_at_a_time(
     time.sleep(0.3)
     assert [one.name for one in threading.enumerate()].count("topics-orders") == 1
     lake.stop = True
+
+
+def test_a_pattern_without_a_thread_is_compared_later(
+    topics: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "topics-orders":
+            raise RuntimeError("can't start new thread")
+        inner(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    lake = Lake(*topics.values())
+    watch, pattern = topic_watch.TopicWatch(lake.context()), spec("{topicPattern: 'shop.*'}")
+    assert watch.topics(pattern) is None, "no other ingestor is the worse for it"
+    monkeypatch.setattr(threading.Thread, "start", inner)
+    late_s = time.monotonic() + WITHIN_S
+    while not watch.topics(pattern):
+        assert time.monotonic() < late_s
+        time.sleep(0.005)
+    lake.stop = True

@@ -38,7 +38,7 @@ def test_each_reason_is_one_that_the_code_gives() -> None:
     assert all(hasattr(errors, f"{one}Error") for one in others if one == "OffsetGap")
     assert "OffsetGap" in others
     said = set(re.findall(r'(?:no\(|reason=)\s*"(\w+)"', inspect.getsource(report)))
-    more = set(re.findall(r'"(CrashLoop|Restarting|Accepted|Unreadable|InvalidSpec)"', source))
+    more = set(re.findall(r'"(CannotStart|CrashLoop|Restarting|Accepted|Unreadable|InvalidSpec)"', source))
     assert (said | more) - {"Ready"} <= reasons
 
 

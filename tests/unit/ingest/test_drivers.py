@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.spec import IngestorSpec, spec_of
 from tarn.ingest.drivers import ByResources
+from tarn.ingest.status import IngestorStatus, StatusRegistry
+from tarn.ingest.thread_driver import _View
 
+WITHIN_S = 30.0
 ID = WorkerId(ingestor="orders", topic="orders", replica=0, revision="1")
 EVENTS = {"eventTime": {"column": "at"}}
 LIMITED = {"workerTemplate": {"resources": {"threads": 1}}}
@@ -100,3 +104,34 @@ def test_everything_else_is_for_both() -> None:
     driver.drain_all()
     assert driver.join(1.0) is False
     assert shared.asked == limited.asked == ["drain", "kill", "collect", "on_change", "drain_all", "join"]
+
+
+def test_a_writer_that_is_left_behind_leaves_nothing_in_the_registry() -> None:
+    """A change that is under way when it is left behind is over before its reader is removed."""
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(StatusRegistry):
+        def update(self, name: str, **changes: Any) -> IngestorStatus:
+            entered.set()
+            assert go.wait(WITHIN_S)
+            return super().update(name, **changes)
+
+    registry = Slow()
+    view = _View(registry)
+    writing = threading.Thread(target=lambda: view.update("orders", rows=1))
+
+    def leave() -> None:
+        view.detach()
+        registry.remove("orders")
+
+    leaving = threading.Thread(target=leave)
+    writing.start()
+    assert entered.wait(WITHIN_S)
+    leaving.start()
+    leaving.join(0.2)
+    go.set()
+    for thread in (writing, leaving):
+        thread.join(WITHIN_S)
+    assert registry.readers() == {}
+    view.update("orders", rows=2)
+    assert registry.readers() == {}

@@ -11,9 +11,14 @@ from tarn.core.batch import BatchBuilder, RawRecords
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.offsets import OffsetRange
 from tarn.core.spec import FieldSpec
+from tarn.ingest.batch_memory import Account, BatchMemory
 from tarn.ingest.open_batch import DecodedBatch, OpenBatch
 
 FIELDS = (FieldSpec(name="n", type="long", required=True), FieldSpec(name="s", type="string"))
+
+
+def account() -> Account:
+    return Account(BatchMemory(48 << 20))
 
 
 def value(chance: random.Random, partition: int, offset: int) -> bytes | None:
@@ -47,7 +52,7 @@ def polls(seed: int) -> list[RawRecords]:
 def read(polled: list[RawRecords], decode_records: int) -> DecodedBatch:
     builder = BatchBuilder(records_max=10_000, bytes_max=10_000_000, latency_s_max=1.0)
     decoder = Decoder(FIELDS, source="t", trace=True, record_bytes_max=1_000)
-    batch = OpenBatch(builder, decoder, decode_records=decode_records, clock=lambda: 0.0)
+    batch = OpenBatch(builder, decoder, memory=account(), decode_records=decode_records, clock=lambda: 0.0)
     for one in polled:
         batch.add(one)
     return batch.close()
@@ -97,7 +102,7 @@ def test_it_decodes_while_reading_only_what_is_much(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Decoder, "decode", counting)
     builder = BatchBuilder(records_max=10_000, bytes_max=10_000_000, latency_s_max=1.0)
     decoder = Decoder(FIELDS, source="t", trace=True, record_bytes_max=1_000)
-    batch = OpenBatch(builder, decoder, decode_records=3, clock=lambda: 0.0)
+    batch = OpenBatch(builder, decoder, memory=account(), decode_records=3, clock=lambda: 0.0)
 
     def poll(start: int, end: int) -> None:
         offsets = range(start, end)

@@ -92,7 +92,8 @@ class Wanted:
         spec: its spec; None where that cannot be read.
         topics: topics that it reads; None while a pattern was not compared with them yet.
         generation: version of the spec; 0 of a built-in one.
-        uid: uid of its object; empty of a built-in one.
+        uid: uid of its object; empty of a built-in one, and of one whose object is unreadable.
+        built_in: whether it is part of Tarn, and has no object.
         reason: why it is not `RUN`, in one word; empty if it is.
         message: the same, for people.
     """
@@ -104,6 +105,7 @@ class Wanted:
     topics: tuple[str, ...] | None = None
     generation: int = 0
     uid: str = ""
+    built_in: bool = False
     reason: str = ""
     message: str = ""
 

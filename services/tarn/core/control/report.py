@@ -17,6 +17,8 @@ FORMAT = 1
 WORKERS_SHOWN_MAX = 200
 CRASH_LOOP = "CrashLoop"
 """Reason of an ingestor whose writer died again and again."""
+CANNOT_START = "CannotStart"
+"""Reason of an ingestor one of whose writers could not be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,7 @@ def report(
     crashes: Crashes,
     facts: Facts,
     *,
+    unstarted: str = "",
     former: Report | None,
     now_ms: int,
     timing: Timing | None = None,
@@ -183,6 +186,7 @@ def report(
         workers: its writers.
         crashes: what is known of writers that died.
         facts: what its readers say.
+        unstarted: why a writer could not be started in this pass; empty if all could.
         former: the status before; a condition that holds on keeps its time.
         now_ms: wall-clock time in milliseconds since the epoch.
         timing: times of the planner; the usual ones by default.
@@ -198,7 +202,16 @@ def report(
             reason=wanted.reason if refused else "Accepted",
             message=wanted.message if refused else "",
         ),
-        _ready(wanted, workers, crashes, facts, goal_count=len(goal), ready=ready, timing=timing),
+        _ready(
+            wanted,
+            workers,
+            crashes,
+            facts,
+            unstarted=unstarted,
+            goal_count=len(goal),
+            ready=ready,
+            timing=timing,
+        ),
     )
     return Report(
         name=wanted.name,
@@ -252,6 +265,7 @@ def _ready(
     crashes: Crashes,
     facts: Facts,
     *,
+    unstarted: str,
     goal_count: int,
     ready: int,
     timing: Timing,
@@ -266,6 +280,8 @@ def _ready(
         )
     if wanted.wish is not Wish.RUN:
         return no(wanted.reason, wanted.message)
+    if unstarted:
+        return no(CANNOT_START, unstarted)
     dead = crashed(wanted, workers, crashes, timing=timing)
     if dead is not None:
         return no(*dead)
