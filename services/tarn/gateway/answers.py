@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from tarn.core.errors import (
+    DataError,
     ForbiddenError,
     InvalidError,
     InvalidSpecError,
@@ -20,7 +21,14 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.gateway.bodies import MediaError, TooLargeError
-from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, Receipt, SequenceError
+from tarn.gateway.writes import (
+    BusyError,
+    KeyReusedError,
+    OverQuotaError,
+    QuotaError,
+    Receipt,
+    SequenceError,
+)
 
 RETRY_AFTER_S = 1
 
@@ -59,11 +67,13 @@ ERRORS: tuple[tuple[type[TarnError], int, str], ...] = (
     (NotFoundError, 404, "NotFound"),
     (SequenceError, 409, "OutOfSequence"),
     (InvalidSpecError, 409, "TableTakesNoRows"),
+    (DataError, 409, "TableTakesNoRows"),
     (KeyReusedError, 422, "KeyReused"),
     (MethodError, 405, "MethodNotAllowed"),
     (NotServedError, 501, "NotServed"),
     (SlowBodyError, 408, "SlowBody"),
     (TooLargeError, 413, "TooLarge"),
+    (OverQuotaError, 413, "OverQuota"),
     (MediaError, 415, "UnsupportedMediaType"),
     (InvalidError, 400, "BadRequest"),
     (QuotaError, 429, "QuotaUsedUp"),

@@ -17,7 +17,7 @@ import structlog
 
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
-from tarn.core.errors import OutcomeUnknownError, UnavailableError
+from tarn.core.errors import DataError, OutcomeUnknownError, UnavailableError
 from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.pressure import Pressure, of_debt, of_waiting
 from tarn.core.producers import STREAM, Claim
@@ -31,7 +31,7 @@ from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
-from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting
+from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting, in_turn
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
 from tarn.ingest.changes import Done, TableCommits
@@ -230,6 +230,10 @@ class Inbox:
             with self._changed:
                 self._plan, self._failed_commit = None, True
                 self._way.land(prepared, self._keys)
+            if isinstance(e, DataError):
+                # What the table states became unreadable meanwhile; a request before that may have landed.
+                self._answer_unknown([one for one, _ in prepared.parts], e.message)
+                return
             for waiting, _ in prepared.parts:
                 waiting.answer.set_exception(e)
             return
@@ -344,9 +348,7 @@ class Inbox:
     def _take_on(self, plan: Plan, taken: Taken) -> None:
         limits, now = self._limits, self._context.clock()
         later: list[Waiting] = []
-        # Writes of one producer that arrived in another order are taken in that of their rows.
-        waiting = sorted(self._queue, key=lambda one: one.write.sequence if one.write.producer else -1)
-        for one in waiting:
+        for one in in_turn(self._queue):
             if taken.rows >= limits.rows_max or taken.bytes >= limits.bytes_max:
                 later.append(one)
                 continue

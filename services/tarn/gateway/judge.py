@@ -9,13 +9,21 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, Claim, next_sequence
-from tarn.core.quota import DAY_MS
+from tarn.core.quota import DAY_MS, Used
 from tarn.core.table_catalog import TableName
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Taken, Verdict, Waiting
-from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, Receipt, SequenceError, Write
+from tarn.gateway.writes import (
+    BusyError,
+    KeyReusedError,
+    OverQuotaError,
+    QuotaError,
+    Receipt,
+    SequenceError,
+    Write,
+)
 from tarn.ingest.context import IngestContext
 
 
@@ -141,11 +149,18 @@ class Judge:
                 return Verdict.ANSWERED
         return None
 
-    def _over_quota(self, plan: Plan, taken: Taken, write: Write) -> QuotaError | None:
+    def _over_quota(self, plan: Plan, taken: Taken, write: Write) -> TarnError | None:
         """Why the quota does not allow a write; None if it may. The commit itself decides on its own base."""
         now_ms = self._context.ports.now_ms()
-        rows, size = taken.rows + len(write.values), taken.bytes + write.bytes
-        over = plan.quota.exceeded(plan.book.used.plus(now_ms // DAY_MS, rows, size))
+        day = now_ms // DAY_MS
+        rows, size = len(write.values), write.bytes
+        alone = plan.quota.exceeded(Used(day=day, rows=rows, bytes=size))
+        if alone is not None:
+            return OverQuotaError(
+                f"this write alone would be {alone} for table {self._table}: it is never taken; send fewer "
+                "rows in a body, or ask the table's owner for more"
+            )
+        over = plan.quota.exceeded(plan.book.used.plus(day, taken.rows + rows, taken.bytes + size))
         if over is None:
             return None
         return QuotaError(

@@ -40,10 +40,15 @@ ERRORS: dict[int, tuple[str, str, str]] = {
     409: (
         "OutOfSequence",
         "rows before these are missing, or part of them is in the table (OutOfSequence, with the row that is "
-        "expected); or the table cannot take rows (TableTakesNoRows)",
+        "expected); or the table cannot take rows, as a property or what it states of producers and keys is "
+        "unreadable (TableTakesNoRows)",
         "producer 'p' sends rows from 5 on, table shop.orders wants row 2 next",
     ),
-    413: ("TooLarge", "the body is over a limit", f"the body has 20000 rows, at most {ROWS_MAX} are allowed"),
+    413: (
+        "TooLarge",
+        "the body is over a limit (TooLarge), or more than the owner's quota of a whole day (OverQuota)",
+        f"the body has 20000 rows, at most {ROWS_MAX} are allowed",
+    ),
     415: ("UnsupportedMediaType", "the format is not taken", "Content-Type 'text/csv' is not taken"),
     421: ("Misdirected", "the name in Host is not known", "the name in Host is not known"),
     429: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -186,3 +187,17 @@ class Verdict(Enum):
     TAKEN = auto()
     LATER = auto()
     ANSWERED = auto()
+
+
+def in_turn(queue: Iterable[Waiting]) -> list[Waiting]:
+    """Writes in order of arrival, but those of one producer, in the places that it has, in that of their rows.
+
+    So a producer with many rows behind it waits no longer than one that begins.
+    """
+    arrived = list(queue)
+    own: dict[str, list[Waiting]] = {}
+    for one in arrived:
+        if one.write.producer is not None:
+            own.setdefault(one.write.producer, []).append(one)
+    ordered = {name: iter(sorted(ones, key=lambda one: one.write.sequence)) for name, ones in own.items()}
+    return [one if one.write.producer is None else next(ordered[one.write.producer]) for one in arrived]

@@ -26,6 +26,10 @@ class QuotaError(BusyError):
     """The table's owner allows no more today; nothing of the write was kept."""
 
 
+class OverQuotaError(InvalidError):
+    """A write that is larger than what the table's owner allows in a whole day: no repeat of it helps."""
+
+
 class SequenceError(ConflictError):
     """Rows that do not follow those of their producer; `fields["expected"]` is the next row wanted."""
 

@@ -131,6 +131,23 @@ def test_rows_that_come_in_another_order_are_taken_in_theirs() -> None:
     assert lake.offsets() == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_a_producer_with_many_rows_behind_it_waits_no_longer_than_a_new_one() -> None:
+    lake = lake_with_table()
+    box = inbox(lake, limits=InboxLimits(gap_s_max=0.2, wait_s_max=1e9, rows_max=2))
+    old = box.submit(write(0, 1, 2, 3, 4, producer="old"))
+    settle(box)
+    assert old.result(0).accepted == 5
+    second = box.submit(write(6, producer="old", sequence=6))
+    first = box.submit(write(5, producer="old", sequence=5))
+    others = [box.submit(write(10 + n, producer=f"new-{n}")) for n in range(4)]
+    prepared = box.prepare()
+    assert prepared is not None
+    box.commit(prepared)
+    assert [one.done() for one in (first, second, *others)] == [True, True, False, False, False, False]
+    settle(box)
+    assert ids(lake) == [0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13]
+
+
 @pytest.mark.parametrize(
     ("sequence", "rows", "words"),
     [(5, 1, "rows before it are missing"), (1, 3, "part of it is in the table already")],
