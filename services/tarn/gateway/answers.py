@@ -99,7 +99,7 @@ def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | N
 
 
 def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
-    """What became of a write: 200, or 422 if no row of it was accepted.
+    """What became of a write: 200, or 422 if no row of it was accepted. Unknown counts are null.
 
     Args:
         receipt: what became of it.
@@ -108,12 +108,14 @@ def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
     value = {
         "durability": "lake",
         "accepted": receipt.accepted,
-        "rejected": [{"row": row, "reason": reason} for row, reason in receipt.rejected.items()],
+        "rejected": None
+        if receipt.rejected is None
+        else [{"row": row, "reason": reason} for row, reason in receipt.rejected.items()],
         "snapshot-id": receipt.snapshot_id,
         "repeated": receipt.repeated,
     }
     headers = {"tarn-pressure": pressure.encode("ascii", "replace").decode()} if pressure else {}
-    return json_answer(value, status=200 if receipt.accepted else 422, headers=headers)
+    return json_answer(value, status=422 if receipt.accepted == 0 else 200, headers=headers)
 
 
 def error_answer(error: TarnError) -> Answer:

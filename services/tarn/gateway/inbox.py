@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 
 import structlog
 
@@ -22,6 +23,7 @@ from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.pressure import Pressure, of_debt, of_waiting
 from tarn.core.producers import STREAM, Claim
 from tarn.core.quota import DAY_MS, quota_in
+from tarn.core.rejected_rows import numbers_in, runs_of
 from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
@@ -31,7 +33,18 @@ from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
-from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting, in_turn
+from tarn.gateway.takes import (
+    InboxLimits,
+    OnTheWay,
+    Plan,
+    Prepared,
+    Taken,
+    Verdict,
+    Waiting,
+    in_turn,
+    judged,
+    rejected_of,
+)
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
 from tarn.ingest.changes import Done, TableCommits
@@ -39,6 +52,9 @@ from tarn.ingest.context import IngestContext
 
 log = structlog.get_logger()
 
+REASON_GONE = "not taken when it was first sent; the reason is not known any more"
+FORGOTTEN_S = 30.0
+"""A commit that took longer may have landed before the table forgot this gateway, in seconds."""
 GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
 
@@ -86,6 +102,7 @@ class Inbox:
         self._way = OnTheWay()
         self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
         self._failed_commit = False
+        self._own = own
 
     def submit(self, write: Write) -> Future[Receipt]:
         """Hand in a write; its future ends with a receipt, or with the error why it is not in the table.
@@ -237,6 +254,13 @@ class Inbox:
             for waiting, _ in prepared.parts:
                 waiting.answer.set_exception(e)
             return
+        late = self._context.clock() - asked_s > FORGOTTEN_S
+        if late and not isinstance(result, Done) and self._forgotten(prepared, result.state):
+            with self._changed:
+                self._plan, self._failed_commit = None, True
+                self._way.land(prepared, self._keys)
+            self._answer_unknown([one for one, _ in prepared.parts], "the table has forgotten this gateway")
+            return
         if not isinstance(result, Done):
             log.info("rows are planned again", table=str(self.name), reason=result.reason)
             self.put_back(prepared)
@@ -248,14 +272,35 @@ class Inbox:
             self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
+            known = result.by_us or self._same_rows(result.state, waiting.write, bad)
             waiting.answer.set_result(
                 Receipt(
-                    accepted=len(waiting.write.values) - len(bad),
-                    rejected=bad,
+                    accepted=len(waiting.write.values) - len(bad) if known else None,
+                    rejected=bad if known else None,
                     snapshot_id=head,
                     repeated=not result.by_us,
                 )
             )
+
+    def _forgotten(self, prepared: Prepared, state: TableState) -> bool:
+        """Whether the table had the rows of this gateway's own id, perhaps these, and dropped the id since."""
+        book = book_in(state)
+        numbers = {one.number for one in book.producers.values()}
+        return any(
+            claim.producer == self._own
+            and claim.producer not in book.producers
+            and claim.number < book.next_number
+            and claim.number not in numbers
+            for claim in prepared.change.claims
+        )
+
+    def _same_rows(self, state: TableState, write: Write, bad: dict[int, str]) -> bool:
+        """Whether another gateway that committed these rows judged them as this one did."""
+        try:
+            runs = rejected_of(book_in(state), write)
+        except DataError:
+            return False
+        return runs == runs_of(bad)
 
     def _seen(self, state: TableState, asked_s: float) -> Plan | None:
         """What the answer to a commit says of the table; None: it is loaded before the next write."""
@@ -373,36 +418,48 @@ class Inbox:
                 one.answer.set_exception(e)
 
     def _repeated(self, plan: Plan, write: Write) -> Receipt:
-        """The answer to rows that the table has: they are judged as they were then."""
-        with self._room.hold(write.bytes):
-            bad = decode(plan.decoder, self._raw([(write, 0, 0)], ())).bad
+        """The answer to rows that were judged before: which of them are in the table is what it was then."""
+        if write.keyed is not None:
+            known = self._keys.find(write.keyed.key)
+            runs = known.rejected if known is not None else None
+        else:
+            runs = rejected_of(plan.book, write)
+        rejected = None if runs is None else self._reasons(plan, write, numbers_in(runs))
         return Receipt(
-            accepted=len(write.values) - len(bad),
-            rejected=bad,
+            accepted=None if rejected is None else len(write.values) - len(rejected),
+            rejected=rejected,
             snapshot_id=plan.state.head_id,
             repeated=True,
         )
 
-    def _written(self, plan: Plan, taken: Taken) -> Prepared:
-        """Decode what was taken and put its file into the store."""
+    def _reasons(self, plan: Plan, write: Write, rows: list[int]) -> dict[int, str]:
+        """Why rows were rejected, as far as the columns of now say it."""
+        if not rows:
+            return {}
+        part = replace(write, values=[write.values[row] for row in rows])
+        try:
+            with self._room.hold(part.bytes):
+                bad = decode(plan.decoder, self._raw([(part, 0, 0)], ())).bad
+        except UnavailableError:
+            bad = {}
+        return {row: bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
+
+    def _written(self, plan: Plan, taken: Taken) -> Prepared | None:
+        """Decode what was taken and put its file into the store; None if the table has nothing to take."""
         claims = tuple(taken.claims.values())
         parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
         with self._room.hold(taken.bytes):
             made = encode(decode(plan.decoder, self._raw(parts, claims)), plan.writer)
             files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
-        keys = self._key_commit(plan, taken)
+        found = judged(taken.parts, made.bad)
+        del made
+        self._answer_needless(plan, taken, found)
+        if not taken.parts:
+            return None
+        claims = taken.judged_claims(found)
+        keys = self._key_commit(plan, taken, found)
         with self._changed:
             self._way.send(taken, plan.book, keys)
-        bad = sorted(made.bad.items())
-        del made
-        found, first, at = [], 0, 0
-        for one, _, _ in taken.parts:
-            end, own = first + len(one.write.values), {}
-            while at < len(bad) and bad[at][0] < end:
-                own[bad[at][0] - first] = bad[at][1]
-                at += 1
-            found.append((one, own))
-            first = end
         change = RowsCommit(
             commit_id=self._context.new_id(),
             table=str(self.name),
@@ -413,9 +470,26 @@ class Inbox:
             size=taken.bytes,
             keys=keys,
         )
-        return Prepared(change=change, writer=plan.writer, parts=tuple(found))
+        return Prepared(
+            change=change, writer=plan.writer, parts=tuple((one, found[id(one)]) for one, _, _ in taken.parts)
+        )
 
-    def _key_commit(self, plan: Plan, taken: Taken) -> KeysCommit | None:
+    def _answer_needless(self, plan: Plan, taken: Taken, found: Mapping[int, dict[int, str]]) -> None:
+        """Answer writes whose rows are all bad, where the table need not know of them.
+
+        It must for a producer that numbers its rows: its next ones begin behind these.
+        """
+        for one, _, _ in list(taken.parts):
+            bad = found[id(one)]
+            if one.write.producer is None and len(bad) == len(one.write.values):
+                taken.leave(one)
+                one.answer.set_result(
+                    Receipt(accepted=0, rejected=bad, snapshot_id=plan.state.head_id, repeated=False)
+                )
+
+    def _key_commit(
+        self, plan: Plan, taken: Taken, found: Mapping[int, dict[int, str]]
+    ) -> KeysCommit | None:
         """Put the objects with the keys of the writes into the store; None if no write has one.
 
         Raises:
@@ -427,7 +501,8 @@ class Inbox:
             # Since they were judged, only commits of this inbox may have landed, whose keys were known then.
             base = self._way.keys_tail if self._way.keys_tail is not None else self._keys.entry
         keyed = [one.write.keyed for one in taken.keys.values() if one.write.keyed is not None]
-        return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed))
+        rejected = {key: runs_of(found[id(one)]) for key, one in taken.keys.items()}
+        return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed, rejected))
 
     def _raw(self, parts: Sequence[tuple[Write, int, int]], claims: tuple[Claim, ...]) -> RawBatch:
         """Rows as records: the producer's number is their partition, the sequence their offset."""

@@ -222,7 +222,7 @@ class Judge:
         if number > NUMBER_MAX:
             return None
         # The producer of the process is for all who do not number their rows: no ids shut it out.
-        if name != self._own and len(plan.book.producers) + len(self._way.numbers) >= PRODUCERS_MAX:
+        if name != self._own and plan.book.clients + len(self._way.numbers) >= PRODUCERS_MAX:
             return None
         return number
 

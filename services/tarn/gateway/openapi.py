@@ -276,9 +276,14 @@ DESCRIPTION: Json = {
                 "required": ["durability", "accepted", "rejected", "snapshot-id", "repeated"],
                 "properties": {
                     "durability": {"const": "lake"},
-                    "accepted": {**INTEGER, "description": "number of rows in the table"},
+                    "accepted": {
+                        "type": ["integer", "null"],
+                        "description": "number of rows in the table; null in the answer to a repeat if it is "
+                        "not known any more",
+                    },
                     "rejected": {
-                        "type": "array",
+                        "type": ["array", "null"],
+                        "description": "the rows that are not in the table; null where `accepted` is",
                         "items": {
                             "type": "object",
                             "required": ["row", "reason"],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from tarn.core.decode import Decoder
@@ -12,6 +12,7 @@ from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import DebtLimits, Pressure
 from tarn.core.producers import Claim, ProducerBook
 from tarn.core.quota import Quota
+from tarn.core.rejected_rows import Runs, runs_of, shifted
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState
 from tarn.core.write_keys import KEYS_MAX, KeyEntry
@@ -134,6 +135,28 @@ class Taken:
     bytes: int = 0
     stale: bool = False
 
+    def leave(self, one: Waiting) -> None:
+        """Take a write out that needs no commit; the numbers of its rows are passed over."""
+        self.parts = [part for part in self.parts if part[0] is not one]
+        if one.write.keyed is not None:
+            del self.keys[one.write.keyed.key]
+        named = {name for _, name, _ in self.parts}
+        self.claims = {name: claim for name, claim in self.claims.items() if name in named}
+
+    def judged_claims(self, found: Mapping[int, dict[int, str]]) -> tuple[Claim, ...]:
+        """The claims with the rows that were rejected of producers that clients named.
+
+        Args:
+            found: what `judged` found.
+        """
+        runs: dict[str, list[int]] = {}
+        for one, name, start in self.parts:
+            if one.write.producer is not None:
+                runs.setdefault(name, []).extend(start + row for row in found[id(one)])
+        return tuple(
+            replace(claim, rejected=runs_of(runs.get(name, ()))) for name, claim in self.claims.items()
+        )
+
 
 @dataclass(slots=True)
 class OnTheWay:
@@ -187,6 +210,36 @@ class Verdict(Enum):
     TAKEN = auto()
     LATER = auto()
     ANSWERED = auto()
+
+
+def judged(parts: Iterable[tuple[Waiting, str, int]], bad: Mapping[int, str]) -> dict[int, dict[int, str]]:
+    """The reasons why rows were rejected, by their index in each write.
+
+    Args:
+        parts: the writes, whose rows were decoded one after the other.
+        bad: the reasons by index of all these rows.
+
+    Returns:
+        The reasons of each write, by its `id`.
+    """
+    ordered = sorted(bad.items())
+    found: dict[int, dict[int, str]] = {}
+    first = at = 0
+    for one, _, _ in parts:
+        end, own = first + len(one.write.values), found.setdefault(id(one), {})
+        while at < len(ordered) and ordered[at][0] < end:
+            own[ordered[at][0] - first] = ordered[at][1]
+            at += 1
+        first = end
+    return found
+
+
+def rejected_of(book: ProducerBook, write: Write) -> Runs | None:
+    """Which rows of a numbered write, by index, a table did not take; None if it is not known."""
+    if write.producer is None:
+        return None
+    runs = book.rejected_of(write.producer, write.sequence, write.end)
+    return None if runs is None else shifted(runs, -write.sequence)
 
 
 def in_turn(queue: Iterable[Waiting]) -> list[Waiting]:

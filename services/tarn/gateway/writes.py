@@ -72,13 +72,14 @@ class Receipt:
     """What became of a write.
 
     Attributes:
-        accepted: number of rows in the table.
-        rejected: index in the write to the reason why a row is not.
+        accepted: number of rows in the table; None if an earlier request brought them in, and it is not known
+            any more which ones.
+        rejected: index in the write to the reason why a row is not; None likewise.
         snapshot_id: a snapshot of the table that has them; None if the table has none.
         repeated: whether an earlier request brought them in.
     """
 
-    accepted: int
-    rejected: dict[int, str]
+    accepted: int | None
+    rejected: dict[int, str] | None
     snapshot_id: int | None
     repeated: bool
