@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 
-from tarn.adapters.budget import Budget
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
 from tarn.adapters.connections import WELCOME
@@ -26,6 +25,7 @@ from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
 from tarn.gateway.health import Looks
+from tarn.gateway.memory import Memory
 from tarn.gateway.server import gateway_listener, gateway_socket
 from tarn.gateway.tables import Tables
 from tarn.gateway.takes import InboxLimits
@@ -47,6 +47,7 @@ class Gateway:
     Attributes:
         url: its address.
         gate: its gate.
+        memory: what its requests hold.
         tables: its tables.
     """
 
@@ -61,6 +62,7 @@ class Gateway:
         head_wait_s: float | None = None,
         own: str = "admin",
         health: Looks | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.ended = threading.Event()
 
@@ -85,11 +87,12 @@ class Gateway:
             bookkeepers=Bookkeepers(),
         )
         self.tables = Tables(context, world.lake.objects, limits=limits)
+        self.memory = memory or Memory(64 << 20, wait_s_max=5)
         self.gate = Gate(CatalogRights(world.catalog_url))
         made = App(
             self.gate,
             self.tables,
-            Budget(64 << 20, wait_s_max=5, who="The gateway"),
+            self.memory,
             hosts=Hosts.of("gateway"),
             limits=app,
             health=health,

@@ -41,7 +41,7 @@ class Receipt:
     Attributes:
         accepted: number of rows in the table; None if an earlier request brought them in, and it is not known
             any more which ones.
-        rejected: index in the request to the reason why a row is not in the table; empty if that is not known.
+        rejected: index in the request to the reason why a row is not in the table; empty if it is not known.
         snapshot_id: a snapshot of the table that has the others; None if it has none.
         repeated: whether an earlier request brought them in.
     """

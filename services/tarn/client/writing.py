@@ -145,7 +145,7 @@ class RowWriter:
 
         Raises:
             RejectedRowsError: the table does not take some of the rows. The batch is gone.
-            AnswerGoneError: an earlier request wrote the batch, and its answer is not known any more. Likewise.
+            AnswerGoneError: an earlier request wrote it, and its answer is not known any more. Likewise.
             UnavailableError: the gateway took none of it in time.
             OutcomeUnknownError: it may be in the table; `flush` repeats it.
             TarnError: the principal may not write, the table does not exist, or the request is not valid; the
@@ -165,8 +165,8 @@ class RowWriter:
         self.discard()
         if receipt.accepted is None:
             raise AnswerGoneError(
-                f"{self.table} got these {len(rows)} rows by an earlier request, whose answer is not known any "
-                "more: it may have rejected some. Look into the table; sent again they may be there twice",
+                f"{self.table} got these {len(rows)} rows by an earlier request, whose answer is not known "
+                "any more: it may have rejected some. Look into it; sent again they may be there twice",
                 rows=rows,
                 receipt=receipt,
             )
@@ -193,8 +193,8 @@ class RowWriter:
                 new one, which this call repeats by itself.
 
         Returns:
-            What became of the rows; bad ones are in `rejected`. `accepted` is None if an earlier request wrote
-            them and it is not known any more which.
+            What became of the rows; bad ones are in `rejected`. `accepted` is None if an earlier request
+            wrote them and it is not known any more which.
 
         Raises:
             TarnError: see `flush`; nothing is kept.

@@ -89,9 +89,7 @@ class Producer:
     def after(self, claim: Claim, day: int) -> Producer:
         """The producer after further rows. They may be old ones, which were rolled back and come again."""
         rejected = (*clipped(self.rejected, 0, claim.start), *claim.rejected)
-        found = replace(
-            self, day=max(day, self.day), judged=min(self.judged, claim.start), rejected=rejected
-        )
+        found = replace(self, day=max(day, self.day), judged=min(self.judged, claim.start), rejected=rejected)
         return found.with_runs(RUNS_MAX)
 
     def with_runs(self, count_max: int) -> Producer:
@@ -102,7 +100,7 @@ class Producer:
         return replace(self, judged=self.rejected[left - 1][1], rejected=self.rejected[left:])
 
     def rejected_of(self, start: int, end: int) -> Runs | None:
-        """Which of the rows from `start` to before `end` were rejected, by number; None if it is not known."""
+        """Which of the rows from `start` to before `end` were rejected, by number; None if not known."""
         return None if start < self.judged else clipped(self.rejected, start, end)
 
 
@@ -240,7 +238,7 @@ class ProducerBook:
 
 
 def is_own(producer: str) -> bool:
-    """Whether an id is one that a gateway gave itself; those of clients begin with a principal and a slash."""
+    """Whether an id is one that a gateway gave itself; those of clients have a principal and a slash."""
     return producer.startswith(OWN_PREFIX) and "/" not in producer
 
 

@@ -1,4 +1,4 @@
-"""Which rows of a write a table did not take: runs of numbers, few enough to be kept beside each commit. Pure.
+"""Which rows of a write a table did not take: runs of numbers, few enough to be kept with each commit. Pure.
 
 The answer to a repeat says what became of the rows the first time. The columns of today do not say it: the
 table may have got a column, or lost one, since.

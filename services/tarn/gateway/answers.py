@@ -21,6 +21,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.gateway.bodies import MediaError, TooLargeError
+from tarn.gateway.memory import SlowBodyError
 from tarn.gateway.writes import (
     BusyError,
     KeyReusedError,
@@ -39,10 +40,6 @@ class MethodError(InvalidError):
 
 class NotServedError(InvalidError):
     """This version does not do that (HTTP 501)."""
-
-
-class SlowBodyError(InvalidError):
-    """The body did not come in time (HTTP 408)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

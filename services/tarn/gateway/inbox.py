@@ -115,8 +115,9 @@ class Inbox:
         with self._changed:
             if self._closed:
                 raise UnavailableError("the gateway stops; nothing was written, send it again")
-            if self._bytes + write.bytes > limits.waiting_bytes_max or (
-                len(self._queue) >= limits.waiting_writes_max
+            if self._queue and (
+                self._bytes + write.bytes > limits.waiting_bytes_max
+                or len(self._queue) >= limits.waiting_writes_max
             ):
                 raise BusyError(
                     f"{len(self._queue)} writes of {self._bytes} bytes wait for table {self.name}; at most "
@@ -137,6 +138,15 @@ class Inbox:
             self._queue = deque(left)
             self._bytes = sum(one.write.bytes for one in left)
         return found
+
+    def leave(self, answer: Future[Receipt]) -> bool:
+        """Forget a repeat that waits for the write before it; False if it is none: its rows are here."""
+        with self._changed:
+            for one in (*self._way.flying.values(), *self._queue):
+                if answer in one.followers:
+                    one.followers.remove(answer)
+                    return True
+        return False
 
     def pressure(self) -> Pressure:
         """How much writers of the table are held back now."""
@@ -283,7 +293,7 @@ class Inbox:
             )
 
     def _forgotten(self, prepared: Prepared, state: TableState) -> bool:
-        """Whether the table had the rows of this gateway's own id, perhaps these, and dropped the id since."""
+        """Whether the table had the rows of this gateway's own id, perhaps these, and dropped it since."""
         book = book_in(state)
         numbers = {one.number for one in book.producers.values()}
         return any(
@@ -487,9 +497,7 @@ class Inbox:
                     Receipt(accepted=0, rejected=bad, snapshot_id=plan.state.head_id, repeated=False)
                 )
 
-    def _key_commit(
-        self, plan: Plan, taken: Taken, found: Mapping[int, dict[int, str]]
-    ) -> KeysCommit | None:
+    def _key_commit(self, plan: Plan, taken: Taken, found: Mapping[int, dict[int, str]]) -> KeysCommit | None:
         """Put the objects with the keys of the writes into the store; None if no write has one.
 
         Raises:

@@ -6,9 +6,6 @@ taken beside it.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from dataclasses import replace
-
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, Claim, next_sequence
 from tarn.core.quota import DAY_MS, Used
@@ -20,7 +17,6 @@ from tarn.gateway.writes import (
     KeyReusedError,
     OverQuotaError,
     QuotaError,
-    Receipt,
     SequenceError,
     Write,
 )
@@ -133,7 +129,7 @@ class Judge:
             taken.repeats.append(one)
             return Verdict.ANSWERED
         if first is not None:
-            first.answer.add_done_callback(lambda done: _copy(done, one.answer))
+            first.follow(one.answer)
             return Verdict.ANSWERED
         if len(self._keys) + len(taken.keys) >= self._limits.keys_max:
             self._keys.forget_old()
@@ -189,7 +185,7 @@ class Judge:
         place = (write.producer, start)
         former = taken.firsts.get(place) or self._way.flying.get(place)
         if former is not None and former.write.end == write.end:
-            former.answer.add_done_callback(lambda done: _copy(done, one.answer))
+            former.follow(one.answer)
             return Verdict.ANSWERED
         if start > wanted and now - one.since_s <= self._limits.gap_s_max:
             return Verdict.LATER
@@ -225,15 +221,6 @@ class Judge:
         if name != self._own and plan.book.clients + len(self._way.numbers) >= PRODUCERS_MAX:
             return None
         return number
-
-
-def _copy(done: Future[Receipt], answer: Future[Receipt]) -> None:
-    """Answer a repeat as the write that was on its way."""
-    error = done.exception()
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(replace(done.result(), repeated=True))
 
 
 def _advice(start: int, wanted: int, *, known: bool) -> str:

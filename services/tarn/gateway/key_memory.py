@@ -25,7 +25,7 @@ SKEW_S = 60
 """How much the clocks of two gateways may differ, in seconds; objects are kept that much longer."""
 KEPT_MS = (WINDOW_S + SKEW_S) * 1_000
 RUNS_KEPT_MAX = 50_000
-"""Runs of rejected rows that are kept of all keys of a table; of further keys it is not known which they were."""
+"""Runs of rejected rows that are kept of all keys of a table; of further keys they are not known."""
 TIDY_MS = 60_000
 """How often keys and segments beyond the window are forgotten; all of them are looked at."""
 

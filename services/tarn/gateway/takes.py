@@ -28,7 +28,7 @@ class InboxLimits:
     Attributes:
         rows_max: rows of one commit.
         bytes_max: bytes from which on a commit takes no more writes.
-        waiting_bytes_max: bytes that may wait; beyond them a write is refused.
+        waiting_bytes_max: bytes that may wait; beyond them a write is refused, unless it is the only one.
         waiting_writes_max: writes that may wait.
         wait_s_max: how long a write waits for its turn, in seconds; then it is answered: not written.
         gap_s_max: how long a write waits for the rows before it, in seconds.
@@ -42,7 +42,7 @@ class InboxLimits:
 
     rows_max: int = 100_000
     bytes_max: int = 2 << 20
-    waiting_bytes_max: int = 32 << 20
+    waiting_bytes_max: int = 16 << 20
     waiting_writes_max: int = 10_000
     wait_s_max: float = 20.0
     gap_s_max: float = 1.0
@@ -62,11 +62,33 @@ class Waiting:
         write: the write.
         answer: its future answer.
         since_s: when it arrived, on the monotonic clock.
+        followers: answers to repeats that came while it was on its way; their rows are not kept.
     """
 
     write: Write
     answer: Future[Receipt]
     since_s: float
+    followers: list[Future[Receipt]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Answer those who follow with it."""
+        self.answer.add_done_callback(lambda _: self._pass_on())
+
+    def follow(self, answer: Future[Receipt]) -> None:
+        """Answer a repeat as this write will be, or was."""
+        self.followers.append(answer)
+        if self.answer.done():
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        error = self.answer.exception()
+        for answer in list(self.followers):
+            if answer.done():
+                continue
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(replace(self.answer.result(), repeated=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +265,7 @@ def rejected_of(book: ProducerBook, write: Write) -> Runs | None:
 
 
 def in_turn(queue: Iterable[Waiting]) -> list[Waiting]:
-    """Writes in order of arrival, but those of one producer, in the places that it has, in that of their rows.
+    """Writes in order of arrival, but those of one producer, in its places, in that of their rows.
 
     So a producer with many rows behind it waits no longer than one that begins.
     """

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tarn.adapters.budget import Share
 from tarn.gateway.app import AppLimits
 from tarn.gateway.bodies import READERS, BodyLimits
+from tarn.gateway.memory import Held
 from tarn.gateway.openapi import DESCRIPTION, ERRORS
 from tests.support.gateway import Gateway, World, row
 
@@ -184,13 +184,13 @@ def test_no_client_brings_an_internal_error(world: World) -> None:
 
 def test_rows_of_arrow_are_held_with_their_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    resize = Share.resize
+    resize = Held.resize
 
-    def seen(share: Share, size_bytes: int) -> None:
+    def seen(share: Held, size_bytes: int) -> None:
         held.append(size_bytes)
         resize(share, size_bytes)
 
-    monkeypatch.setattr(Share, "resize", seen)
+    monkeypatch.setattr(Held, "resize", seen)
     table = pa.table({"id": pa.array(range(1_000), pa.int64())})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:

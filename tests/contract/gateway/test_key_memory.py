@@ -71,7 +71,10 @@ def test_keys_are_remembered_once_their_entry_is_seen() -> None:
 def test_rejected_rows_are_known_to_whoever_reads_the_objects() -> None:
     files, names = Files(), [0]
     mine = memory(files, names)
-    rejected = {key(1).key: ((0, 2), (5, 6)), key(2).key: tuple((2 * n, 2 * n + 1) for n in range(RUNS_MAX + 1))}
+    rejected = {
+        key(1).key: ((0, 2), (5, 6)),
+        key(2).key: tuple((2 * n, 2 * n + 1) for n in range(RUNS_MAX + 1)),
+    }
     entry = mine.draft(None, ROOT, [key(1), key(2), key(3)], rejected)
     for number in range(4, 9):  # the first ones are in a segment by now
         assert mine.follow(entry)
@@ -118,7 +121,16 @@ def test_an_entry_that_cannot_be_read_is_damage(text: str) -> None:
         KeyEntry.from_json(text)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"v":1,"keys":[["a"]],"segments":[]}', b'{"v":1,"keys":{}}', b'{"v":2,"keys":[["a","d",1,[1]]],"segments":[]}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b'{"v":1,"keys":[["a"]],"segments":[]}',
+        b'{"v":1,"keys":{}}',
+        b'{"v":2,"keys":[["a","d",1,[1]]],"segments":[]}',
+    ],
+)
 def test_an_object_that_cannot_be_read_is_damage(data: bytes) -> None:
     with pytest.raises(CorruptStateError, match="restore it from a backup"):
         KeyIndex.from_json(data, path="p")

@@ -1,4 +1,4 @@
-"""What a table keeps of producers: which of their rows it did not take, within bounds, and ids of gateways."""
+"""What a table keeps of producers: which of their rows it did not take, and how little of both."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_gaps_that_are_none_are_damage(gaps: list[object]) -> None:
         from_gaps(gaps)
     text = ProducerBook(next_number=1, producers={}).to_json()
     with pytest.raises(CorruptStateError):
-        ProducerBook.from_json(text.replace("{}", f'{{"p":[0,1,0,{str(gaps)[1:-1].replace(chr(39), chr(34))}]}}'))
+        ProducerBook.from_json(
+            text.replace("{}", f'{{"p":[0,1,0,{str(gaps)[1:-1].replace(chr(39), chr(34))}]}}')
+        )
 
 
 def test_rows_that_were_rejected_are_known_by_their_numbers() -> None:
@@ -107,7 +109,8 @@ def test_the_last_gateways_alone_are_kept_and_clients_all() -> None:
 def test_what_is_said_of_rows_is_what_happened_to_them(seed: int) -> None:
     """Rows come, are rolled back and come again; whatever is answered is true, and the newest is known."""
     chance = random.Random(seed)
-    book, truth = ProducerBook(), {0: list[bool](), 1: list[bool]()}
+    book = after(ProducerBook(), *(claim(0, 1, producer=f"c/{at}", number=at) for at in range(2)))
+    truth = {at: [False] for at in range(2)}
     for _ in range(60):
         at = chance.randrange(2)
         if chance.random() < 0.2:

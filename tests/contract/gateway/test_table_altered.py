@@ -61,7 +61,7 @@ def test_a_commit_that_meets_what_nobody_can_read_may_have_landed_before(
     with monkeypatch.context() as patch:
         patch.setattr(box._commits, "commit", corrupt)
         box.commit(prepared)
-    with pytest.raises(OutcomeUnknownError, match="cannot be read.*may be there"):
+    with pytest.raises(OutcomeUnknownError, match=r"cannot be read.*may be there"):
         answer.result(0)
     again = box.submit(write(1))
     settle(box)

@@ -310,9 +310,9 @@ def test_a_pipeline_that_waits_for_spark_does_not_hang(
 @pytest.mark.parametrize(
     ("answer", "fault"),
     [
-        (b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}', None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", None),
         (
-            b'HTTP/1.1 503 x\r\nContent-Length: 37\r\n\r\n{"faults": ["store: away", "and that"]}',
+            b'HTTP/1.1 503 x\r\nContent-Length: 39\r\n\r\n{"faults": ["store: away", "and that"]}',
             "status 503: store: away; and that",
         ),
         (b"HTTP/1.1 500 x\r\nContent-Length: 4\r\n\r\noops", "status 500: oops"),
