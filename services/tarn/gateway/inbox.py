@@ -137,6 +137,13 @@ class Inbox:
             found = len(left) < len(self._queue)
             self._queue = deque(left)
             self._bytes = sum(one.write.bytes for one in left)
+        if found:
+            # Repeats may follow it, if it was on its way before.
+            answer.set_exception(
+                UnavailableError(
+                    f"table {self.name}: the write was taken back; nothing was written, repeat it"
+                )
+            )
         return found
 
     def leave(self, answer: Future[Receipt]) -> bool:

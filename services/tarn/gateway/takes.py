@@ -72,23 +72,26 @@ class Waiting:
 
     def __post_init__(self) -> None:
         """Answer those who follow with it."""
-        self.answer.add_done_callback(lambda _: self._pass_on())
+        followers = self.followers  # not the write: its rows would live until the collector comes
+        self.answer.add_done_callback(lambda done: _pass_on(done, followers))
 
     def follow(self, answer: Future[Receipt]) -> None:
         """Answer a repeat as this write will be, or was."""
         self.followers.append(answer)
         if self.answer.done():
-            self._pass_on()
+            _pass_on(self.answer, self.followers)
 
-    def _pass_on(self) -> None:
-        error = self.answer.exception()
-        for answer in list(self.followers):
-            if answer.done():
-                continue
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(replace(self.answer.result(), repeated=True))
+
+def _pass_on(done: Future[Receipt], followers: list[Future[Receipt]]) -> None:
+    """Answer repeats as the write that was on its way."""
+    error = done.exception()
+    for answer in list(followers):
+        if answer.done():
+            continue
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(replace(done.result(), repeated=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,6 +229,23 @@ def test_memory_that_unconfirmed_writes_fill_is_503_with_the_reason(world: World
     assert world.ids() == list(range(30))
 
 
+def test_repeats_of_a_write_that_is_taken_back_hear_of_it() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    write = Write(values=[line(1)], at_ms=0, keyed=KeyedWrite.of("c", "k", b"1"))
+    first = box.submit(write)
+    prepared = box.prepare()
+    assert prepared is not None
+    again = box.submit(write)
+    assert box.prepare() is None
+    box.put_back(prepared)
+    assert box.withdraw(first)
+    with pytest.raises(UnavailableError, match="nothing was written"):
+        again.result(0)
+    settle(box)
+    assert box.waiting == (0, 0)
+
+
 class Rows(list[bytes]):
     """Rows that can be watched."""
 
