@@ -20,6 +20,7 @@ from schemathesis.checks import load_all_checks
 from schemathesis.core.failures import Failure, FailureGroup
 
 from tarn.gateway.openapi import DESCRIPTION
+from tarn.gateway.takes import InboxLimits
 from tests.support.gateway import TABLE, Gateway, World, a_world, row
 from tests.support.plays import TIMES
 
@@ -43,7 +44,7 @@ def as_it_is(_: schemathesis.SerializationContext, value: Any) -> bytes:
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Gateway]]:
     load_all_checks()
     with a_world(tmp_path_factory.mktemp("schemathesis")) as world:
-        yield world, world.gateway()
+        yield world, world.gateway(limits=InboxLimits(gap_s_max=0.02))
 
 
 def judged(case: Any, url: str, token: dict[str, str], statuses: Counter[int]) -> list[str]:
