@@ -89,8 +89,9 @@ def test_a_bad_row_is_named_and_the_others_are_in() -> None:
     first, second = box.submit(bad), box.submit(write(4, producer="q"))
     settle(box)
     assert first.result(0).accepted == 2
-    assert list(first.result(0).rejected) == [1]
-    assert "id" in first.result(0).rejected[1]
+    rejected = first.result(0).rejected or {}
+    assert list(rejected) == [1]
+    assert "id" in rejected[1]
     assert second.result(0) == Receipt(
         accepted=1, rejected={}, snapshot_id=lake.table().head_id, repeated=False
     )
@@ -132,7 +133,7 @@ def test_rows_that_come_in_another_order_are_taken_in_theirs() -> None:
     assert box.prepare() is None
     first = box.submit(write(1, 2))
     settle(box)
-    assert first.result(0).accepted + later.result(0).accepted == 3
+    assert [one.result(0).accepted for one in (first, later)] == [2, 1]
     assert lake.offsets() == [(0, 0), (0, 1), (0, 2)]
 
 
