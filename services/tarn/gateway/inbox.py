@@ -12,18 +12,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 
 import structlog
 
-from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import DataError, OutcomeUnknownError, UnavailableError
 from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.pressure import Pressure, of_debt, of_waiting
-from tarn.core.producers import STREAM, Claim
+from tarn.core.producers import STREAM
 from tarn.core.quota import DAY_MS, quota_in
-from tarn.core.rejected_rows import numbers_in, runs_of
+from tarn.core.rejected_rows import runs_of
 from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
@@ -31,6 +29,7 @@ from tarn.core.table_state import TableState, WrittenFile, current_schema
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
+from tarn.gateway.repeats import repeated, same_rows
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
 from tarn.gateway.takes import (
@@ -43,7 +42,7 @@ from tarn.gateway.takes import (
     Waiting,
     in_turn,
     judged,
-    rejected_of,
+    raw_batch,
 )
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
@@ -52,7 +51,6 @@ from tarn.ingest.context import IngestContext
 
 log = structlog.get_logger()
 
-REASON_GONE = "not taken when it was first sent; the reason is not known any more"
 FORGOTTEN_S = 30.0
 """A commit that took longer may have landed before the table forgot this gateway, in seconds."""
 GAP_LOOK_S = 0.01
@@ -289,7 +287,7 @@ class Inbox:
             self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
-            known = result.by_us or self._same_rows(result.state, waiting.write, bad)
+            known = result.by_us or same_rows(result.state, waiting.write, bad)
             waiting.answer.set_result(
                 Receipt(
                     accepted=len(waiting.write.values) - len(bad) if known else None,
@@ -310,14 +308,6 @@ class Inbox:
             and claim.number not in numbers
             for claim in prepared.change.claims
         )
-
-    def _same_rows(self, state: TableState, write: Write, bad: dict[int, str]) -> bool:
-        """Whether another gateway that committed these rows judged them as this one did."""
-        try:
-            runs = rejected_of(book_in(state), write)
-        except DataError:
-            return False
-        return runs == runs_of(bad)
 
     def _seen(self, state: TableState, asked_s: float) -> Plan | None:
         """What the answer to a commit says of the table; None: it is loaded before the next write."""
@@ -430,43 +420,16 @@ class Inbox:
     def _answer_repeats(self, plan: Plan, taken: Taken) -> None:
         for one in taken.repeats:
             try:
-                one.answer.set_result(self._repeated(plan, one.write))
+                one.answer.set_result(repeated(plan, one.write, self._keys, self._room))
             except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
                 one.answer.set_exception(e)
-
-    def _repeated(self, plan: Plan, write: Write) -> Receipt:
-        """The answer to rows that were judged before: which of them are in the table is what it was then."""
-        if write.keyed is not None:
-            known = self._keys.find(write.keyed.key)
-            runs = known.rejected if known is not None else None
-        else:
-            runs = rejected_of(plan.book, write)
-        rejected = None if runs is None else self._reasons(plan, write, numbers_in(runs))
-        return Receipt(
-            accepted=None if rejected is None else len(write.values) - len(rejected),
-            rejected=rejected,
-            snapshot_id=plan.state.head_id,
-            repeated=True,
-        )
-
-    def _reasons(self, plan: Plan, write: Write, rows: list[int]) -> dict[int, str]:
-        """Why rows were rejected, as far as the columns of now say it."""
-        if not rows:
-            return {}
-        part = replace(write, values=[write.values[row] for row in rows])
-        try:
-            with self._room.hold(part.bytes):
-                bad = decode(plan.decoder, self._raw([(part, 0, 0)], ())).bad
-        except UnavailableError:
-            bad = {}
-        return {row: bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
 
     def _written(self, plan: Plan, taken: Taken) -> Prepared | None:
         """Decode what was taken and put its file into the store; None if the table has nothing to take."""
         claims = tuple(taken.claims.values())
         parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
         with self._room.hold(taken.bytes):
-            made = encode(decode(plan.decoder, self._raw(parts, claims)), plan.writer)
+            made = encode(decode(plan.decoder, raw_batch(parts, claims)), plan.writer)
             files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
         found = judged(taken.parts, made.bad)
         del made
@@ -518,17 +481,6 @@ class Inbox:
         keyed = [one.write.keyed for one in taken.keys.values() if one.write.keyed is not None]
         rejected = {key: runs_of(found[id(one)]) for key, one in taken.keys.items()}
         return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed, rejected))
-
-    def _raw(self, parts: Sequence[tuple[Write, int, int]], claims: tuple[Claim, ...]) -> RawBatch:
-        """Rows as records: the producer's number is their partition, the sequence their offset."""
-        return RawBatch(
-            partitions=[number for write, number, _ in parts for _ in write.values],
-            offsets=[start + i for write, _, start in parts for i in range(len(write.values))],
-            times_ms=[write.at_ms for write, _, _ in parts for _ in write.values],
-            keys=[None for write, _, _ in parts for _ in write.values],
-            values=[value for write, _, _ in parts for value in write.values],
-            ranges=tuple(claim.range() for claim in claims),
-        )
 
     def _failed(self, taken: Taken, error: Exception) -> None:
         """Nothing was taken, or its file could not be written: those who wait are answered."""

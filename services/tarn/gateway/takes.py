@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import DebtLimits, Pressure
@@ -235,6 +236,23 @@ class Verdict(Enum):
     TAKEN = auto()
     LATER = auto()
     ANSWERED = auto()
+
+
+def raw_batch(parts: Sequence[tuple[Write, int, int]], claims: Sequence[Claim] = ()) -> RawBatch:
+    """Rows as records: the producer's number is their partition, the sequence their offset.
+
+    Args:
+        parts: writes, each with the number of its producer and the sequence of its first row.
+        claims: their rows, by producer.
+    """
+    return RawBatch(
+        partitions=[number for write, number, _ in parts for _ in write.values],
+        offsets=[start + i for write, _, start in parts for i in range(len(write.values))],
+        times_ms=[write.at_ms for write, _, _ in parts for _ in write.values],
+        keys=[None for write, _, _ in parts for _ in write.values],
+        values=[value for write, _, _ in parts for value in write.values],
+        ranges=tuple(claim.range() for claim in claims),
+    )
 
 
 def judged(parts: Iterable[tuple[Waiting, str, int]], bad: Mapping[int, str]) -> dict[int, dict[int, str]]:

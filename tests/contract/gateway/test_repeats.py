@@ -15,8 +15,8 @@ from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest
 from tarn.core.write_keys import WINDOW_S, KeyEntry
 from tarn.gateway.app import AppLimits
-from tarn.gateway.inbox import REASON_GONE
 from tarn.gateway.key_memory import SKEW_S
+from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.takes import InboxLimits
 from tests.support.gateway import World, row
 

@@ -12,8 +12,8 @@ import pytest
 from tarn.core import small_files
 from tarn.core.errors import UnavailableError
 from tarn.gateway import tables
-from tarn.gateway.inbox import REASON_GONE
 from tarn.gateway.merges import DECODED_FACTOR
+from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.room import NoRoomError, Room
 from tarn.gateway.writes import Write
 from tests.contract.gateway.test_inbox import inbox, lake_with_table, row, settle, write
