@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 
-from tarn.probe.look import http, own_host
+from tarn.probe.look import http, own_host, require_works
 
 SERVICE = "ingest"
 ADDRESS = f"{own_host('TARN_INGEST_LISTEN')}:{os.environ.get('TARN_INGEST_PORT', '8091')}"
@@ -36,20 +36,9 @@ def alive() -> None:
 
 def shallow() -> None:
     """Require that the service responds, can work and makes progress; raises RuntimeError otherwise."""
-    _require("/health?lag", timeout_s=4.0)
+    require_works(ADDRESS, "/health?lag", timeout_s=4.0)
 
 
 def deep() -> None:
     """Require that every running ingestor progresses, and that the service's key may write table files."""
-    _require("/health?deep", timeout_s=20.0)
-
-
-def _require(path: str, *, timeout_s: float) -> None:
-    status, _, body = http("GET", ADDRESS, path, headers=HOST, timeout_s=timeout_s)
-    if status == 200:
-        return
-    try:
-        faults = "; ".join(json.loads(body)["faults"])
-    except (ValueError, KeyError, TypeError):
-        faults = body[:200].decode("utf-8", "replace")
-    raise RuntimeError(f"status {status}: {faults}")
+    require_works(ADDRESS, "/health?deep", timeout_s=20.0)

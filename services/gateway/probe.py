@@ -6,10 +6,9 @@ reads the results. The deep check adds a write with the service's own key. No ta
 
 from __future__ import annotations
 
-import json
 import os
 
-from tarn.probe.look import http, own_host
+from tarn.probe.look import http, own_host, require_works
 
 SERVICE = "gateway"
 ADDRESS = f"{own_host('TARN_GATEWAY_LISTEN')}:{os.environ.get('TARN_GATEWAY_PORT', '8090')}"
@@ -29,20 +28,9 @@ def alive() -> None:
 
 def shallow() -> None:
     """Require that the service responds and can use its store and catalog; raises RuntimeError otherwise."""
-    _require("/health?ready", timeout_s=4.0)
+    require_works(ADDRESS, "/health?ready", timeout_s=4.0)
 
 
 def deep() -> None:
     """Require in addition that the service's key may write table files."""
-    _require("/health?deep", timeout_s=20.0)
-
-
-def _require(path: str, *, timeout_s: float) -> None:
-    status, _, body = http("GET", ADDRESS, path, headers=HOST, timeout_s=timeout_s)
-    if status == 200:
-        return
-    try:
-        faults = "; ".join(json.loads(body)["faults"])
-    except (ValueError, KeyError, TypeError):
-        faults = body[:200].decode("utf-8", "replace")
-    raise RuntimeError(f"status {status}: {faults}")
+    require_works(ADDRESS, "/health?deep", timeout_s=20.0)

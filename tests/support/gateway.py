@@ -16,16 +16,17 @@ from typing import Any
 
 import httpx
 
-from tarn.adapters.budget import Budget
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
 from tarn.adapters.connections import WELCOME
+from tarn.adapters.http_server import Listener
 from tarn.core.hosts import Hosts
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
-from tarn.gateway.health import Health
-from tarn.gateway.server import Listener, bound, listener
+from tarn.gateway.health import Looks
+from tarn.gateway.memory import Memory
+from tarn.gateway.server import gateway_listener, gateway_socket
 from tarn.gateway.tables import Tables
 from tarn.gateway.takes import InboxLimits
 from tarn.ingest.bookkeeper import Bookkeepers
@@ -46,6 +47,7 @@ class Gateway:
     Attributes:
         url: its address.
         gate: its gate.
+        memory: what its requests hold.
         tables: its tables.
     """
 
@@ -59,7 +61,8 @@ class Gateway:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         head_wait_s: float | None = None,
         own: str = "admin",
-        health: Health | None = None,
+        health: Looks | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.ended = threading.Event()
 
@@ -84,18 +87,19 @@ class Gateway:
             bookkeepers=Bookkeepers(),
         )
         self.tables = Tables(context, world.lake.objects, limits=limits)
+        self.memory = memory or Memory(64 << 20, wait_s_max=5)
         self.gate = Gate(CatalogRights(world.catalog_url))
         made = App(
             self.gate,
             self.tables,
-            Budget(64 << 20, wait_s_max=5, who="The gateway"),
+            self.memory,
             hosts=Hosts.of("gateway"),
             limits=app,
             health=health,
             welcome=WELCOME,
         )
-        self._server: Listener = listener(made.asgi(), head_wait_s=head_wait_s)
-        at = bound("127.0.0.1", 0)
+        self._server: Listener = gateway_listener(made.asgi(), head_wait_s=head_wait_s)
+        at = gateway_socket("127.0.0.1", 0)
         self.port = at.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(

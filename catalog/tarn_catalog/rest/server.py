@@ -8,14 +8,13 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import structlog
-import uvicorn
 
 from tarn.adapters.connections import door
 from tarn.adapters.heap import freeze_heap
+from tarn.adapters.http_server import Listener, listener
+from tarn.adapters.http_server import bound as bind
 from tarn.adapters.logging import configure
 from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.core.object_store import ObjectStore
@@ -30,18 +29,8 @@ from tarn_catalog.settings import Settings
 
 log = structlog.get_logger()
 
-KEEP_ALIVE_S = 75
 STOP_WAIT_S = 10
 HEADER_BYTES_MAX = 64 * 1024
-
-
-class Listener(uvicorn.Server):
-    """One of several uvicorn servers in a process; the caller handles signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers."""
-        yield
 
 
 def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:
@@ -83,25 +72,18 @@ def bound(settings: Settings) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     host = _own_address(settings.catalog_host)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port, variable in (
         (settings.catalog_port_inside, "TARN_CATALOG_PORT_INSIDE"),
         (settings.catalog_port_published, "TARN_CATALOG_PORT_PUBLISHED"),
     ):
-        # asyncio sets TCP_NODELAY only if the socket's protocol is IPPROTO_TCP. Without it every small
-        # response, sent as head and body, waits 40 ms for the client's delayed ACK.
-        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        sockets.append(one)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((host, port))
-        except OSError as e:
+            sockets.append(
+                bind(host, port, variables=("TARN_CATALOG_HOST", variable), name=settings.catalog_host)
+            )
+        except InvalidSettingError:
             for opened in sockets:
                 opened.close()
-            raise InvalidSettingError(
-                f"Cannot listen on {settings.catalog_host}:{port}: {e.strerror}; stop what uses it, or set "
-                f"TARN_CATALOG_HOST or {variable}"
-            ) from e
+            raise
     return sockets
 
 
@@ -109,28 +91,14 @@ def listeners(settings: Settings, routes: Routes) -> list[Listener]:
     """Return the two servers, not yet started: inside, published."""
     limits = Limits()
     protocol = door(limits.visitors)
-    inside, published = sides(settings)
-    ports = ((inside, settings.catalog_port_inside), (published, settings.catalog_port_published))
     return [
-        Listener(
-            uvicorn.Config(
-                make_app(routes, side, limits, settings.own_hosts),
-                host=settings.catalog_host,
-                port=port,
-                http=protocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=STOP_WAIT_S,
-                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-                backlog=512,
-            )
+        listener(
+            make_app(routes, side, limits, settings.own_hosts),
+            protocol,
+            header_bytes_max=HEADER_BYTES_MAX,
+            stop_wait_s=STOP_WAIT_S,
         )
-        for side, port in ports
+        for side in sides(settings)
     ]
 
 

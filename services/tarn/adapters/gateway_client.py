@@ -39,13 +39,14 @@ class Receipt:
     """What became of the rows of a request.
 
     Attributes:
-        accepted: number of rows in the table.
-        rejected: index in the request to the reason why a row is not in the table.
+        accepted: number of rows in the table; None if an earlier request brought them in, and it is not known
+            any more which ones.
+        rejected: index in the request to the reason why a row is not in the table; empty if it is not known.
         snapshot_id: a snapshot of the table that has the others; None if it has none.
         repeated: whether an earlier request brought them in.
     """
 
-    accepted: int
+    accepted: int | None
     rejected: dict[int, str] = field(default_factory=dict)
     snapshot_id: int | None = None
     repeated: bool = False
@@ -131,8 +132,8 @@ def _meaning(status: int, answer: bytes, retry_s: float, table: str) -> Receipt:
         value = orjson.loads(answer)
         if status in (200, 422) and "accepted" in value:
             return Receipt(
-                accepted=int(value["accepted"]),
-                rejected={int(one["row"]): str(one["reason"]) for one in value["rejected"]},
+                accepted=None if value["accepted"] is None else int(value["accepted"]),
+                rejected={int(one["row"]): str(one["reason"]) for one in value["rejected"] or ()},
                 snapshot_id=value["snapshot-id"],
                 repeated=bool(value["repeated"]),
             )

@@ -29,12 +29,13 @@ from tarn.adapters.lake_reader import LakeReader
 from tarn.adapters.store import FileStore, S3Store
 from tarn.client.group import Group, group_key
 from tarn.client.subscription import Batch, Limits, Start, Subscription
-from tarn.client.writing import Receipt, RejectedRowsError, RowWriter, WriteLimits
+from tarn.client.writing import AnswerGoneError, Receipt, RejectedRowsError, RowWriter, WriteLimits
 from tarn.core.errors import InvalidError, InvalidSettingError
 from tarn.core.object_store import ObjectStore
 from tarn.core.reading import ReaderPosition, check_group
 
 __all__ = (
+    "AnswerGoneError",
     "Batch",
     "ReaderPosition",
     "Receipt",

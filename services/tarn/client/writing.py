@@ -44,6 +44,21 @@ class RejectedRowsError(InvalidError):
         self.receipt = receipt
 
 
+class AnswerGoneError(InvalidError):
+    """The rows were taken by an earlier request, and which of them the table rejected is not known any more.
+
+    Args:
+        message: which rows, and where to look.
+        rows: the rows; do not send them again, most are in the table.
+        receipt: what is known of the batch.
+    """
+
+    def __init__(self, message: str, *, rows: Sequence[Row], receipt: Receipt) -> None:
+        super().__init__(message, rows=len(rows))
+        self.rows = tuple(rows)
+        self.receipt = receipt
+
+
 class Client(Protocol):
     """Sends a request once; see `tarn.adapters.gateway_client.GatewayClient`."""
 
@@ -130,6 +145,7 @@ class RowWriter:
 
         Raises:
             RejectedRowsError: the table does not take some of the rows. The batch is gone.
+            AnswerGoneError: an earlier request wrote it, and its answer is not known any more. Likewise.
             UnavailableError: the gateway took none of it in time.
             OutcomeUnknownError: it may be in the table; `flush` repeats it.
             TarnError: the principal may not write, the table does not exist, or the request is not valid; the
@@ -147,6 +163,13 @@ class RowWriter:
             raise
         rows = self._rows
         self.discard()
+        if receipt.accepted is None:
+            raise AnswerGoneError(
+                f"{self.table} got these {len(rows)} rows by an earlier request, whose answer is not known "
+                "any more: it may have rejected some. Look into it; sent again they may be there twice",
+                rows=rows,
+                receipt=receipt,
+            )
         if receipt.rejected:
             found = [(rows[at], reason) for at, reason in sorted(receipt.rejected.items())]
             raise RejectedRowsError(
@@ -170,7 +193,8 @@ class RowWriter:
                 new one, which this call repeats by itself.
 
         Returns:
-            What became of the rows; bad ones are in `rejected`.
+            What became of the rows; bad ones are in `rejected`. `accepted` is None if an earlier request
+            wrote them and it is not known any more which.
 
         Raises:
             TarnError: see `flush`; nothing is kept.

@@ -15,21 +15,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import orjson
 
+from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
 from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity, check_offsets
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.quota import Quota, Used
+from tarn.core.rejected_rows import RUNS_MAX, Runs, clipped, from_gaps, to_gaps
 
 STREAM = "gateway"
 PROPERTY = "tarn.gateway.producers"
-FORMAT = 1
+FORMAT = 2
+"""Format 1 does not say which rows were rejected."""
 NUMBER_MAX = 2**31 - 1
 """Numbers are partitions in the trace column, which are 32-bit integers."""
 WINDOW_DAYS = 7
 PRODUCERS_MAX = 1_000
+OWN_PREFIX = "gateway:"
+"""Beginning of the ids that gateways give themselves, one per process, for clients that number nothing."""
+OWN_MAX = 100
+"""Ids of gateways that a table keeps, the last ones that wrote: one that starts again and again has many."""
+BOOK_RUNS_MAX = 1_000
+"""Runs of rejected rows that a table keeps of all producers."""
+NOTHING_KNOWN = 2**63 - 1
+"""Row from which on it is known which rows were rejected, of producers from before that was kept."""
 
 
 def source_of(table_uuid: str) -> TopicIdentity:
@@ -44,10 +56,52 @@ class Producer:
     Attributes:
         number: its partition.
         day: last day on which it committed rows, in days since the epoch.
+        judged: from which row on it is known what the table did not take.
+        rejected: the rows from there on that it did not take.
     """
 
     number: int
     day: int
+    judged: int = 0
+    rejected: Runs = ()
+
+    def to_list(self) -> list[int]:
+        """The producer as the property has it."""
+        if not self.judged and not self.rejected:
+            return [self.number, self.day]
+        return [self.number, self.day, self.judged, *to_gaps(self.rejected, self.judged)]
+
+    @staticmethod
+    def of_list(number: object, day: object, judged: Any = 0, *gaps: object) -> Producer:
+        """What `to_list` gave.
+
+        Raises:
+            ValueError, TypeError: it is not of this form.
+        """
+        from_row = int(judged)
+        return Producer(
+            number=int(number),  # type: ignore[call-overload]
+            day=int(day),  # type: ignore[call-overload]
+            judged=from_row,
+            rejected=from_gaps(gaps, from_row),
+        )
+
+    def after(self, claim: Claim, day: int) -> Producer:
+        """The producer after further rows. They may be old ones, which were rolled back and come again."""
+        rejected = (*clipped(self.rejected, 0, claim.start), *claim.rejected)
+        found = replace(self, day=max(day, self.day), judged=min(self.judged, claim.start), rejected=rejected)
+        return found.with_runs(RUNS_MAX)
+
+    def with_runs(self, count_max: int) -> Producer:
+        """The producer with the last of its runs alone; of rows before them nothing is known any more."""
+        if len(self.rejected) <= count_max:
+            return self
+        left = len(self.rejected) - count_max
+        return replace(self, judged=self.rejected[left - 1][1], rejected=self.rejected[left:])
+
+    def rejected_of(self, start: int, end: int) -> Runs | None:
+        """Which of the rows from `start` to before `end` were rejected, by number; None if not known."""
+        return None if start < self.judged else clipped(self.rejected, start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +113,14 @@ class Claim:
         number: its number, or the one that it is to get.
         start: sequence of its first row in the commit.
         end: sequence behind its last.
+        rejected: the rows of it that the table does not take; of a gateway's own id they are not kept.
     """
 
     producer: str
     number: int
     start: int
     end: int
+    rejected: Runs = ()
 
     def range(self) -> OffsetRange:
         """The claim as a range of offsets."""
@@ -77,7 +133,7 @@ class ProducerBook:
 
     Attributes:
         next_number: number of the next new producer; numbers are never used again.
-        producers: by id.
+        producers: by id, those that wrote last at the end.
         used: rows and bytes of the last day with any.
     """
 
@@ -91,7 +147,7 @@ class ProducerBook:
 
     def to_json(self) -> str:
         """Compact JSON, as stored in the table's property."""
-        known = {name: [p.number, p.day] for name, p in sorted(self.producers.items())}
+        known = {name: p.to_list() for name, p in self.producers.items()}
         used = [self.used.day, self.used.rows, self.used.bytes]
         return orjson.dumps(
             {"v": FORMAT, "next": self.next_number, "producers": known, "used": used}
@@ -105,15 +161,13 @@ class ProducerBook:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = orjson.loads(text)
-            if value["v"] != FORMAT:
-                raise ValueError(f"format {value['v']}, this version reads {FORMAT}")
+            value = versioned_json.read(text, FORMAT, 1)
+            more = [NOTHING_KNOWN] if value["v"] == 1 else []
             day, rows, size = map(int, value["used"])
             book = ProducerBook(
                 next_number=int(value["next"]),
                 producers={
-                    str(name): Producer(number=int(number), day=int(day))
-                    for name, (number, day) in value["producers"].items()
+                    str(name): Producer.of_list(*one, *more) for name, one in value["producers"].items()
                 },
                 used=Used(day=day, rows=rows, bytes=size),
             )
@@ -130,9 +184,33 @@ class ProducerBook:
         return book
 
     def without_idle(self, day: int) -> ProducerBook:
-        """The book without producers that committed nothing for `WINDOW_DAYS`."""
-        kept = {name: p for name, p in self.producers.items() if p.day > day - WINDOW_DAYS}
+        """The book without producers that committed nothing for `WINDOW_DAYS`, and with few of gateways."""
+        own = [name for name in self.producers if is_own(name)]
+        gone = set(own[: max(0, len(own) - OWN_MAX)])
+        kept = {
+            name: p for name, p in self.producers.items() if p.day > day - WINDOW_DAYS and name not in gone
+        }
         return self if len(kept) == len(self.producers) else replace(self, producers=kept)
+
+    def with_few_runs(self) -> ProducerBook:
+        """The book with at most `BOOK_RUNS_MAX` runs of rejected rows, fewer of those that have most."""
+        counts = [len(p.rejected) for p in self.producers.values()]
+        each = RUNS_MAX
+        while sum(min(count, each) for count in counts) > BOOK_RUNS_MAX:
+            each //= 2
+        if each == RUNS_MAX:
+            return self
+        return replace(self, producers={name: p.with_runs(each) for name, p in self.producers.items()})
+
+    def rejected_of(self, producer: str, start: int, end: int) -> Runs | None:
+        """Which rows of a producer the table did not take; see `Producer.rejected_of`."""
+        known = self.producers.get(producer)
+        return None if known is None else known.rejected_of(start, end)
+
+    @property
+    def clients(self) -> int:
+        """Number of the producers that clients named."""
+        return sum(not is_own(name) for name in self.producers)
 
     def claimed(self, claims: Iterable[Claim], day: int) -> ProducerBook | Rejected:
         """The book after these claims; a new producer gets the number that it claims.
@@ -154,10 +232,14 @@ class ProducerBook:
                 return Rejected(
                     reason=f"producer {claim.producer!r} has number {known.number}, not {claim.number}"
                 )
-            producers[claim.producer] = Producer(
-                number=claim.number, day=max(day, known.day if known else day)
-            )
+            before = producers.pop(claim.producer, Producer(number=claim.number, day=day, judged=claim.start))
+            producers[claim.producer] = before.after(claim, day)  # behind those that wrote before
         return replace(self, next_number=after, producers=producers)
+
+
+def is_own(producer: str) -> bool:
+    """Whether an id is one that a gateway gave itself; those of clients have a principal and a slash."""
+    return producer.startswith(OWN_PREFIX) and "/" not in producer
 
 
 def next_sequence(book: ProducerBook, offsets: OffsetMap | None, producer: str) -> int | None:
@@ -222,7 +304,7 @@ def advance(
     over = (quota or Quota()).exceeded(used)
     if over is not None:
         return Rejected(reason=f"the table has {over}")
-    kept = replace(claimed.without_idle(day), used=used)
+    kept = replace(claimed.without_idle(day).with_few_runs(), used=used)
     numbers = {p.number for p in kept.producers.values()}
     return Advanced(
         book=kept,

@@ -14,13 +14,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
+from tarn.core.rejected_rows import Runs, from_gaps, to_gaps
 
 FORMAT = 1
+OBJECT_FORMAT = 2
+"""Format of the objects; those of format 1 do not say which rows were rejected."""
 SUMMARY_PREFIX = "tarn.write-keys."
 WINDOW_S = 900
 """How long a key is remembered at least, in seconds, after the commit of its rows."""
@@ -96,10 +100,30 @@ class Remembered:
     Attributes:
         digest: fingerprint of what was sent under it.
         at_ms: when its rows were about to be committed, in milliseconds since the epoch.
+        rejected: the rows of it that the table did not take, by index; None if that is not known any more.
     """
 
     digest: str
     at_ms: int
+    rejected: Runs | None = ()
+
+    def to_list(self, key: str) -> list[object]:
+        """The key as an object has it."""
+        more = [None] if self.rejected is None else [to_gaps(self.rejected)] if self.rejected else []
+        return [key, self.digest, self.at_ms, *more]
+
+    @staticmethod
+    def of_list(digest: object, at_ms: int, *more: Any, known: bool) -> Remembered:
+        """The rest of what `to_list` gave; with `known` a key without rejected rows had none.
+
+        Raises:
+            ValueError, TypeError: it is not of this form.
+        """
+        rejected: Runs | None = () if known else None
+        if more:
+            (gaps,) = more
+            rejected = None if gaps is None else from_gaps(gaps)
+        return Remembered(digest=str(digest), at_ms=int(at_ms), rejected=rejected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +155,8 @@ class KeyIndex:
         """JSON, as stored."""
         return orjson.dumps(
             {
-                "v": FORMAT,
-                "keys": [[key, one.digest, one.at_ms] for key, one in self.keys.items()],
+                "v": OBJECT_FORMAT,
+                "keys": [one.to_list(key) for key, one in self.keys.items()],
                 "segments": [[one.path, one.until_ms] for one in self.segments],
             }
         )
@@ -145,12 +169,10 @@ class KeyIndex:
             CorruptStateError: the object is not of this form.
         """
         try:
-            value = versioned_json.read(data, FORMAT)
+            value = versioned_json.read(data, OBJECT_FORMAT, 1)
+            known = value["v"] == OBJECT_FORMAT
             return KeyIndex(
-                keys={
-                    str(key): Remembered(digest=str(digest), at_ms=int(at_ms))
-                    for key, digest, at_ms in value["keys"]
-                },
+                keys={str(key): Remembered.of_list(*one, known=known) for key, *one in value["keys"]},
                 segments=tuple(Segment(path=str(at), until_ms=int(ms)) for at, ms in value["segments"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as e:

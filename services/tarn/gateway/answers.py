@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from tarn.core.errors import (
+    DataError,
     ForbiddenError,
     InvalidError,
     InvalidSpecError,
@@ -20,7 +21,15 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tarn.gateway.bodies import MediaError, TooLargeError
-from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, Receipt, SequenceError
+from tarn.gateway.memory import SlowBodyError
+from tarn.gateway.writes import (
+    BusyError,
+    KeyReusedError,
+    OverQuotaError,
+    QuotaError,
+    Receipt,
+    SequenceError,
+)
 
 RETRY_AFTER_S = 1
 
@@ -31,10 +40,6 @@ class MethodError(InvalidError):
 
 class NotServedError(InvalidError):
     """This version does not do that (HTTP 501)."""
-
-
-class SlowBodyError(InvalidError):
-    """The body did not come in time (HTTP 408)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +64,13 @@ ERRORS: tuple[tuple[type[TarnError], int, str], ...] = (
     (NotFoundError, 404, "NotFound"),
     (SequenceError, 409, "OutOfSequence"),
     (InvalidSpecError, 409, "TableTakesNoRows"),
+    (DataError, 409, "TableTakesNoRows"),
     (KeyReusedError, 422, "KeyReused"),
     (MethodError, 405, "MethodNotAllowed"),
     (NotServedError, 501, "NotServed"),
     (SlowBodyError, 408, "SlowBody"),
     (TooLargeError, 413, "TooLarge"),
+    (OverQuotaError, 413, "OverQuota"),
     (MediaError, 415, "UnsupportedMediaType"),
     (InvalidError, 400, "BadRequest"),
     (QuotaError, 429, "QuotaUsedUp"),
@@ -89,7 +96,7 @@ def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | N
 
 
 def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
-    """What became of a write: 200, or 422 if no row of it was accepted.
+    """What became of a write: 200, or 422 if no row of it was accepted. Unknown counts are null.
 
     Args:
         receipt: what became of it.
@@ -98,12 +105,14 @@ def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
     value = {
         "durability": "lake",
         "accepted": receipt.accepted,
-        "rejected": [{"row": row, "reason": reason} for row, reason in receipt.rejected.items()],
+        "rejected": None
+        if receipt.rejected is None
+        else [{"row": row, "reason": reason} for row, reason in receipt.rejected.items()],
         "snapshot-id": receipt.snapshot_id,
         "repeated": receipt.repeated,
     }
     headers = {"tarn-pressure": pressure.encode("ascii", "replace").decode()} if pressure else {}
-    return json_answer(value, status=200 if receipt.accepted else 422, headers=headers)
+    return json_answer(value, status=422 if receipt.accepted == 0 else 200, headers=headers)
 
 
 def error_answer(error: TarnError) -> Answer:

@@ -6,9 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import anyio.to_thread
 import structlog
@@ -25,14 +23,15 @@ from tarn.gateway.answers import (
     Answer,
     MethodError,
     NotServedError,
-    SlowBodyError,
     error_answer,
     json_answer,
     receipt_answer,
     refusal,
 )
-from tarn.gateway.bodies import BodyLimits, TooLargeError, reader_of
+from tarn.gateway.bodies import BodyLimits, TooLargeError, arrow_rows, reader_of
+from tarn.gateway.health import Looks, OneDeepLook
 from tarn.gateway.inbox import Inbox
+from tarn.gateway.memory import Held, Memory
 from tarn.gateway.openapi import DESCRIPTION
 from tarn.gateway.requests import ROWS_PATH, Repeat, durability_of, repeat_of, table_of, token_of
 from tarn.gateway.tables import Tables
@@ -42,33 +41,12 @@ from tarn.ingest.context import StoppedError
 log = structlog.get_logger()
 
 STOPPED = "the gateway stops; the rows may be there or still come: repeat the write with the same headers"
-SMALL_BODY_BYTES = 64 << 10
-"""Bodies up to this size are parsed on the event loop, others on a thread."""
+SMALL_BODY_BYTES = 4 << 10
+"""JSON up to this size is taken apart on the event loop, all else on a thread.
 
-
-class Share(Protocol):
-    """The bytes of a budget that one request holds."""
-
-    def resize(self, size_bytes: int) -> None:
-        """Hold so many bytes from now on."""
-
-
-class Health(Protocol):
-    """What is wrong with the gateway."""
-
-    def faults(self, *, deep: bool = False) -> list[str]:
-        """Why it cannot work now; empty if it can. With `deep` it blocks."""
-
-
-class Memory(Protocol):
-    """A budget of bytes that all requests share."""
-
-    def hold(self, size_bytes: int) -> AbstractAsyncContextManager[Share]:
-        """Have a share for the duration of a block.
-
-        Raises:
-            UnavailableError: it did not become free in time.
-        """
+64 KiB of usual rows take 0.2 ms, but of brackets alone 19 ms, in which nobody else is served; 3 kB of Arrow
+can be 10,000 rows, which take 24 ms (measured on 2026-11-23).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +85,7 @@ class App:
         *,
         hosts: Hosts,
         limits: AppLimits | None = None,
-        health: Health | None = None,
+        health: Looks | None = None,
         welcome: str = "",
     ) -> None:
         self._gate = gate
@@ -116,6 +94,7 @@ class App:
         self._hosts = hosts
         self._limits = limits or AppLimits()
         self._health = health
+        self._deep = OneDeepLook(health) if health is not None else None
         self._welcome = welcome
 
     def asgi(self) -> ASGIApp:
@@ -175,8 +154,8 @@ class App:
         found: list[str] = []
         if self._health is not None and query == "ready":
             found = self._health.faults()
-        elif self._health is not None and query == "deep":
-            found = await anyio.to_thread.run_sync(lambda health: health.faults(deep=True), self._health)
+        elif self._deep is not None and query == "deep":
+            found = await self._deep.faults()
         if found:
             return json_answer({"status": "unusable", "faults": found}, status=503)
         return json_answer({"status": "ok"})
@@ -196,20 +175,22 @@ class App:
         pressure = inbox.pressure()
         if pressure.share:
             await _held_back(pressure, str(table))
-        async with self._memory.hold(2 * size) as share:  # it is there twice while its rows are separated
-            body = await _body(request, self._limits.body.bytes_max, self._limits.body_s_max)
+        # It is there twice while its rows are separated.
+        async with self._memory.hold(2 * size, who=client_id) as share:
+            async with share.arriving(self._limits.body_s_max):
+                body = await _body(request, self._limits.body.bytes_max, share)
             share.resize(2 * len(body))  # a body of unknown length held the most that it could have
-            if len(body) <= SMALL_BODY_BYTES:
+            if len(body) <= SMALL_BODY_BYTES and read is not arrow_rows:
                 values = read(body, self._limits.body)
             else:
                 values = await anyio.to_thread.run_sync(read, body, self._limits.body)
             write = _write_of(values, body, repeat, client_id)
             share.resize(write.bytes)  # rows of an Arrow stream have its schema each
             del body, values
-            receipt = await self._receipt(inbox, write)
+            receipt = await self._receipt(inbox, write, share)
         return receipt_answer(receipt, pressure=pressure.reason)
 
-    async def _receipt(self, inbox: Inbox, write: Write) -> Receipt:
+    async def _receipt(self, inbox: Inbox, write: Write, share: Held) -> Receipt:
         """Hand a write in and wait until its rows are in the table.
 
         Raises:
@@ -225,6 +206,8 @@ class App:
                 "was written, send it again"
             )
         if not arrived:
+            if not inbox.leave(answer):
+                share.stays_until(answer)  # the inbox has its rows until they are committed
             raise OutcomeUnknownError(
                 f"table {inbox.name} did not confirm the write within {self._limits.answer_s_max:g} "
                 "s; it may be "
@@ -289,28 +272,22 @@ def _declared(request: Request, bytes_max: int) -> int:
     return int(declared)
 
 
-async def _body(request: Request, bytes_max: int, wait_s_max: float) -> bytes:
+async def _body(request: Request, bytes_max: int, share: Held) -> bytes:
     """Read the whole body.
 
     Raises:
         TooLargeError: it has more than `bytes_max` bytes.
-        SlowBodyError: it did not arrive within `wait_s_max` seconds.
     """
     chunks: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(wait_s_max):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > bytes_max:
-                    raise TooLargeError(
-                        f"the body has more than {bytes_max} bytes; nothing of it was written, send several"
-                    )
-                chunks.append(chunk)
-    except TimeoutError as e:
-        raise SlowBodyError(
-            f"the body did not come within {wait_s_max:g} s; nothing of it was written, send it faster"
-        ) from e
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > bytes_max:
+            raise TooLargeError(
+                f"the body has more than {bytes_max} bytes; nothing of it was written, send several"
+            )
+        share.came(len(chunk))
+        chunks.append(chunk)
     return b"".join(chunks)
 
 

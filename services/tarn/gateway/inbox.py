@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 
 import structlog
 
-from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
-from tarn.core.errors import OutcomeUnknownError, UnavailableError
+from tarn.core.errors import DataError, OutcomeUnknownError, UnavailableError
 from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.pressure import Pressure, of_debt, of_waiting
-from tarn.core.producers import STREAM, Claim
+from tarn.core.producers import STREAM
 from tarn.core.quota import DAY_MS, quota_in
+from tarn.core.rejected_rows import runs_of
 from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
@@ -29,9 +29,21 @@ from tarn.core.table_state import TableState, WrittenFile, current_schema
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
+from tarn.gateway.repeats import repeated, same_rows
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
-from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Prepared, Taken, Verdict, Waiting
+from tarn.gateway.takes import (
+    InboxLimits,
+    OnTheWay,
+    Plan,
+    Prepared,
+    Taken,
+    Verdict,
+    Waiting,
+    in_turn,
+    judged,
+    raw_batch,
+)
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
 from tarn.ingest.changes import Done, TableCommits
@@ -39,6 +51,8 @@ from tarn.ingest.context import IngestContext
 
 log = structlog.get_logger()
 
+FORGOTTEN_S = 30.0
+"""A commit that took longer may have landed before the table forgot this gateway, in seconds."""
 GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
 
@@ -86,6 +100,7 @@ class Inbox:
         self._way = OnTheWay()
         self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
         self._failed_commit = False
+        self._own = own
 
     def submit(self, write: Write) -> Future[Receipt]:
         """Hand in a write; its future ends with a receipt, or with the error why it is not in the table.
@@ -98,8 +113,9 @@ class Inbox:
         with self._changed:
             if self._closed:
                 raise UnavailableError("the gateway stops; nothing was written, send it again")
-            if self._bytes + write.bytes > limits.waiting_bytes_max or (
-                len(self._queue) >= limits.waiting_writes_max
+            if self._queue and (
+                self._bytes + write.bytes > limits.waiting_bytes_max
+                or len(self._queue) >= limits.waiting_writes_max
             ):
                 raise BusyError(
                     f"{len(self._queue)} writes of {self._bytes} bytes wait for table {self.name}; at most "
@@ -119,7 +135,23 @@ class Inbox:
             found = len(left) < len(self._queue)
             self._queue = deque(left)
             self._bytes = sum(one.write.bytes for one in left)
+        if found:
+            # Repeats may follow it, if it was on its way before.
+            answer.set_exception(
+                UnavailableError(
+                    f"table {self.name}: the write was taken back; nothing was written, repeat it"
+                )
+            )
         return found
+
+    def leave(self, answer: Future[Receipt]) -> bool:
+        """Forget a repeat that waits for the write before it; False if it is none: its rows are here."""
+        with self._changed:
+            for one in (*self._way.flying.values(), *self._queue):
+                if answer in one.followers:
+                    one.followers.remove(answer)
+                    return True
+        return False
 
     def pressure(self) -> Pressure:
         """How much writers of the table are held back now."""
@@ -230,8 +262,19 @@ class Inbox:
             with self._changed:
                 self._plan, self._failed_commit = None, True
                 self._way.land(prepared, self._keys)
+            if isinstance(e, DataError):
+                # What the table states became unreadable meanwhile; a request before that may have landed.
+                self._answer_unknown([one for one, _ in prepared.parts], e.message)
+                return
             for waiting, _ in prepared.parts:
                 waiting.answer.set_exception(e)
+            return
+        late = self._context.clock() - asked_s > FORGOTTEN_S
+        if late and not isinstance(result, Done) and self._forgotten(prepared, result.state):
+            with self._changed:
+                self._plan, self._failed_commit = None, True
+                self._way.land(prepared, self._keys)
+            self._answer_unknown([one for one, _ in prepared.parts], "the table has forgotten this gateway")
             return
         if not isinstance(result, Done):
             log.info("rows are planned again", table=str(self.name), reason=result.reason)
@@ -244,14 +287,27 @@ class Inbox:
             self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
+            known = result.by_us or same_rows(result.state, waiting.write, bad)
             waiting.answer.set_result(
                 Receipt(
-                    accepted=len(waiting.write.values) - len(bad),
-                    rejected=bad,
+                    accepted=len(waiting.write.values) - len(bad) if known else None,
+                    rejected=bad if known else None,
                     snapshot_id=head,
                     repeated=not result.by_us,
                 )
             )
+
+    def _forgotten(self, prepared: Prepared, state: TableState) -> bool:
+        """Whether the table had the rows of this gateway's own id, perhaps these, and dropped it since."""
+        book = book_in(state)
+        numbers = {one.number for one in book.producers.values()}
+        return any(
+            claim.producer == self._own
+            and claim.producer not in book.producers
+            and claim.number < book.next_number
+            and claim.number not in numbers
+            for claim in prepared.change.claims
+        )
 
     def _seen(self, state: TableState, asked_s: float) -> Plan | None:
         """What the answer to a commit says of the table; None: it is loaded before the next write."""
@@ -344,9 +400,7 @@ class Inbox:
     def _take_on(self, plan: Plan, taken: Taken) -> None:
         limits, now = self._limits, self._context.clock()
         later: list[Waiting] = []
-        # Writes of one producer that arrived in another order are taken in that of their rows.
-        waiting = sorted(self._queue, key=lambda one: one.write.sequence if one.write.producer else -1)
-        for one in waiting:
+        for one in in_turn(self._queue):
             if taken.rows >= limits.rows_max or taken.bytes >= limits.bytes_max:
                 later.append(one)
                 continue
@@ -366,41 +420,26 @@ class Inbox:
     def _answer_repeats(self, plan: Plan, taken: Taken) -> None:
         for one in taken.repeats:
             try:
-                one.answer.set_result(self._repeated(plan, one.write))
+                one.answer.set_result(repeated(plan, one.write, self._keys, self._room))
             except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
                 one.answer.set_exception(e)
 
-    def _repeated(self, plan: Plan, write: Write) -> Receipt:
-        """The answer to rows that the table has: they are judged as they were then."""
-        with self._room.hold(write.bytes):
-            bad = decode(plan.decoder, self._raw([(write, 0, 0)], ())).bad
-        return Receipt(
-            accepted=len(write.values) - len(bad),
-            rejected=bad,
-            snapshot_id=plan.state.head_id,
-            repeated=True,
-        )
-
-    def _written(self, plan: Plan, taken: Taken) -> Prepared:
-        """Decode what was taken and put its file into the store."""
+    def _written(self, plan: Plan, taken: Taken) -> Prepared | None:
+        """Decode what was taken and put its file into the store; None if the table has nothing to take."""
         claims = tuple(taken.claims.values())
         parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
         with self._room.hold(taken.bytes):
-            made = encode(decode(plan.decoder, self._raw(parts, claims)), plan.writer)
+            made = encode(decode(plan.decoder, raw_batch(parts, claims)), plan.writer)
             files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
-        keys = self._key_commit(plan, taken)
+        found = judged(taken.parts, made.bad)
+        del made
+        self._answer_needless(plan, taken, found)
+        if not taken.parts:
+            return None
+        claims = taken.judged_claims(found)
+        keys = self._key_commit(plan, taken, found)
         with self._changed:
             self._way.send(taken, plan.book, keys)
-        bad = sorted(made.bad.items())
-        del made
-        found, first, at = [], 0, 0
-        for one, _, _ in taken.parts:
-            end, own = first + len(one.write.values), {}
-            while at < len(bad) and bad[at][0] < end:
-                own[bad[at][0] - first] = bad[at][1]
-                at += 1
-            found.append((one, own))
-            first = end
         change = RowsCommit(
             commit_id=self._context.new_id(),
             table=str(self.name),
@@ -411,9 +450,24 @@ class Inbox:
             size=taken.bytes,
             keys=keys,
         )
-        return Prepared(change=change, writer=plan.writer, parts=tuple(found))
+        return Prepared(
+            change=change, writer=plan.writer, parts=tuple((one, found[id(one)]) for one, _, _ in taken.parts)
+        )
 
-    def _key_commit(self, plan: Plan, taken: Taken) -> KeysCommit | None:
+    def _answer_needless(self, plan: Plan, taken: Taken, found: Mapping[int, dict[int, str]]) -> None:
+        """Answer writes whose rows are all bad, where the table need not know of them.
+
+        It must for a producer that numbers its rows: its next ones begin behind these.
+        """
+        for one, _, _ in list(taken.parts):
+            bad = found[id(one)]
+            if one.write.producer is None and len(bad) == len(one.write.values):
+                taken.leave(one)
+                one.answer.set_result(
+                    Receipt(accepted=0, rejected=bad, snapshot_id=plan.state.head_id, repeated=False)
+                )
+
+    def _key_commit(self, plan: Plan, taken: Taken, found: Mapping[int, dict[int, str]]) -> KeysCommit | None:
         """Put the objects with the keys of the writes into the store; None if no write has one.
 
         Raises:
@@ -425,18 +479,8 @@ class Inbox:
             # Since they were judged, only commits of this inbox may have landed, whose keys were known then.
             base = self._way.keys_tail if self._way.keys_tail is not None else self._keys.entry
         keyed = [one.write.keyed for one in taken.keys.values() if one.write.keyed is not None]
-        return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed))
-
-    def _raw(self, parts: Sequence[tuple[Write, int, int]], claims: tuple[Claim, ...]) -> RawBatch:
-        """Rows as records: the producer's number is their partition, the sequence their offset."""
-        return RawBatch(
-            partitions=[number for write, number, _ in parts for _ in write.values],
-            offsets=[start + i for write, _, start in parts for i in range(len(write.values))],
-            times_ms=[write.at_ms for write, _, _ in parts for _ in write.values],
-            keys=[None for write, _, _ in parts for _ in write.values],
-            values=[value for write, _, _ in parts for value in write.values],
-            ranges=tuple(claim.range() for claim in claims),
-        )
+        rejected = {key: runs_of(found[id(one)]) for key, one in taken.keys.items()}
+        return KeysCommit(base=base, after=self._keys.draft(base, plan.state.root, keyed, rejected))
 
     def _failed(self, taken: Taken, error: Exception) -> None:
         """Nothing was taken, or its file could not be written: those who wait are answered."""

@@ -6,16 +6,20 @@ taken beside it.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from dataclasses import replace
-
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, Claim, next_sequence
-from tarn.core.quota import DAY_MS
+from tarn.core.quota import DAY_MS, Used
 from tarn.core.table_catalog import TableName
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Taken, Verdict, Waiting
-from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, Receipt, SequenceError, Write
+from tarn.gateway.writes import (
+    BusyError,
+    KeyReusedError,
+    OverQuotaError,
+    QuotaError,
+    SequenceError,
+    Write,
+)
 from tarn.ingest.context import IngestContext
 
 
@@ -125,7 +129,7 @@ class Judge:
             taken.repeats.append(one)
             return Verdict.ANSWERED
         if first is not None:
-            first.answer.add_done_callback(lambda done: _copy(done, one.answer))
+            first.follow(one.answer)
             return Verdict.ANSWERED
         if len(self._keys) + len(taken.keys) >= self._limits.keys_max:
             self._keys.forget_old()
@@ -141,11 +145,18 @@ class Judge:
                 return Verdict.ANSWERED
         return None
 
-    def _over_quota(self, plan: Plan, taken: Taken, write: Write) -> QuotaError | None:
+    def _over_quota(self, plan: Plan, taken: Taken, write: Write) -> TarnError | None:
         """Why the quota does not allow a write; None if it may. The commit itself decides on its own base."""
         now_ms = self._context.ports.now_ms()
-        rows, size = taken.rows + len(write.values), taken.bytes + write.bytes
-        over = plan.quota.exceeded(plan.book.used.plus(now_ms // DAY_MS, rows, size))
+        day = now_ms // DAY_MS
+        rows, size = len(write.values), write.bytes
+        alone = plan.quota.exceeded(Used(day=day, rows=rows, bytes=size))
+        if alone is not None:
+            return OverQuotaError(
+                f"this write alone would be {alone} for table {self._table}: it is never taken; send fewer "
+                "rows in a body, or ask the table's owner for more"
+            )
+        over = plan.quota.exceeded(plan.book.used.plus(day, taken.rows + rows, taken.bytes + size))
         if over is None:
             return None
         return QuotaError(
@@ -174,7 +185,7 @@ class Judge:
         place = (write.producer, start)
         former = taken.firsts.get(place) or self._way.flying.get(place)
         if former is not None and former.write.end == write.end:
-            former.answer.add_done_callback(lambda done: _copy(done, one.answer))
+            former.follow(one.answer)
             return Verdict.ANSWERED
         if start > wanted and now - one.since_s <= self._limits.gap_s_max:
             return Verdict.LATER
@@ -207,18 +218,9 @@ class Judge:
         if number > NUMBER_MAX:
             return None
         # The producer of the process is for all who do not number their rows: no ids shut it out.
-        if name != self._own and len(plan.book.producers) + len(self._way.numbers) >= PRODUCERS_MAX:
+        if name != self._own and plan.book.clients + len(self._way.numbers) >= PRODUCERS_MAX:
             return None
         return number
-
-
-def _copy(done: Future[Receipt], answer: Future[Receipt]) -> None:
-    """Answer a repeat as the write that was on its way."""
-    error = done.exception()
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(replace(done.result(), repeated=True))
 
 
 def _advice(start: int, wanted: int, *, known: bool) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from tarn.core.errors import UnavailableError
+from tarn.core.rejected_rows import RUNS_MAX, Runs
 from tarn.core.write_keys import (
     FILE_PREFIX,
     INLINE_MAX,
@@ -22,6 +24,8 @@ from tarn.core.write_keys import (
 SKEW_S = 60
 """How much the clocks of two gateways may differ, in seconds; objects are kept that much longer."""
 KEPT_MS = (WINDOW_S + SKEW_S) * 1_000
+RUNS_KEPT_MAX = 50_000
+"""Runs of rejected rows that are kept of all keys of a table; of further keys they are not known."""
 TIDY_MS = 60_000
 """How often keys and segments beyond the window are forgotten; all of them are looked at."""
 
@@ -42,6 +46,9 @@ class KeyFiles(Protocol):
         Raises:
             UnavailableError: the store does not respond.
         """
+
+
+NONE_REJECTED: Mapping[str, Runs] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,7 @@ class KeyMemory:
         self._segments: dict[str, KeyIndex] = {}
         self._drafts: dict[str, Draft] = {}
         self._tidy_ms = 0
+        self._runs = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -108,6 +116,7 @@ class KeyMemory:
             if draft is None or draft.base != self.entry:
                 return False
             self._known.update(draft.fresh)
+            self._runs += _runs_in(draft.fresh.values())
             self.entry, self._index = entry, draft.index
             if self._now_ms() >= self._tidy_ms:
                 self._tidy()
@@ -118,6 +127,7 @@ class KeyMemory:
         now_ms = self._now_ms()
         oldest_ms = now_ms - KEPT_MS
         self._known = {key: one for key, one in self._known.items() if one.at_ms >= oldest_ms}
+        self._runs = _runs_in(self._known.values())
         named = {one.path for one in self._index.segments if one.until_ms >= oldest_ms}
         named |= {one.path for draft in self._drafts.values() for one in draft.index.segments}
         self._segments = {path: one for path, one in self._segments.items() if path in named}
@@ -144,20 +154,28 @@ class KeyMemory:
                     held[one.path] = self._segments.get(one.path) or self._read(one.path)
         known = {key: found for part in (*held.values(), index) for key, found in part.keys.items()}
         with self._lock:
-            self.entry, self._index, self._segments, self._known = entry, index, held, known
+            self.entry, self._index, self._segments, self._known = entry, index, held, _bounded(known)
+            self._runs = _runs_in(self._known.values())
 
     def forget_old(self) -> None:
         """Forget keys that are older than the window."""
         with self._lock:
             self._tidy()
 
-    def draft(self, base: KeyEntry | None, root: str, writes: Sequence[KeyedWrite]) -> KeyEntry:
+    def draft(
+        self,
+        base: KeyEntry | None,
+        root: str,
+        writes: Sequence[KeyedWrite],
+        rejected: Mapping[str, Runs] = NONE_REJECTED,
+    ) -> KeyEntry:
         """Write the objects of a commit with these keys; they are remembered once `follow` sees the entry.
 
         Args:
             base: the entry that the commit builds on: the current one, or that of a draft.
             root: location of the table.
             writes: the keys.
+            rejected: key to the rows that were rejected under it, by index.
 
         Raises:
             UnavailableError: the store does not respond, or the base is not known any more.
@@ -170,7 +188,14 @@ class KeyMemory:
                     "the table's keys have changed meanwhile; nothing was written, send it again"
                 )
             before = on.index if on is not None else self._index
-        fresh = {one.key: Remembered(digest=one.digest, at_ms=now_ms) for one in writes}
+            room = RUNS_KEPT_MAX - self._runs
+        fresh: dict[str, Remembered] = {}
+        for one in writes:
+            runs: Runs | None = rejected.get(one.key, ())
+            if runs is not None and (len(runs) > RUNS_MAX or len(runs) > room):
+                runs = None
+            room -= len(runs or ())
+            fresh[one.key] = Remembered(digest=one.digest, at_ms=now_ms, rejected=runs)
         keys = {**before.keys, **fresh}
         segments = tuple(one for one in before.segments if one.until_ms >= now_ms - KEPT_MS)
         if len(keys) > self._inline_max:
@@ -191,3 +216,17 @@ class KeyMemory:
 
     def _read(self, path: str) -> KeyIndex:
         return KeyIndex.from_json(self._files.read(path), path=path)
+
+
+def _runs_in(keys: Iterable[Remembered]) -> int:
+    return sum(len(one.rejected) for one in keys if one.rejected)
+
+
+def _bounded(keys: dict[str, Remembered]) -> dict[str, Remembered]:
+    """The keys with as many runs as are kept: several gateways may have written more."""
+    room = RUNS_KEPT_MAX
+    for key, one in keys.items():
+        room -= len(one.rejected or ())
+        if one.rejected and room < 0:
+            keys[key] = replace(one, rejected=None)
+    return keys

@@ -18,7 +18,7 @@ from tarn.core.small_files import Group, SmallFiles
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState, WrittenFile
-from tarn.gateway.room import Room
+from tarn.gateway.room import NoRoomError, Room
 from tarn.gateway.rows_commit import RowsMerge
 from tarn.ingest.changes import Done, TableCommits
 from tarn.ingest.context import IngestContext, StoppedError
@@ -84,6 +84,12 @@ class Merges:
         try:
             return self._merge(group, writer, state)
         except StoppedError:
+            return False
+        except NoRoomError as e:
+            log.info("small files wait for room", table=str(self._table), reason=e.message)
+            with self._lock:
+                if writer is self._writer:
+                    self._small.add(group.files, level=group.level)
             return False
         except (TarnError, ValueError, KeyError, pa.ArrowException) as e:
             self._leave(f"{type(e).__name__}: {e}")

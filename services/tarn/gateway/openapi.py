@@ -40,10 +40,15 @@ ERRORS: dict[int, tuple[str, str, str]] = {
     409: (
         "OutOfSequence",
         "rows before these are missing, or part of them is in the table (OutOfSequence, with the row that is "
-        "expected); or the table cannot take rows (TableTakesNoRows)",
+        "expected); or the table cannot take rows, as a property or what it states of producers and keys is "
+        "unreadable (TableTakesNoRows)",
         "producer 'p' sends rows from 5 on, table shop.orders wants row 2 next",
     ),
-    413: ("TooLarge", "the body is over a limit", f"the body has 20000 rows, at most {ROWS_MAX} are allowed"),
+    413: (
+        "TooLarge",
+        "the body is over a limit (TooLarge), or more than the owner's quota of a whole day (OverQuota)",
+        f"the body has 20000 rows, at most {ROWS_MAX} are allowed",
+    ),
     415: ("UnsupportedMediaType", "the format is not taken", "Content-Type 'text/csv' is not taken"),
     421: ("Misdirected", "the name in Host is not known", "the name in Host is not known"),
     429: (
@@ -271,9 +276,14 @@ DESCRIPTION: Json = {
                 "required": ["durability", "accepted", "rejected", "snapshot-id", "repeated"],
                 "properties": {
                     "durability": {"const": "lake"},
-                    "accepted": {**INTEGER, "description": "number of rows in the table"},
+                    "accepted": {
+                        "type": ["integer", "null"],
+                        "description": "number of rows in the table; null in the answer to a repeat if it is "
+                        "not known any more",
+                    },
                     "rejected": {
-                        "type": "array",
+                        "type": ["array", "null"],
+                        "description": "the rows that are not in the table; null where `accepted` is",
                         "items": {
                             "type": "object",
                             "required": ["row", "reason"],

@@ -9,62 +9,38 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Event
 
 import structlog
-import uvicorn
 from starlette.types import ASGIApp
 
 from tarn.adapters.connections import Visitors, door
+from tarn.adapters.http_server import Listener, bound, listener
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
-from tarn.core.errors import InvalidSettingError, TarnError
+from tarn.core.errors import TarnError
 from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
 from tarn.gateway.wiring import make_app, make_context, make_health
 
 log = structlog.get_logger()
 
-KEEP_ALIVE_S = 75
 STOP_WAIT_S = 3
 DRAIN_S = 10.0
 HEADER_BYTES_MAX = 32 * 1024
 
 
-class Listener(uvicorn.Server):
-    """uvicorn's server; the caller handles signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers."""
-        yield
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address.
+def gateway_socket(host: str, port: int) -> socket.socket:
+    """The socket of the gateway, bound.
 
     Raises:
         InvalidSettingError: the address cannot be used; the message names the variables.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the socket's protocol is IPPROTO_TCP.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-    except OSError as e:
-        made.close()
-        raise InvalidSettingError(
-            f"cannot listen on {host}:{port}: {e.strerror}; stop what uses it, or set TARN_GATEWAY_LISTEN or "
-            "TARN_GATEWAY_PORT"
-        ) from e
-    return made
+    return bound(host, port, variables=("TARN_GATEWAY_LISTEN", "TARN_GATEWAY_PORT"))
 
 
-def listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Listener:
-    """The server of an application, not started yet.
+def gateway_listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Listener:
+    """The server of the gateway's application, not started yet.
 
     Args:
         app: the application.
@@ -72,22 +48,7 @@ def listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Listener:
     """
     visitors = Visitors()
     protocol = door(visitors) if head_wait_s is None else door(visitors, head_wait_s=head_wait_s)
-    return Listener(
-        uvicorn.Config(
-            app,
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_WAIT_S,
-            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            backlog=512,
-        )
-    )
+    return listener(app, protocol, header_bytes_max=HEADER_BYTES_MAX, stop_wait_s=STOP_WAIT_S)
 
 
 async def serve(server: Listener, at: socket.socket, tables: Tables, stop: Event) -> None:
@@ -125,10 +86,10 @@ def run(settings: Settings) -> None:
     tables = Tables(context, objects)
     health = make_health(settings, stop)
     app = make_app(settings, tables, health).asgi()
-    at = bound(settings.gateway_listen, settings.gateway_port)
+    at = gateway_socket(settings.gateway_listen, settings.gateway_port)
     health.start()
     log.info("gateway starts", listen=settings.gateway_listen, port=settings.gateway_port)
-    asyncio.run(serve(listener(app), at, tables, stop))
+    asyncio.run(serve(gateway_listener(app), at, tables, stop))
 
 
 def main(arguments: list[str]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from tarn.core.errors import UnavailableError
+from tarn.core.producers import OWN_PREFIX
 from tarn.core.table_catalog import TableName
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyFiles, KeyMemory
@@ -68,7 +69,7 @@ class Tables:
         self._limits = limits or InboxLimits()
         self._tables_max = tables_max
         self._clock = clock
-        self._own = f"gateway:{context.new_id()}"
+        self._own = f"{OWN_PREFIX}{context.new_id()}"
         self._lock = threading.Lock()
         self._open: dict[TableName, Open] = {}
         self._closed = False

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import DebtLimits, Pressure
 from tarn.core.producers import Claim, ProducerBook
 from tarn.core.quota import Quota
+from tarn.core.rejected_rows import Runs, runs_of, shifted
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState
 from tarn.core.write_keys import KEYS_MAX, KeyEntry
@@ -26,7 +29,7 @@ class InboxLimits:
     Attributes:
         rows_max: rows of one commit.
         bytes_max: bytes from which on a commit takes no more writes.
-        waiting_bytes_max: bytes that may wait; beyond them a write is refused.
+        waiting_bytes_max: bytes that may wait; beyond them a write is refused, unless it is the only one.
         waiting_writes_max: writes that may wait.
         wait_s_max: how long a write waits for its turn, in seconds; then it is answered: not written.
         gap_s_max: how long a write waits for the rows before it, in seconds.
@@ -40,7 +43,7 @@ class InboxLimits:
 
     rows_max: int = 100_000
     bytes_max: int = 2 << 20
-    waiting_bytes_max: int = 32 << 20
+    waiting_bytes_max: int = 16 << 20
     waiting_writes_max: int = 10_000
     wait_s_max: float = 20.0
     gap_s_max: float = 1.0
@@ -60,11 +63,36 @@ class Waiting:
         write: the write.
         answer: its future answer.
         since_s: when it arrived, on the monotonic clock.
+        followers: answers to repeats that came while it was on its way; their rows are not kept.
     """
 
     write: Write
     answer: Future[Receipt]
     since_s: float
+    followers: list[Future[Receipt]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Answer those who follow with it."""
+        followers = self.followers  # not the write: its rows would live until the collector comes
+        self.answer.add_done_callback(lambda done: _pass_on(done, followers))
+
+    def follow(self, answer: Future[Receipt]) -> None:
+        """Answer a repeat as this write will be, or was."""
+        self.followers.append(answer)
+        if self.answer.done():
+            _pass_on(self.answer, self.followers)
+
+
+def _pass_on(done: Future[Receipt], followers: list[Future[Receipt]]) -> None:
+    """Answer repeats as the write that was on its way."""
+    error = done.exception()
+    for answer in list(followers):
+        if answer.done():
+            continue
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(replace(done.result(), repeated=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +161,28 @@ class Taken:
     bytes: int = 0
     stale: bool = False
 
+    def leave(self, one: Waiting) -> None:
+        """Take a write out that needs no commit; the numbers of its rows are passed over."""
+        self.parts = [part for part in self.parts if part[0] is not one]
+        if one.write.keyed is not None:
+            del self.keys[one.write.keyed.key]
+        named = {name for _, name, _ in self.parts}
+        self.claims = {name: claim for name, claim in self.claims.items() if name in named}
+
+    def judged_claims(self, found: Mapping[int, dict[int, str]]) -> tuple[Claim, ...]:
+        """The claims with the rows that were rejected of producers that clients named.
+
+        Args:
+            found: what `judged` found.
+        """
+        runs: dict[str, list[int]] = {}
+        for one, name, start in self.parts:
+            if one.write.producer is not None:
+                runs.setdefault(name, []).extend(start + row for row in found[id(one)])
+        return tuple(
+            replace(claim, rejected=runs_of(runs.get(name, ()))) for name, claim in self.claims.items()
+        )
+
 
 @dataclass(slots=True)
 class OnTheWay:
@@ -186,3 +236,64 @@ class Verdict(Enum):
     TAKEN = auto()
     LATER = auto()
     ANSWERED = auto()
+
+
+def raw_batch(parts: Sequence[tuple[Write, int, int]], claims: Sequence[Claim] = ()) -> RawBatch:
+    """Rows as records: the producer's number is their partition, the sequence their offset.
+
+    Args:
+        parts: writes, each with the number of its producer and the sequence of its first row.
+        claims: their rows, by producer.
+    """
+    return RawBatch(
+        partitions=[number for write, number, _ in parts for _ in write.values],
+        offsets=[start + i for write, _, start in parts for i in range(len(write.values))],
+        times_ms=[write.at_ms for write, _, _ in parts for _ in write.values],
+        keys=[None for write, _, _ in parts for _ in write.values],
+        values=[value for write, _, _ in parts for value in write.values],
+        ranges=tuple(claim.range() for claim in claims),
+    )
+
+
+def judged(parts: Iterable[tuple[Waiting, str, int]], bad: Mapping[int, str]) -> dict[int, dict[int, str]]:
+    """The reasons why rows were rejected, by their index in each write.
+
+    Args:
+        parts: the writes, whose rows were decoded one after the other.
+        bad: the reasons by index of all these rows.
+
+    Returns:
+        The reasons of each write, by its `id`.
+    """
+    ordered = sorted(bad.items())
+    found: dict[int, dict[int, str]] = {}
+    first = at = 0
+    for one, _, _ in parts:
+        end, own = first + len(one.write.values), found.setdefault(id(one), {})
+        while at < len(ordered) and ordered[at][0] < end:
+            own[ordered[at][0] - first] = ordered[at][1]
+            at += 1
+        first = end
+    return found
+
+
+def rejected_of(book: ProducerBook, write: Write) -> Runs | None:
+    """Which rows of a numbered write, by index, a table did not take; None if it is not known."""
+    if write.producer is None:
+        return None
+    runs = book.rejected_of(write.producer, write.sequence, write.end)
+    return None if runs is None else shifted(runs, -write.sequence)
+
+
+def in_turn(queue: Iterable[Waiting]) -> list[Waiting]:
+    """Writes in order of arrival, but those of one producer, in its places, in that of their rows.
+
+    So a producer with many rows behind it waits no longer than one that begins.
+    """
+    arrived = list(queue)
+    own: dict[str, list[Waiting]] = {}
+    for one in arrived:
+        if one.write.producer is not None:
+            own.setdefault(one.write.producer, []).append(one)
+    ordered = {name: iter(sorted(ones, key=lambda one: one.write.sequence)) for name, ones in own.items()}
+    return [one if one.write.producer is None else next(ordered[one.write.producer]) for one in arrived]

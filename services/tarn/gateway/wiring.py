@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import NoReturn
 
-from tarn.adapters.budget import Budget
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
 from tarn.adapters.connections import WELCOME
@@ -19,6 +18,7 @@ from tarn.core.errors import InvalidError
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App
 from tarn.gateway.health import Health
+from tarn.gateway.memory import Memory
 from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
 from tarn.ingest.committer import Ports
@@ -96,7 +96,7 @@ def make_app(settings: Settings, tables: Tables, health: Health) -> App:
     return App(
         Gate(CatalogRights(settings.catalog_uri)),
         tables,
-        Budget(MEMORY_BYTES_MAX, wait_s_max=MEMORY_WAIT_S_MAX, who="The gateway"),
+        Memory(MEMORY_BYTES_MAX, wait_s_max=MEMORY_WAIT_S_MAX),
         hosts=settings.own_hosts,
         health=health,
         welcome=WELCOME,

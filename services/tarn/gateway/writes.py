@@ -26,6 +26,10 @@ class QuotaError(BusyError):
     """The table's owner allows no more today; nothing of the write was kept."""
 
 
+class OverQuotaError(InvalidError):
+    """A write that is larger than what the table's owner allows in a whole day: no repeat of it helps."""
+
+
 class SequenceError(ConflictError):
     """Rows that do not follow those of their producer; `fields["expected"]` is the next row wanted."""
 
@@ -68,13 +72,14 @@ class Receipt:
     """What became of a write.
 
     Attributes:
-        accepted: number of rows in the table.
-        rejected: index in the write to the reason why a row is not.
+        accepted: number of rows in the table; None if an earlier request brought them in, and it is not known
+            any more which ones.
+        rejected: index in the write to the reason why a row is not; None likewise.
         snapshot_id: a snapshot of the table that has them; None if the table has none.
         repeated: whether an earlier request brought them in.
     """
 
-    accepted: int
-    rejected: dict[int, str]
+    accepted: int | None
+    rejected: dict[int, str] | None
     snapshot_id: int | None
     repeated: bool

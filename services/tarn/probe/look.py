@@ -165,3 +165,25 @@ def answers(address: str, path: str, *, timeout_s: float) -> None:
         RuntimeError: no connection, or no complete response within the timeout.
     """
     http("GET", address, path, timeout_s=timeout_s)
+
+
+def require_works(address: str, path: str, *, timeout_s: float) -> None:
+    """Require that a service of Tarn says with status 200 that it can work; otherwise raise its faults.
+
+    Args:
+        address: `host:port`.
+        path: path and query of its health.
+        timeout_s: limit of the connection and of each read, in seconds.
+
+    Raises:
+        RuntimeError: no answer, or the faults that it names.
+    """
+    # The one kind of name that the services answer to.
+    status, _, body = http("GET", address, path, headers={"host": "localhost"}, timeout_s=timeout_s)
+    if status == 200:
+        return
+    try:
+        faults = "; ".join(json.loads(body)["faults"])
+    except (ValueError, KeyError, TypeError):
+        faults = body[:200].decode("utf-8", "replace")
+    raise RuntimeError(f"status {status}: {faults}")

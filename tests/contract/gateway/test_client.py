@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tarn.adapters.gateway_client import GatewayClient
-from tarn.client import RejectedRowsError, writer
+from tarn.client import AnswerGoneError, RejectedRowsError, writer
 from tarn.client.writing import Client, Receipt, RowWriter, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
@@ -21,6 +21,7 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from tarn.core.rejected_rows import RUNS_MAX
 from tests.support.gateway import TABLE, Gateway, World, row
 
 LOST = OutcomeUnknownError("the answer is lost")
@@ -228,3 +229,28 @@ def test_values_without_a_form_in_json(world: World) -> None:
     rows.write({"id": Decimal("1"), "at": "2026-11-23T08:00:00Z"})
     with pytest.raises(RejectedRowsError, match="id: expected a whole number"):
         rows.flush()
+
+
+def test_a_batch_whose_answer_is_not_known_any_more_is_not_called_written_or_rejected(world: World) -> None:
+    rows, _, _ = planned(world, LOST)
+    rows.limits = WriteLimits(rows_max=1_000)
+    for number in range(RUNS_MAX + 1):
+        rows.write(row(number))
+        rows.write({})
+    with pytest.raises(AnswerGoneError, match="sent again they may be there twice") as raised:
+        rows.flush()
+    assert len(raised.value.rows) == 2 * (RUNS_MAX + 1)
+    assert raised.value.receipt.accepted is None
+    assert rows.flush() is None, "the batch is gone"
+    assert world.ids() == list(range(RUNS_MAX + 1))
+
+
+def test_a_batch_whose_answer_was_lost_names_the_rows_that_were_rejected(world: World) -> None:
+    rows, _, _ = planned(world, LOST)
+    for one in (row(1), {}):
+        rows.write(one)
+    with pytest.raises(RejectedRowsError) as raised:
+        rows.flush()
+    assert [one for one, _ in raised.value.rows] == [{}]
+    assert (raised.value.receipt.accepted, raised.value.receipt.repeated) == (1, True)
+    assert world.ids() == [1]

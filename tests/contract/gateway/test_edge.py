@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tarn.adapters.budget import Share
 from tarn.gateway.app import AppLimits
-from tarn.gateway.bodies import BodyLimits
+from tarn.gateway.bodies import READERS, BodyLimits
+from tarn.gateway.memory import Held
 from tarn.gateway.openapi import DESCRIPTION, ERRORS
 from tests.support.gateway import Gateway, World, row
 
@@ -183,13 +184,13 @@ def test_no_client_brings_an_internal_error(world: World) -> None:
 
 def test_rows_of_arrow_are_held_with_their_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    resize = Share.resize
+    resize = Held.resize
 
-    def seen(share: Share, size_bytes: int) -> None:
+    def seen(share: Held, size_bytes: int) -> None:
         held.append(size_bytes)
         resize(share, size_bytes)
 
-    monkeypatch.setattr(Share, "resize", seen)
+    monkeypatch.setattr(Held, "resize", seen)
     table = pa.table({"id": pa.array(range(1_000), pa.int64())})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -198,3 +199,30 @@ def test_rows_of_arrow_are_held_with_their_schema(world: World, monkeypatch: pyt
     answer = world.post(world.gateway(), body, kind="application/vnd.apache.arrow.stream")
     assert answer.status_code in (200, 422), answer.text
     assert max(held) > 10 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "on_the_loop"),
+    [
+        ("application/json", 1, True),
+        ("application/x-ndjson", 1, True),
+        ("application/json", 2_000, False),
+        ("application/vnd.apache.arrow.stream", 1, False),
+    ],
+)
+def test_a_body_that_may_take_long_is_not_taken_apart_where_all_are_served(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str, rows: int, on_the_loop: bool
+) -> None:
+    threads: list[str] = []
+    split = READERS[kind]
+
+    def seen(body: bytes, limits: BodyLimits) -> list[bytes]:
+        threads.append(threading.current_thread().name)
+        return split(body, limits)
+
+    monkeypatch.setitem(READERS, kind, seen)
+    monkeypatch.setattr("tarn.gateway.app.arrow_rows", READERS["application/vnd.apache.arrow.stream"])
+    body = b"[" + b",".join([b"{}"] * rows) + b"]" if kind == "application/json" else b"{}"
+    answer = world.post(world.gateway(), body, kind=kind)
+    assert answer.status_code in (400, 422), answer.text
+    assert ["worker" not in name for name in threads] == [on_the_loop], threads

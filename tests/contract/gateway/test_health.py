@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -15,9 +17,9 @@ from tarn.core.errors import ForbiddenError, NoSuchTableError, UnavailableError
 from tarn.core.object_store import Stored
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
-from tarn.gateway.health import PROBE_KEY, Health
+from tarn.gateway.health import DEEP_KEPT_S, PROBE_KEY, Health, OneDeepLook
 from tarn.gateway.server import DRAIN_S, STOP_WAIT_S
-from tests.support.gateway import World
+from tests.support.gateway import World, row
 from tests.support.stack import eventually
 
 
@@ -60,6 +62,7 @@ def test_what_is_wrong_is_named_until_it_is_mended(
 ) -> None:
     for name in ("LOOK_EVERY_S", "LOOK_AGAIN_S"):
         monkeypatch.setattr(f"tarn.ingest.health.{name}", 0.02)
+    monkeypatch.setattr("tarn.gateway.health.DEEP_KEPT_S", 0.0)
     store, catalog = SickStore(), SickCatalog()
     health = Health(store, catalog, stop)  # type: ignore[arg-type]
     url = world.gateway(health=health).url
@@ -98,6 +101,61 @@ def test_a_page_of_another_origin_makes_nothing_write(world: World, stop: thread
     assert world.http.get(f"{url}/health?deep", headers=foreign).status_code == 403
     assert world.http.get(f"{url}/health?ready", headers=foreign).status_code == 503
     assert store.get(PROBE_KEY) is None
+
+
+class SlowLooks:
+    """Deep looks that take as long as somebody wants."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = 0
+        self.at_once = self.most = 0
+
+    def faults(self, *, deep: bool = False) -> list[str]:
+        assert deep
+        self.begun += 1
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.go.wait(20)
+        self.at_once -= 1
+        return [f"look {self.begun}"]
+
+
+def test_deep_looks_are_made_one_at_a_time_and_serve_everybody_for_a_moment() -> None:
+    looks, now = SlowLooks(), [0.0]
+    found: list[list[list[str]]] = []
+
+    async def ask() -> None:
+        one = OneDeepLook(looks, clock=lambda: now[0])
+        waiting = [asyncio.ensure_future(one.faults()) for _ in range(60)]
+        while not looks.begun:
+            await asyncio.sleep(0.01)
+        waiting[0].cancel()  # whoever asked first goes away; the others still hear of it
+        waiting += [asyncio.ensure_future(one.faults()) for _ in range(60)]
+        await asyncio.sleep(0.05)
+        looks.go.set()
+        found.append(await asyncio.gather(*waiting[1:]))
+        now[0] += DEEP_KEPT_S - 0.1
+        found.append([await one.faults()])
+        now[0] += 0.2
+        found.append([await one.faults()])
+
+    asyncio.run(ask())
+    assert found == [[["look 1"]] * 119, [["look 1"]], [["look 2"]]]
+    assert looks.most == 1
+
+
+def test_many_deep_looks_leave_threads_for_those_who_write(world: World) -> None:
+    """Each write of a new caller needs a thread, of which there are forty."""
+    looks = SlowLooks()
+    gateway = world.gateway(health=looks)
+    with ThreadPoolExecutor(50) as pool:
+        asked = [pool.submit(httpx.get, f"{gateway.url}/health?deep", timeout=30) for _ in range(50)]
+        eventually(lambda: looks.begun > 0, timeout_s=10, what="a look", pause_s=0.02)
+        assert world.post(gateway, row(1)).status_code == 200
+        looks.go.set()
+        assert {one.result().status_code for one in asked} == {503}
+    assert looks.most == 1
 
 
 def test_what_it_waits_for_at_the_end_fits_before_the_engine_kills_it() -> None:

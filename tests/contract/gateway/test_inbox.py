@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from concurrent.futures import Future
@@ -10,13 +11,17 @@ from typing import Any
 
 import pytest
 
+from tarn.core.errors import OutcomeUnknownError
+from tarn.core.outcome import Rejected
 from tarn.core.table_catalog import TableName
 from tarn.core.write_keys import KeyedWrite
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.rows_commit import book_in
 from tarn.gateway.takes import InboxLimits, Prepared
 from tarn.gateway.writes import BusyError, Receipt, SequenceError, Write
 from tarn.ingest.bookkeeper import Bookkeeper
+from tarn.ingest.changes import Done, NeedsReplan
 from tarn.ingest.committer import Committer
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.memory_topic import Topic
@@ -84,8 +89,9 @@ def test_a_bad_row_is_named_and_the_others_are_in() -> None:
     first, second = box.submit(bad), box.submit(write(4, producer="q"))
     settle(box)
     assert first.result(0).accepted == 2
-    assert list(first.result(0).rejected) == [1]
-    assert "id" in first.result(0).rejected[1]
+    rejected = first.result(0).rejected or {}
+    assert list(rejected) == [1]
+    assert "id" in rejected[1]
     assert second.result(0) == Receipt(
         accepted=1, rejected={}, snapshot_id=lake.table().head_id, repeated=False
     )
@@ -127,8 +133,25 @@ def test_rows_that_come_in_another_order_are_taken_in_theirs() -> None:
     assert box.prepare() is None
     first = box.submit(write(1, 2))
     settle(box)
-    assert first.result(0).accepted + later.result(0).accepted == 3
+    assert [one.result(0).accepted for one in (first, later)] == [2, 1]
     assert lake.offsets() == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_producer_with_many_rows_behind_it_waits_no_longer_than_a_new_one() -> None:
+    lake = lake_with_table()
+    box = inbox(lake, limits=InboxLimits(gap_s_max=0.2, wait_s_max=1e9, rows_max=2))
+    old = box.submit(write(0, 1, 2, 3, 4, producer="old"))
+    settle(box)
+    assert old.result(0).accepted == 5
+    second = box.submit(write(6, producer="old", sequence=6))
+    first = box.submit(write(5, producer="old", sequence=5))
+    others = [box.submit(write(10 + n, producer=f"new-{n}")) for n in range(4)]
+    prepared = box.prepare()
+    assert prepared is not None
+    box.commit(prepared)
+    assert [one.done() for one in (first, second, *others)] == [True, True, False, False, False, False]
+    settle(box)
+    assert ids(lake) == [0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13]
 
 
 @pytest.mark.parametrize(
@@ -230,6 +253,8 @@ class Client:
                 still.append((made, answer))
             elif answer.exception() is None:
                 found = answer.result()
+                assert found.accepted is not None
+                assert found.rejected is not None
                 assert found.accepted + len(found.rejected) == len(made.values)
                 self.acked = max(self.acked, made.end)
             elif self.keyed or self.acked < made.end:
@@ -351,3 +376,99 @@ def test_ids_of_others_do_not_shut_out_clients_without_numbers(monkeypatch: pyte
     with pytest.raises(BusyError, match="producers already"):
         answers[2].result(0)
     assert ids(lake) == [1, 2, 4]
+
+
+def test_bad_rows_beside_good_ones_leave_the_commit_and_are_answered() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    bad = [
+        box.submit(Write(values=[b"{}"], at_ms=0, keyed=KeyedWrite.of("c", key, b"{}") if key else None))
+        for key in ("k", "k", "")
+    ]
+    good = [box.submit(write(n, producer=name)) for n, name in ((1, None), (2, "p"))]
+    settle(box)
+    assert [(one.result(0).accepted, list(one.result(0).rejected or ())) for one in bad] == [(0, [0])] * 3
+    assert [one.result(0).accepted for one in good] == [1, 1]
+    after = box.submit(write(3, producer=None))
+    settle(box)
+    assert after.result(0).accepted == 1
+    assert ids(lake) == [1, 2, 3]
+    lake.history_is_a_chain()
+
+
+def test_gateways_that_start_again_and_again_shut_out_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarn.gateway.judge.PRODUCERS_MAX", 2)
+    monkeypatch.setattr("tarn.core.producers.OWN_MAX", 3)
+    lake = lake_with_table()
+    lasting = inbox(lake, own="gateway:lasting")
+    for turn in range(8):
+        for box in (inbox(lake, own=f"gateway:{turn}"), lasting):
+            answer = box.submit(write(10 * turn + (box is lasting), producer=None))
+            settle(box)
+            assert answer.result(0).accepted == 1
+    book = book_in(lake.table(TABLE))
+    assert list(book.producers) == ["gateway:6", "gateway:7", "gateway:lasting"]
+    assert book.next_number == 9
+    client = lasting.submit(write(100, producer="c/p"))
+    settle(lasting)
+    assert client.result(0).accepted == 1
+    assert len(ids(lake)) == 17
+
+
+def test_rows_of_a_gateway_that_was_forgotten_meanwhile_are_not_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tarn.core.producers.OWN_MAX", 1)
+    monkeypatch.setattr("tarn.gateway.inbox.FORGOTTEN_S", -1.0)
+    lake = lake_with_table()
+    box = inbox(lake, own="gateway:a")
+    answer = box.submit(write(1, producer=None))
+    prepared = box.prepare()
+    assert prepared is not None
+    real = box._commits.commit
+
+    def lost(change: Any, writer: Any) -> Any:
+        """It lands, and by the time that the gateway looks its id and its snapshot are gone."""
+        assert isinstance(real(change, writer), Done)
+        other = inbox(lake, own="gateway:b")
+        other.submit(write(2, producer=None))
+        settle(other)
+        judged = change.on(lake.table(TABLE))
+        assert isinstance(judged, Rejected)
+        return NeedsReplan(state=lake.table(TABLE), reason=judged.reason)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(box._commits, "commit", lost)
+        box.commit(prepared)
+    settle(box)
+    with pytest.raises(OutcomeUnknownError, match="forgotten"):
+        answer.result(0)
+    assert ids(lake) == [1, 2]
+    again = box.submit(write(3, producer=None))
+    settle(box)
+    assert again.result(0).accepted == 1
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_rows_that_another_gateway_committed_are_answered_as_that_one_judged_them(
+    monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """The columns may have changed between the two: then it is not said which rows are in."""
+    lake = lake_with_table()
+    one, other = inbox(lake), inbox(lake, own="gateway-1")
+    sent = Write(values=[row(1), b"{}"], at_ms=0, producer="p")
+    late = one.submit(sent)
+    prepared = one.prepare()
+    assert prepared is not None
+    if not same:
+        ((waiting, _),) = prepared.parts
+        prepared = dataclasses.replace(prepared, parts=((waiting, {0: "by other columns"}),))
+    first = other.submit(sent)
+    settle(other)
+    assert first.result(0).accepted == 1
+    one.commit(prepared)
+    settle(one)
+    found = late.result(0)
+    assert found.repeated
+    assert (found.accepted, found.rejected) == ((1, first.result(0).rejected) if same else (None, None))
+    assert ids(lake) == [1]

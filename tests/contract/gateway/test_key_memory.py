@@ -7,6 +7,7 @@ import pytest
 from tarn.core.errors import CorruptStateError, UnavailableError
 from tarn.core.producers import ProducerBook
 from tarn.core.quota import Used
+from tarn.core.rejected_rows import RUNS_MAX
 from tarn.core.write_keys import KeyedWrite, KeyEntry, KeyIndex
 from tarn.gateway.key_memory import KeyMemory
 
@@ -67,13 +68,69 @@ def test_keys_are_remembered_once_their_entry_is_seen() -> None:
     assert len(again) == 2
 
 
+def test_rejected_rows_are_known_to_whoever_reads_the_objects() -> None:
+    files, names = Files(), [0]
+    mine = memory(files, names)
+    rejected = {
+        key(1).key: ((0, 2), (5, 6)),
+        key(2).key: tuple((2 * n, 2 * n + 1) for n in range(RUNS_MAX + 1)),
+    }
+    entry = mine.draft(None, ROOT, [key(1), key(2), key(3)], rejected)
+    for number in range(4, 9):  # the first ones are in a segment by now
+        assert mine.follow(entry)
+        entry = mine.draft(entry, ROOT, [key(number)])
+    assert mine.follow(entry)
+    again = memory(files, names)
+    again.load(entry)
+    for one in (mine, again):
+        found = [one.find(key(number).key) for number in (1, 2, 3, 4)]
+        assert [each and each.rejected for each in found] == [((0, 2), (5, 6)), None, (), ()]
+
+
+def test_runs_of_rejected_rows_are_bounded_for_all_keys_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarn.gateway.key_memory.RUNS_KEPT_MAX", 3)
+    files, names = Files(), [0]
+    mine = memory(files, names)
+    two = ((0, 1), (2, 3))
+    entry = mine.draft(None, ROOT, [key(1), key(2)], {key(1).key: two, key(2).key: two})
+    assert mine.follow(entry)
+    second = mine.draft(entry, ROOT, [key(3)], {key(3).key: two})
+    assert mine.follow(second)
+    third = mine.draft(second, ROOT, [key(4)], {key(4).key: ((7, 8),)})
+    assert mine.follow(third)
+    found = [mine.find(key(number).key) for number in (1, 2, 3, 4)]
+    assert [one and one.rejected for one in found] == [two, None, None, ((7, 8),)]
+    monkeypatch.setattr("tarn.gateway.key_memory.RUNS_KEPT_MAX", 2)
+    again = memory(files, names)
+    again.load(third)
+    kept = [again.find(key(number).key) for number in (1, 2, 3, 4)]
+    assert sum(len(one.rejected or ()) for one in kept if one) <= 2
+    assert all(one is not None for one in kept), "the keys themselves are known"
+
+
+def test_objects_from_before_rejected_rows_were_kept_say_nothing_of_them() -> None:
+    text = b'{"v":1,"keys":[["a","d",5]],"segments":[]}'
+    found = KeyIndex.from_json(text, path="p")
+    assert found.keys["a"].rejected is None
+    assert KeyIndex.from_json(found.to_json(), path="p") == found, "and go on saying nothing"
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"v":2,"path":"p","at-ms":1}', '{"v":1,"path":"p"}', "[]"])
 def test_an_entry_that_cannot_be_read_is_damage(text: str) -> None:
     with pytest.raises(CorruptStateError):
         KeyEntry.from_json(text)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"v":1,"keys":[["a"]],"segments":[]}', b'{"v":1,"keys":{}}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b'{"v":1,"keys":[["a"]],"segments":[]}',
+        b'{"v":1,"keys":{}}',
+        b'{"v":2,"keys":[["a","d",1,[1]]],"segments":[]}',
+    ],
+)
 def test_an_object_that_cannot_be_read_is_damage(data: bytes) -> None:
     with pytest.raises(CorruptStateError, match="restore it from a backup"):
         KeyIndex.from_json(data, path="p")

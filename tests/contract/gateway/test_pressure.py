@@ -131,3 +131,29 @@ def test_a_quota_that_is_no_number_is_the_owners_to_correct(world: World) -> Non
     answer = world.post(world.gateway(), row(1))
     assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
     assert "'many'; its owner has to set a whole number" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (ROWS_PROPERTY, "2", f"3 rows in one day, and its property {ROWS_PROPERTY} allows 2"),
+        (BYTES_PROPERTY, "100", f"its property {BYTES_PROPERTY} allows 100"),
+        (ROWS_PROPERTY, "0", f"its property {ROWS_PROPERTY} allows 0"),
+    ],
+)
+def test_a_write_larger_than_the_quota_of_a_day_is_no_matter_of_waiting(
+    world: World, name: str, value: str, words: str
+) -> None:
+    world.property(name, value)
+    gateway = world.gateway()
+    answer = world.post(gateway, [row(1), row(2), row(3)])
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (413, "OverQuota")
+    assert "retry-after" not in answer.headers
+    assert words in error["message"]
+    assert "it is never taken" in error["message"]
+    if value != "0":
+        assert world.post(gateway, row(1)).status_code == 200
+        assert world.post(gateway, [row(1), row(2), row(3)]).status_code == 413
+    world.property(name, "1000")
+    assert world.post(gateway, [row(1), row(2), row(3)]).status_code == 200, "the owner allowed more"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tarn.core.outcome import Unknown
+from tarn.core.rejected_rows import RUNS_MAX
 from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest
 from tarn.core.write_keys import WINDOW_S, KeyEntry
 from tarn.gateway.app import AppLimits
 from tarn.gateway.key_memory import SKEW_S
+from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.takes import InboxLimits
 from tests.support.gateway import World, row
 
@@ -234,3 +237,110 @@ def test_headers_that_say_nothing_clear_are_refused(
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
     assert world.ids() == []
+
+
+def with_columns(world: World, change: Callable[[list[Any], int], list[Any]]) -> None:
+    """The owner changes the columns of the table."""
+    metadata = world.lake.table().metadata
+    current = next(one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])
+    fields = change(list(current["fields"]), metadata["last-column-id"])
+    updates = [
+        {"action": "add-schema", "schema": {**current, "schema-id": 90, "fields": fields}},
+        {"action": "set-current-schema", "schema-id": -1},
+    ]
+    world.admin("POST", "/v1/namespaces/bronze/tables/orders", {"requirements": [], "updates": updates})
+
+
+def note_added(fields: list[Any], last: int) -> list[Any]:
+    return [*fields, {"id": last + 1, "name": "note", "type": "string", "required": False}]
+
+
+def note_dropped(fields: list[Any], _: int) -> list[Any]:
+    return [field for field in fields if field["name"] != "note"]
+
+
+HOW: dict[str, dict[str, Any]] = {"key": {"key": "k"}, "producer": {"producer": "p"}}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_row_that_was_rejected_stays_so_though_a_column_for_it_was_added(world: World, how: str) -> None:
+    sent = [row(1), {**row(2), "note": "n"}, {}, row(3)]
+    first = world.post(world.gateway(), sent, **HOW[how]).json()
+    assert [one["row"] for one in first["rejected"]] == [1, 2]
+    with_columns(world, note_added)
+    again = world.post(world.gateway(), sent, **HOW[how]).json()
+    assert (again["accepted"], again["repeated"]) == (2, True)
+    reasons = {one["row"]: one["reason"] for one in again["rejected"]}
+    assert reasons == {1: REASON_GONE, 2: first["rejected"][1]["reason"]}
+    assert world.ids() == [1, 3]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_row_that_is_in_the_table_is_never_called_rejected(world: World, how: str) -> None:
+    with_columns(world, note_added)
+    sent = [{**row(n), "note": "n"} for n in range(3)]
+    assert world.post(world.gateway(), sent, **HOW[how]).json()["accepted"] == 3
+    with_columns(world, note_dropped)
+    fresh = world.gateway()
+    assert world.post(fresh, row(9)).status_code == 200
+    again = world.post(fresh, sent, **HOW[how])
+    assert again.status_code == 200
+    found = again.json()
+    assert (found["accepted"], found["rejected"], found["repeated"]) == (3, [], True)
+    assert world.ids() == [0, 1, 2, 9]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_is_not_known_any_more_is_null_and_not_guessed(world: World, how: str) -> None:
+    sent = [one for n in range(RUNS_MAX + 1) for one in (row(n), {})]
+    first = world.post(world.gateway(), sent, **HOW[how]).json()
+    assert (first["accepted"], len(first["rejected"])) == (RUNS_MAX + 1, RUNS_MAX + 1)
+    again = world.post(world.gateway(), sent, **HOW[how])
+    assert again.status_code == 200
+    found = again.json()
+    assert (found["accepted"], found["rejected"], found["repeated"]) == (None, None, True)
+    assert world.ids() == list(range(RUNS_MAX + 1))
+
+
+def test_rows_are_known_in_parts_and_after_more_of_their_producer(world: World) -> None:
+    one = world.gateway()
+    world.post(one, [row(0), {}, {}], producer="p")
+    world.post(one, [{}, row(1)], producer="p", sequence=3)
+    world.post(one, row(2), producer="q")
+    for first, sent, rejected in ((0, [row(0), {}], [1]), (2, [{}, {}, row(1)], [0, 1]), (4, [row(1)], [])):
+        found = world.post(world.gateway(), sent, producer="p", sequence=first).json()
+        assert [each["row"] for each in found["rejected"]] == rejected
+        assert found["accepted"] == len(sent) - len(rejected)
+
+
+def test_a_repeat_whose_rows_were_all_rejected_is_422_like_the_first(world: World) -> None:
+    for gateway in (world.gateway(), world.gateway()):
+        answer = world.post(gateway, [{}, {}], producer="p")
+        assert (answer.status_code, answer.json()["accepted"]) == (422, 0)
+    assert answer.json()["repeated"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"idempotency-key": "k"}])
+def test_a_write_of_bad_rows_alone_makes_no_commit_and_its_key_is_free(
+    world: World, headers: dict[str, str]
+) -> None:
+    gateway = world.gateway()
+    assert world.post(gateway, row(1)).status_code == 200
+    before = world.lake.table()
+    for _ in range(2):
+        answer = world.post(gateway, [{}, {}], headers=headers)
+        found = answer.json()
+        assert (answer.status_code, found["accepted"], found["repeated"]) == (422, 0, False)
+        assert [one["row"] for one in found["rejected"]] == [0, 1]
+        assert found["snapshot-id"] == before.head_id
+    after = world.lake.table()
+    assert (after.head_id, after.properties) == (before.head_id, before.properties)
+    assert world.post(gateway, row(2), headers=headers).json()["repeated"] is False
+    assert world.ids() == [1, 2]
+
+
+def test_a_numbered_write_of_bad_rows_alone_is_kept_as_the_next_rows_follow_it(world: World) -> None:
+    one, other = world.gateway(), world.gateway()
+    assert world.post(one, [{}, {}], producer="p").status_code == 422
+    assert world.post(other, row(1), producer="p", sequence=2).json()["accepted"] == 1
+    assert world.ids() == [1]

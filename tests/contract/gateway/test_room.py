@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tarn.core import small_files
+from tarn.core.errors import UnavailableError
 from tarn.gateway import tables
 from tarn.gateway.merges import DECODED_FACTOR
-from tarn.gateway.room import Room
-from tests.contract.gateway.test_inbox import inbox, lake_with_table, settle, write
-from tests.support.gateway import NAME, World, row
+from tarn.gateway.repeats import REASON_GONE
+from tarn.gateway.room import NoRoomError, Room
+from tarn.gateway.writes import Write
+from tests.contract.gateway.test_inbox import inbox, lake_with_table, row, settle, write
+from tests.support.gateway import NAME, World
+from tests.support.gateway import row as sent
 
 
 class Watched(Room):
@@ -73,23 +78,107 @@ def test_what_is_larger_than_the_room_is_alone_in_it() -> None:
     thread.join(10)
 
 
+def waits(room: Room, size: int, order: list[int], go: threading.Event) -> threading.Thread:
+    """A thread that waits for room already."""
+    before = len(room._queue)
+
+    def work() -> None:
+        try:
+            with room.hold(size):
+                order.append(size)
+                go.wait(10)
+        except NoRoomError:
+            order.append(-size)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until_s = time.monotonic() + 10
+    while len(room._queue) == before:
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+    return thread
+
+
+def test_a_large_one_is_not_passed_by_small_ones_for_ever() -> None:
+    room, go = Room(10), threading.Event()
+    order: list[int] = []
+    go.set()
+    with room.hold(6):
+        threads = [waits(room, size, order, go) for size in (10, 4, 3)]
+        assert order == [], "the room has place for 4, but 10 came first"
+    for thread in threads:
+        thread.join(10)
+    assert order[0] == 10
+    assert sorted(order[1:]) == [3, 4]
+
+
+def test_who_finds_no_room_in_time_hears_it_and_those_behind_go_on() -> None:
+    room, go = Room(10, wait_s_max=0.3), threading.Event()
+    order: list[int] = []
+    go.set()
+    with room.hold(6):
+        words = "6 bytes of rows are being decoded.*10 more within 0.3 s"
+        with pytest.raises(NoRoomError, match=words), room.hold(10):
+            pass
+        threads = [waits(room, 10, order, go)]
+        until_s = time.monotonic() + 10
+        while room._queue:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)
+        with room.hold(4):
+            order.append(4)
+    threads[0].join(10)
+    assert order == [-10, 4]
+    assert room._held == 0
+
+
+def test_a_write_without_room_is_taken_again_by_nobody_but_its_client() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    box._room = Room(10, wait_s_max=0.05)
+    with box._room.hold(10):
+        answer = box.submit(write(1))
+        settle(box)
+    with pytest.raises(UnavailableError, match="Nothing of them was written"):
+        answer.result(0)
+    again = box.submit(write(1))
+    settle(box)
+    assert again.result(0).accepted == 1
+
+
+def test_a_repeat_without_room_has_its_answer_all_the_same() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    bad = Write(values=[b"{}", b"[]"], at_ms=0, producer="p")
+    first = box.submit(bad)
+    settle(box)
+    box._room = Room(10, wait_s_max=0.05)
+    with box._room.hold(10):
+        again = box.submit(bad)
+        settle(box)
+    assert (again.result(0).accepted, again.result(0).rejected) == (0, {0: REASON_GONE, 1: REASON_GONE})
+    assert list(first.result(0).rejected or ()) == [0, 1]
+
+
 def test_writes_and_their_repeats_are_decoded_in_the_room() -> None:
     lake = lake_with_table()
     room = Watched()
     box = inbox(lake)
     box._room = room
     one = write(1, 2)
+    bad = Write(values=[row(3), b"{}"], at_ms=0, producer="q")
     for _ in range(2):
-        answer = box.submit(one)
-        settle(box)
-        assert answer.result(0).accepted == 2
-    assert room.sizes == [one.bytes, one.bytes]
+        for each, accepted in ((one, 2), (bad, 1)):
+            answer = box.submit(each)
+            settle(box)
+            assert answer.result(0).accepted == accepted
+    assert room.sizes == [one.bytes, bad.bytes, 2], "of a repeat the rows that were rejected"
     assert room._held == 0
 
 
 def test_a_gateways_tables_and_merges_have_one_room(world: World) -> None:
     gateway = world.gateway()
-    assert world.post(gateway, [row(1)]).status_code == 200
+    assert world.post(gateway, [sent(1)]).status_code == 200
     box = gateway.tables.inbox(NAME)
     assert box.merges is not None
     assert box._room is box.merges._room is gateway.tables._room
@@ -100,9 +189,12 @@ def test_merges_are_made_in_the_room(world: World, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tables, "MERGE_LOOK_S", 3_600.0)
     gateway = world.gateway()
     for number in range(small_files.FIRST_LEVEL_MIN):
-        assert world.post(gateway, [row(number)]).status_code == 200
+        assert world.post(gateway, [sent(number)]).status_code == 200
     merges = gateway.tables.inbox(NAME).merges
     assert merges is not None
+    full = merges._room = Room(1, wait_s_max=0.05)
+    with full.hold(1):
+        assert not merges.run_once(), "no room: they wait"
     room = merges._room = Watched(1 << 30)
     (held,) = merges._small._held.values()
     size = sum(file.bytes for file in held)

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tarn.core.errors import CorruptStateError, OutcomeUnknownError
+from tarn.core.producers import PROPERTY
 from tarn.gateway.takes import InboxLimits
 from tarn.gateway.writes import SequenceError
 from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
@@ -27,6 +29,43 @@ def test_a_property_that_cannot_be_read_stops_no_inbox(world: World) -> None:
     world.property(QUOTA, "1000")
     assert world.post(gateway, sent(4)).status_code == 200
     assert world.ids() == [1, 2, 4]
+
+
+def test_what_a_table_states_and_nobody_can_read_is_said_and_no_internal_error(world: World) -> None:
+    gateway = world.gateway()
+    assert world.post(gateway, sent(1), producer="p").status_code == 200
+    stated = world.lake.table().properties[PROPERTY]
+    world.property(PROPERTY, '{"v": 9}')
+    other = world.gateway()
+    refused = world.post(other, sent(2), producer="p", sequence=1)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"]) == (409, "TableTakesNoRows")
+    assert PROPERTY in error["message"]
+    world.property(PROPERTY, stated)
+    assert world.post(other, sent(2), producer="p", sequence=1).status_code == 200
+    assert world.ids() == [1, 2]
+
+
+def test_a_commit_that_meets_what_nobody_can_read_may_have_landed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    answer = box.submit(write(1))
+    prepared = box.prepare()
+    assert prepared is not None
+
+    def corrupt(*_: object) -> None:
+        raise CorruptStateError("the table property cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(box._commits, "commit", corrupt)
+        box.commit(prepared)
+    with pytest.raises(OutcomeUnknownError, match=r"cannot be read.*may be there"):
+        answer.result(0)
+    again = box.submit(write(1))
+    settle(box)
+    assert again.result(0).accepted == 1
 
 
 def broken(*_: object) -> None:

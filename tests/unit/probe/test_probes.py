@@ -304,3 +304,31 @@ def test_a_pipeline_that_waits_for_spark_does_not_hang(
         pipeline.alive()
     monkeypatch.setattr(pipeline, "check_connect", away)
     assert pipeline.alive() is None
+
+
+@pytest.mark.parametrize("service", ["gateway", "ingest"])
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", None),
+        (
+            b'HTTP/1.1 503 x\r\nContent-Length: 39\r\n\r\n{"faults": ["store: away", "and that"]}',
+            "status 503: store: away; and that",
+        ),
+        (b"HTTP/1.1 500 x\r\nContent-Length: 4\r\n\r\noops", "status 500: oops"),
+        (b'HTTP/1.1 503 x\r\nContent-Length: 13\r\n\r\n{"faults": 1}', 'status 503: {"faults": 1}'),
+    ],
+)
+def test_a_service_that_says_it_cannot_work_is_quoted(
+    service: str, answer: bytes, fault: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = load(service)
+    for level in (probe.shallow, probe.deep):
+        with listener(answer) as (host, port):
+            monkeypatch.setattr(probe, "ADDRESS", f"{host}:{port}")
+            if fault is None:
+                level()
+                continue
+            with pytest.raises(RuntimeError) as raised:
+                level()
+            assert str(raised.value) == fault
