@@ -96,10 +96,14 @@ def test_a_process_that_fails_ends_although_a_thread_waits(
     plant = plant_of(tmp_path, monkeypatch, "stuck")
     try:
         plant.apply(**LIMITED)
+        plant.controller.step()
+        (first,) = pids(plant)
         plant.until(
             lambda: plant.specs.status("orders") is not None and plant.ready()["reason"] == "CrashLoop",
             within_s=30,
         )
+        assert "RuntimeError: no such world" in plant.ready()["message"]
+        assert not Path(f"/proc/{first}").exists(), "it waits for its thread"
     finally:
         for one in plant.seen():
             plant.driver.kill(one.id)
