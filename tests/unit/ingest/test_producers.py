@@ -92,7 +92,8 @@ def test_the_quota_counts_each_commit_of_the_day() -> None:
     assert isinstance(found, Rejected)
     assert "6 rows in one day" in found.reason
     assert committed(first, claim("a", 0, 3, 5), quota=quota).book.used.rows == 5, "as many as it allows"
-    assert committed(first, claim("a", 0, 3, 8), day=1, quota=quota).book.used == Used(day=1, rows=5, bytes=10)
+    next_day = committed(first, claim("a", 0, 3, 8), day=1, quota=quota)
+    assert next_day.book.used == Used(day=1, rows=5, bytes=10)
 
 
 def test_two_claims_of_one_producer_are_a_mistake_of_the_caller() -> None:
