@@ -170,6 +170,24 @@ def test_clients_that_do_not_number_their_rows_share_a_producer_of_the_process()
     assert lake.offsets() == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
+def test_a_write_that_is_taken_back_leaves_its_place_to_others() -> None:
+    lake = lake_with_table()
+    size = write(1).bytes
+    box = inbox(lake, limits=InboxLimits(waiting_bytes_max=2 * size, wait_s_max=1e9))
+    first, second = box.submit(write(1)), box.submit(write(2, sequence=1))
+    with pytest.raises(BusyError):
+        box.submit(write(3, producer=None))
+    assert box.withdraw(second)
+    assert box.waiting == (1, size)
+    assert not box.withdraw(second), "it is not there any more"
+    third = box.submit(write(3, producer=None))
+    settle(box)
+    assert (first.result().accepted, third.result().accepted) == (1, 1)
+    assert not box.withdraw(first), "it is in the table"
+    assert ids(lake) == [1, 3]
+    assert box.waiting == (0, 0)
+
+
 def test_a_full_inbox_refuses_and_keeps_nothing_of_it() -> None:
     lake = lake_with_table()
     box = inbox(lake, limits=InboxLimits(waiting_writes_max=2))
