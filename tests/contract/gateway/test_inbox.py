@@ -120,6 +120,19 @@ def test_a_repeat_of_a_write_on_its_way_is_answered_with_it() -> None:
     assert ids(lake) == [1, 2]
 
 
+def test_rows_that_came_in_another_order_are_one_commit() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    late, first = box.submit(write(2, 3, sequence=1)), box.submit(write(1))
+    before = lake.local.commits
+    prepared = box.prepare()
+    assert prepared is not None
+    box.commit(prepared)
+    assert (first.result(0).accepted, late.result(0).accepted) == (1, 2)
+    assert lake.local.commits == before + 1
+    assert ids(lake) == [1, 2, 3]
+
+
 def test_rows_that_come_in_another_order_are_taken_in_theirs() -> None:
     lake = lake_with_table()
     box = inbox(lake)
