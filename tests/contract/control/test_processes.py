@@ -188,6 +188,17 @@ def test_a_process_whose_controller_is_gone_ends(tmp_path: Path, monkeypatch: py
     assert orjson.loads(last)["state"] == "Finished"
 
 
+def test_a_process_freezes_its_heap_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages(tmp_path, "orders", 1, 1)
+    plant = plant_of(tmp_path, monkeypatch, "frozen")
+    try:
+        plant.apply(**LIMITED)
+        plant.until(plant.all_in)
+        assert int((tmp_path / "frozen").read_text()) > 10_000
+    finally:
+        plant.close()
+
+
 def test_what_has_ended_is_not_collected_before_and_not_started_twice(plant: Plant) -> None:
     plant.apply(**LIMITED)
     plant.until(lambda: plant.running(1))
