@@ -30,7 +30,7 @@ def test_a_batch_is_closed_at_the_share_of_its_reader(
     for number in range(neighbours):
         lake.registry.update(f"neighbour-{number}")
     context = replace(lake.context(), batch_bytes=batch_mib << 20)
-    lake.work(Ingestor(parse_spec(SPEC_OF_LARGE, file="x"), context), turns=20)
+    lake.work(Ingestor(parse_spec(SPEC_OF_LARGE, file="x"), context), turns=60)
     assert lake.offsets() == [(0, n) for n in range(2_048)]
     largest = max(entry.data_file.record_count for entry in lake.files()) * 2_048
     assert largest <= limit_mib << 20
