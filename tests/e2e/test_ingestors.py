@@ -190,6 +190,9 @@ def test_a_controller_that_is_killed_goes_on_where_it_was(
             runs = partial(settled, typed, "killed", replicas, time.time())
             eventually(runs, timeout_s=90, what=f"{replicas} readers run")
     feed.require_exact(stack, "declared.killed")
+    found = typed.shown("killed")
+    assert found["metadata"]["generation"] == 3, "each change of the spec is one version, whoever died"
+    assert found["status"]["replicas"] == 1
     stack.await_healthy()
 
 

@@ -5,6 +5,7 @@ The folder is named by the variable `PLANT_ROOT`.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
@@ -119,6 +120,20 @@ def greedy(registry: StatusRegistry, stop: threading.Event) -> IngestContext:
 
 
 held: list[bytearray] = []
+
+
+def frozen(registry: StatusRegistry, stop: threading.Event) -> IngestContext:
+    """The same, of a writer that writes down, at each look for records, how much of its heap is frozen."""
+    context = make(registry, stop)
+    sources: Any = context.sources
+    pause = sources.on_poll
+
+    def look() -> None:
+        (Path(os.environ[ROOT]) / "frozen").write_text(str(gc.get_freeze_count()))
+        pause()
+
+    sources.on_poll = look
+    return context
 
 
 def failing(_registry: StatusRegistry, _stop: threading.Event) -> IngestContext:

@@ -48,6 +48,9 @@ TakeOver = Annotated[
 Wait = Annotated[
     int, typer.Option(min=0, max=3_600, help="Wait so many seconds at most until it runs as declared.")
 ]
+WaitForEnd = Annotated[
+    int, typer.Option("--wait", min=0, max=3_600, help="Wait so many seconds at most until it has ended.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ def describe(name: Name, as_json_: Json = False) -> None:
 
 
 @app.command()
-def delete(name: Name, wait: Wait = 0) -> None:
+def delete(name: Name, wait: WaitForEnd = 0) -> None:
     """Delete an ingestor: its writers finish their commits and end. Table, offsets and topic stay."""
     settings = Settings.read()
     specs = wiring.specs(settings)

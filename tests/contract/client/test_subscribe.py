@@ -130,6 +130,7 @@ def test_a_batch_has_at_most_so_many_rows_whatever_the_files_hold(world: World) 
 
 def test_each_position_is_that_of_its_batch_and_can_be_kept_as_json(world: World) -> None:
     kept = [(places(b), b.position.to_json()) for b in world.client.subscribe("g", rows_max=4)]
+    assert len(kept) == 7
     for number, (_, text) in enumerate(kept):
         position = ReaderPosition.from_json(text)
         assert world.read(None, position=position) == [p for later, _ in kept[number + 1 :] for p in later]

@@ -121,10 +121,14 @@ def test_a_process_that_fails_ends_although_a_thread_waits(
     plant = plant_of(tmp_path, monkeypatch, "stuck")
     try:
         plant.apply(**LIMITED)
+        plant.controller.step()
+        (first,) = pids(plant)
         plant.until(
             lambda: plant.specs.status("orders") is not None and plant.ready()["reason"] == "CrashLoop",
             within_s=30,
         )
+        assert "RuntimeError: no such world" in plant.ready()["message"]
+        assert not Path(f"/proc/{first}").exists(), "it waits for its thread"
     finally:
         for one in plant.seen():
             plant.driver.kill(one.id)
@@ -207,6 +211,17 @@ def test_a_process_whose_controller_is_gone_ends(tmp_path: Path, monkeypatch: py
         assert process.wait(WITHIN_S) == 0
         *_, last = process.stdout.read().splitlines()
     assert orjson.loads(last)["state"] == "Finished"
+
+
+def test_a_process_freezes_its_heap_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages(tmp_path, "orders", 1, 1)
+    plant = plant_of(tmp_path, monkeypatch, "frozen")
+    try:
+        plant.apply(**LIMITED)
+        plant.until(plant.all_in)
+        assert int((tmp_path / "frozen").read_text()) > 10_000
+    finally:
+        plant.close()
 
 
 def test_what_has_ended_is_not_collected_before_and_not_started_twice(plant: Plant) -> None:

@@ -167,8 +167,13 @@ def test_a_principal_that_has_lent_nothing_stops_it_until_it_does(world: World, 
     world.bob.lent = False
     world.plant.apply(runAs="bob", **OWN_LETTERS)
     world.plant.until(lambda: world.state() == ("Stopped", "Unauthenticated"))
+    assert "no credential of bob is lent" in world.plant.lake.registry.get("orders").message
+    assert (world.bob.asked, world.own.asked) == ([], []), "ingest does not act for it"
     world.bob.lent = True
     world.plant.until(lambda: all_in(world.plant))
+    held = world.plant.lake.offsets()
+    assert len(held) == len(set(held)) == rows_of(world.plant, "orders")
+    assert world.own.asked == []
     stopped(logged)
 
 

@@ -77,7 +77,7 @@ def test_dead_letters_go_on_when_the_ingestor_that_wrote_the_first_ones_is_delet
 
 
 def test_a_writer_that_waits_for_the_catalog_ends_when_it_is_asked_to(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, logged: list[Any]
 ) -> None:
     plant.apply()
     plant.until(lambda: plant.running(1) and plant.all_in())
@@ -95,6 +95,9 @@ def test_a_writer_that_waits_for_the_catalog_ends_when_it_is_asked_to(
     (former,) = plant.seen()
     plant.scale(2)
     plant.until(lambda: former.id not in {one.id for one in plant.seen()}, within_s=10)
+    assert not plant.all_in(), "it ended although its rows were not in"
+    assert not died(logged), "it died instead"
+    assert "a thread that does not end is left behind" not in {line["event"] for line in logged}
     monkeypatch.setattr(plant.lake.local, "commit", commit)
     plant.until(lambda: plant.running(2) and plant.all_in())
     plant.exact()

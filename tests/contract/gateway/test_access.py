@@ -8,8 +8,10 @@ import time
 import pytest
 
 from tarn.adapters.catalog_rights import CatalogRights
+from tarn.core.errors import ForbiddenError
 from tarn.core.table_catalog import TableName
 from tarn.gateway import access
+from tarn.gateway.writes import BusyError
 from tests.support.gateway import NAME, World, row
 
 
@@ -109,6 +111,44 @@ def test_one_question_serves_all_who_wait_for_it_and_strangers_are_few_at_a_time
     assert found[:10] == ["same"] * 10
     refused = [one for one in found if isinstance(one, Exception)]
     assert [type(one).__name__ for one in refused] == ["BusyError"]
+
+
+class Quick:
+    """Rights that allow those whose token begins with `a`, and refuse others."""
+
+    def writer(self, token: str, table: TableName) -> str:
+        if not token.startswith("a"):
+            raise ForbiddenError(f"may not write {table}")
+        return token
+
+
+@pytest.mark.parametrize(("token", "busy"), [("bob-{}", 1), ("alice-{}", 0)])
+def test_who_was_refused_is_a_stranger_again_and_who_was_allowed_is_not(token: str, busy: int) -> None:
+    now_s = 0.0
+    names = [token.format(n) for n in range(access.STRANGERS_MAX + 1)]
+
+    async def ask() -> list[object]:
+        nonlocal now_s
+        gate = access.Gate(Quick(), clock=lambda: now_s)
+        for name in names:
+            await asyncio.gather(gate.writer(name, NAME), return_exceptions=True)
+        now_s += access.ALLOWED_S + access.REFUSED_S
+        return list(await asyncio.gather(*(gate.writer(one, NAME) for one in names), return_exceptions=True))
+
+    found = asyncio.run(ask())
+    assert sum(isinstance(one, BusyError) for one in found) == busy
+
+
+def test_answers_for_so_many_callers_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "KNOWN_MAX", 3)
+
+    async def ask() -> access.Gate:
+        gate = access.Gate(Quick(), clock=lambda: 0.0)
+        for name in ("a1", "a2", "a3", "a4", "a5"):
+            assert await gate.writer(name, NAME) == name
+        return gate
+
+    assert [one.client_id for one in asyncio.run(ask())._known.values()] == ["a3", "a4", "a5"]
 
 
 def test_a_catalog_that_is_away_is_said(world: World) -> None:

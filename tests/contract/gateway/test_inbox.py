@@ -126,6 +126,19 @@ def test_a_repeat_of_a_write_on_its_way_is_answered_with_it() -> None:
     assert ids(lake) == [1, 2]
 
 
+def test_rows_that_came_in_another_order_are_one_commit() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    late, first = box.submit(write(2, 3, sequence=1)), box.submit(write(1))
+    before = lake.local.commits
+    prepared = box.prepare()
+    assert prepared is not None
+    box.commit(prepared)
+    assert (first.result(0).accepted, late.result(0).accepted) == (1, 2)
+    assert lake.local.commits == before + 1
+    assert ids(lake) == [1, 2, 3]
+
+
 def test_rows_that_come_in_another_order_are_taken_in_theirs() -> None:
     lake = lake_with_table()
     box = inbox(lake)
@@ -191,6 +204,24 @@ def test_clients_that_do_not_number_their_rows_share_a_producer_of_the_process()
     settle(box)
     assert [a.result(0).accepted for a in answers] == [1] * 4
     assert lake.offsets() == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_a_write_that_is_taken_back_leaves_its_place_to_others() -> None:
+    lake = lake_with_table()
+    size = write(1).bytes
+    box = inbox(lake, limits=InboxLimits(waiting_bytes_max=2 * size, wait_s_max=1e9))
+    first, second = box.submit(write(1)), box.submit(write(2, sequence=1))
+    with pytest.raises(BusyError):
+        box.submit(write(3, producer=None))
+    assert box.withdraw(second)
+    assert box.waiting == (1, size)
+    assert not box.withdraw(second), "it is not there any more"
+    third = box.submit(write(3, producer=None))
+    settle(box)
+    assert (first.result().accepted, third.result().accepted) == (1, 1)
+    assert not box.withdraw(first), "it is in the table"
+    assert ids(lake) == [1, 3]
+    assert box.waiting == (0, 0)
 
 
 def test_a_full_inbox_refuses_and_keeps_nothing_of_it() -> None:

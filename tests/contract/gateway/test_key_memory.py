@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from tarn.core.errors import CorruptStateError, UnavailableError
@@ -158,3 +161,19 @@ def test_what_is_older_than_the_window_takes_no_memory_without_a_reload() -> Non
         assert all(mine.find(key(one).key) is not None for one in young)
     assert len(mine) < 40
     assert len(mine._segments) < 12
+
+
+def test_a_key_takes_no_more_memory_than_the_docs_say() -> None:
+    """docs/gateway.md, What does not work: less than 0.4 kB for each."""
+    files, count = Files(), 20_000
+    entry = memory(files).draft(None, ROOT, [key(number) for number in range(count)])
+    mine = memory(files)
+    tracemalloc.start()
+    try:
+        mine.load(entry)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(mine) == count
+    assert taken / count < 400

@@ -252,7 +252,11 @@ def test_after_a_rebase_the_payload_is_new_and_so_is_the_key_and_the_commit_id_s
     assert body_1 != body_2
     for body in (body_1, body_2):
         assert batch.commit_id in body
-    assert [f.path for f in batch.files] == [f.path for f in batch.files], "files are used again"
+    (path,) = (f.path for f in batch.files)
+    named = [entry.data_file.file_path for entry in lake.files()]
+    assert named.count(path) == 1, "the file of the first attempt is used again"
+    written = [one.key for one in lake.store.list("") if one.key.endswith(".parquet")]
+    assert len(written) == len(named) == 2, "no attempt wrote another"
     assert lake.offsets() == [*((0, n) for n in range(5)), *((1, n) for n in range(3))]
 
 

@@ -76,6 +76,17 @@ class NotWalked(dict[str, CompletedRequest]):
         raise AssertionError("a page of thousands was walked through")
 
 
+def test_of_a_key_that_was_used_again_the_newest_entry_counts() -> None:
+    old = CompletedRequest(nonce="n1", version=1, at_ms=1, key="k", what="commit:old")
+    new = CompletedRequest(nonce="n2", version=2, at_ms=2, key="k", what="commit:new")
+    memory = RequestHistory(pages=(Page(key="old", level=1, to_ms=1), Page(key="new", level=0, to_ms=2)))
+    pages = {"old": page_of([old]), "new": page_of([new])}
+    assert memory.find("k", pages.__getitem__) is new
+    assert page_of([old, new]) == {"k": new}, "of one page too, as merged ones are oldest first"
+    unnamed = CompletedRequest(nonce="n3", version=3, at_ms=3)
+    assert page_of([unnamed]) == {}
+
+
 def test_a_key_is_looked_up_in_its_page_not_searched_for() -> None:
     done = CompletedRequest(nonce="n", version=1, at_ms=1, key="k1", what="commit:x")
     memory = RequestHistory(pages=(Page(key="old", level=1, to_ms=1), Page(key="new", level=0, to_ms=2)))

@@ -80,6 +80,15 @@ def engine(monkeypatch) -> Callable[[object], FakeEngine]:
 ANSWER = Answer(columns=("n", "t"), rows=((1, "a"), (2, None)))
 
 
+@pytest.mark.parametrize(
+    ("command", "until"),
+    [("apply", "it runs as declared"), ("scale", "it runs as declared"), ("delete", "it has ended")],
+)
+def test_each_command_that_waits_says_for_what(capsys, command, until):
+    assert run(command, "--help") == 0
+    assert f"Wait so many seconds at most until {until}." in " ".join(capsys.readouterr().out.split())
+
+
 def test_help_and_version(capsys):
     assert run("--help") == 0
     out = capsys.readouterr().out

@@ -103,6 +103,11 @@ GOLDEN: dict[str, tuple[list[Wanted], list[WorkerSeen], list[str]]] = {
         [seen("a/t/0@r3 Ended"), seen("a/t/1@r3 Draining"), seen("a/t/2@r3 Ended")],
         ["collect a/t/0@r3", "collect a/t/2@r3"],
     ),
+    "a change waits for the former of its own topic only": (
+        [wanted(revision="r2", topics=("t", "u"))],
+        [seen("a/t/0@r1 Draining")],
+        ["start a/u/0@r2 of 1"],
+    ),
     "a missing replica is started beside the others": (
         [wanted(replicas=2)],
         [seen("a/t/1@r1 Running")],
@@ -205,6 +210,13 @@ def test_a_changed_spec_begins_at_once() -> None:
 
 def test_a_writer_that_was_asked_to_end_has_not_died() -> None:
     assert made([wanted()], [seen("a/t/0@r1 Ended")]).crashes == {}
+
+
+def test_one_that_died_while_it_was_held_is_not_started_at_once() -> None:
+    held = made([wanted(wish=Wish.HOLD)], [seen("a/t/0@r1 Ended", why="Exit")])
+    assert shown(held) == ["collect a/t/0@r1"]
+    found = made([wanted()], [], held.crashes)
+    assert (shown(found), found.due_s) == ([], NOW_S + 1)
 
 
 def test_one_that_dies_again_and_again_delays_no_other_replica() -> None:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tarn.core.control.model import Crash, Crashes, Wanted, Wish, WorkerSeen
-from tarn.core.control.report import Facts, Report, parse_report, report
+from tarn.core.control.report import WORKERS_SHOWN_MAX, Facts, Report, parse_report, report
 from tarn.core.errors import CorruptStateError
 from tests.unit.control.test_plan import NOW_S, TIMING, seen, wanted
 
@@ -58,6 +58,12 @@ GOLDEN: dict[str, tuple[Report, tuple[bool, str], tuple[bool, str], str]] = {
         (False, "Updating"),
         "1 writers of an earlier version",
     ),
+    "died once": (
+        made(wanted(), [], crashes={id_: replace(crash, count=1) for id_, crash in DEAD.items()}),
+        (True, "Accepted"),
+        (False, "Restarting"),
+        "writer a/t/0@r1 ended 1 times in a row, 1 s before its next start: Exit: it ended with code 1",
+    ),
     "died again and again": (
         made(wanted(), [], crashes=DEAD),
         (True, "Accepted"),
@@ -100,6 +106,11 @@ def test_a_writer_of_a_former_version_is_not_ready() -> None:
     assert (found.replicas, found.ready_replicas) == (1, 0)
 
 
+def test_a_writer_that_ends_is_not_ready_although_it_still_says_so() -> None:
+    found = made(wanted(), [up("a/t/0@r1 Draining")])
+    assert (found.ready_replicas, found.condition("Ready").reason) == (0, "Starting")
+
+
 def test_a_condition_keeps_its_time_while_status_and_reason_hold() -> None:
     first = made(wanted(), [up("a/t/0@r1 Running")])
     again = made(wanted(), [up("a/t/0@r1 Running")], former=first, now_ms=2_000)
@@ -129,6 +140,10 @@ def test_a_report_is_stored_and_read() -> None:
     assert (value["observedGeneration"], value["readyReplicas"], value["lag"], value["rows"]) == (1, 1, 0, 7)
     assert value["lastCommit"] == {"atMs": 5, "snapshotId": 9}
     assert value["writers"] == [{"id": "a/t/0@r1", "phase": "Running", "died": 0}]
+    writers = [up(f"a/{topic}/{n}@r1 Running") for topic in "tuvw" for n in range(64)]
+    many = made(wanted(replicas=64, topics=tuple("tuvw")), writers)
+    shown = parse_report(many.to_bytes(), key="x")
+    assert (shown["readyReplicas"], len(shown["writers"])) == (256, WORKERS_SHOWN_MAX)
     for bad in (b"{", b"[]", orjson.dumps({"v": 2}), orjson.dumps({"v": 1})):
         with pytest.raises(CorruptStateError, match="specs/v1/status"):
             parse_report(bad, key="specs/v1/status/a.json")

@@ -47,6 +47,14 @@ def test_many_files_are_due_at_once() -> None:
     assert len(group.files) == FILES_MAX
 
 
+def test_a_merge_has_as_many_bytes_as_its_owner_allows() -> None:
+    held = SmallFiles(bytes_max=5_500)
+    held.add(files(FILES_MAX))
+    group = held.due(0.0)
+    assert group is not None
+    assert len(group.files) == 5
+
+
 def test_after_a_merge_a_minute_passes_before_the_next() -> None:
     held = SmallFiles()
     held.add(files(20))

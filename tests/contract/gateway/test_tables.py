@@ -1,0 +1,87 @@
+"""The tables of a gateway: as many as are allowed, and those that nobody uses give way to others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from tarn.core.errors import UnavailableError
+from tarn.core.table_catalog import TableName
+from tarn.gateway.inbox import Inbox
+from tarn.gateway.tables import IDLE_S, Tables
+from tarn.gateway.writes import BusyError, Receipt
+from tests.contract.gateway.test_inbox import lake_with_table, write
+
+A, B, C = (TableName(("bronze",), name) for name in "abc")
+
+
+class Clock:
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tables(clock: Clock) -> Iterator[Tables]:
+    lake = lake_with_table()
+    made = Tables(lake.context(), lake.objects, tables_max=2, clock=clock)
+    yield made
+    clock.now_s = 0
+    assert made.close(wait_s=10)
+
+
+def test_a_table_has_one_inbox_for_as_long_as_it_is_used(tables: Tables, clock: Clock) -> None:
+    first = tables.inbox(A)
+    for _ in range(3):
+        clock.now_s += IDLE_S
+        assert tables.inbox(A) is first
+    assert tables.waiting() == {"bronze.a": (0, 0)}
+
+
+def test_one_table_more_than_are_allowed_waits_for_another_to_be_idle(tables: Tables, clock: Clock) -> None:
+    former = tables.inbox(A)
+    clock.now_s += IDLE_S
+    other = tables.inbox(B)
+    with pytest.raises(BusyError, match="writes to 2 tables, at most 2") as e:
+        tables.inbox(C)
+    assert e.value.retry_after_s == 60
+    clock.now_s += 1
+    tables.inbox(C)
+    assert tables.waiting().keys() == {"bronze.b", "bronze.c"}
+    with pytest.raises(UnavailableError, match="the gateway stops"):
+        former.submit(write(1))
+    assert tables.inbox(B) is other
+
+
+def test_a_table_with_writes_that_wait_gives_way_to_nobody(
+    tables: Tables, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    run: Callable[[Inbox], None] = lambda _inbox: (ended.wait(10), None)[1]  # noqa: E731
+    monkeypatch.setattr(Inbox, "run", run)
+    try:
+        busy = tables.inbox(A)
+        answer: Future[Receipt] = busy.submit(write(1))
+        tables.inbox(B)
+        clock.now_s += 2 * IDLE_S
+        tables.inbox(C)
+        assert tables.waiting().keys() == {"bronze.a", "bronze.c"}
+        assert not answer.done()
+    finally:
+        ended.set()
+
+
+def test_after_its_end_nothing_is_opened(tables: Tables) -> None:
+    tables.inbox(A)
+    assert tables.close(wait_s=10)
+    with pytest.raises(UnavailableError, match="nothing was written"):
+        tables.inbox(A)
