@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from tarn_host import shell
 from tarn_host.bench import peers, soak_look
-from tarn_host.bench.ingest import Own, at_share, own_stack, parse_commits
+from tarn_host.bench.ingest import FIX, Own, at_share, own_stack, parse_commits
+from tarn_host.bench.options import Adder, Verbs, require
 from tarn_host.console import StopError, line
 from tarn_host.stack.project import ROOT
 
@@ -56,10 +58,47 @@ class Options:
         settle_minutes: time for the reaper after a run.
     """
 
-    minutes: float
-    commits: int
-    rate: float
-    settle_minutes: float
+    minutes: float = 30.0
+    commits: int = 10_000
+    rate: float = 1_000.0
+    settle_minutes: float = 25.0
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        sizes = f"--minutes {self.minutes:g} --commits {self.commits} --rate {self.rate:g}"
+        return f"{sizes} --settle-minutes {self.settle_minutes:g}"
+
+
+def add(verbs: Verbs) -> None:
+    """Add the command to the parser of scripts/bench."""
+    text = "a table that is committed to for long, and what it costs, on a stack of its own"
+    command = Adder(verbs, "history", text, Options, quick=False)
+    command.number("minutes", float, "of commits each second; 0: none")
+    command.number("commits", int, "fast ones; 0: none")
+    command.number("rate", float, "messages a second")
+    command.number("settle-minutes", float, "for the reaper after each run")
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    numbers = Options(
+        minutes=found.minutes, commits=found.commits, rate=found.rate, settle_minutes=found.settle_minutes
+    )
+    require(
+        0 <= numbers.minutes <= 600
+        and 0 <= numbers.commits <= 100_000
+        and numbers.minutes + numbers.commits > 0
+        and 1 <= numbers.rate <= 50_000
+        and 0 <= numbers.settle_minutes <= 120,
+        numbers,
+        "give at most 600 minutes and 100,000 commits, not both 0, 1 to 50,000 messages a second, and at "
+        "most 120 minutes for the reaper",
+    )
+    return numbers
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
@@ -133,7 +172,7 @@ def _tenths(
     finally:
         running.stop()
     if len(tenths) != TENTHS or "ages" not in last:
-        raise StopError(f"the {kind} run ended early: {' / '.join(list(running.tail)[-3:])}", peers.FIX)
+        raise StopError(f"the {kind} run ended early: {' / '.join(list(running.tail)[-3:])}", FIX)
     return tenths, last
 
 
