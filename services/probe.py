@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 
-from tarn.probe.look import http, own_host
+from tarn.probe.look import OWN_NAME, http, own_host, require_well
 
 SERVICE = "ingest"
 ADDRESS = f"{own_host('TARN_INGEST_LISTEN')}:{os.environ.get('TARN_INGEST_PORT', '8091')}"
-HOST = {"host": "localhost"}  # the one kind of name that the service answers to
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 25.0
 
@@ -25,7 +24,7 @@ def alive() -> None:
     Raises:
         RuntimeError: no response, or the ingestors that hang.
     """
-    _, _, body = http("GET", ADDRESS, "/health", headers=HOST, timeout_s=4.0)
+    _, _, body = http("GET", ADDRESS, "/health", headers=OWN_NAME, timeout_s=4.0)
     try:
         hanging = list(json.loads(body)["hanging"])
     except (ValueError, KeyError, TypeError):
@@ -36,20 +35,9 @@ def alive() -> None:
 
 def shallow() -> None:
     """Require that the service responds, can work and makes progress; raises RuntimeError otherwise."""
-    _require("/health?lag", timeout_s=4.0)
+    require_well(ADDRESS, "/health?lag", timeout_s=4.0)
 
 
 def deep() -> None:
     """Require that every running ingestor progresses, and that the service's key may write table files."""
-    _require("/health?deep", timeout_s=20.0)
-
-
-def _require(path: str, *, timeout_s: float) -> None:
-    status, _, body = http("GET", ADDRESS, path, headers=HOST, timeout_s=timeout_s)
-    if status == 200:
-        return
-    try:
-        faults = "; ".join(json.loads(body)["faults"])
-    except (ValueError, KeyError, TypeError):
-        faults = body[:200].decode("utf-8", "replace")
-    raise RuntimeError(f"status {status}: {faults}")
+    require_well(ADDRESS, "/health?deep", timeout_s=20.0)

@@ -6,14 +6,12 @@ reads the results. The deep check adds a write with the service's own key. No ta
 
 from __future__ import annotations
 
-import json
 import os
 
-from tarn.probe.look import http, own_host
+from tarn.probe.look import OWN_NAME, http, own_host, require_well
 
 SERVICE = "gateway"
 ADDRESS = f"{own_host('TARN_GATEWAY_LISTEN')}:{os.environ.get('TARN_GATEWAY_PORT', '8090')}"
-HOST = {"host": "localhost"}  # the one kind of name that the service answers to
 SHALLOW_BUDGET_S = 5.0
 DEEP_BUDGET_S = 25.0
 
@@ -24,25 +22,14 @@ def alive() -> None:
     Raises:
         RuntimeError: no response.
     """
-    http("GET", ADDRESS, "/health", headers=HOST, timeout_s=4.0)
+    http("GET", ADDRESS, "/health", headers=OWN_NAME, timeout_s=4.0)
 
 
 def shallow() -> None:
     """Require that the service responds and can use its store and catalog; raises RuntimeError otherwise."""
-    _require("/health?ready", timeout_s=4.0)
+    require_well(ADDRESS, "/health?ready", timeout_s=4.0)
 
 
 def deep() -> None:
     """Require in addition that the service's key may write table files."""
-    _require("/health?deep", timeout_s=20.0)
-
-
-def _require(path: str, *, timeout_s: float) -> None:
-    status, _, body = http("GET", ADDRESS, path, headers=HOST, timeout_s=timeout_s)
-    if status == 200:
-        return
-    try:
-        faults = "; ".join(json.loads(body)["faults"])
-    except (ValueError, KeyError, TypeError):
-        faults = body[:200].decode("utf-8", "replace")
-    raise RuntimeError(f"status {status}: {faults}")
+    require_well(ADDRESS, "/health?deep", timeout_s=20.0)

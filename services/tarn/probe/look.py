@@ -16,6 +16,8 @@ import types
 
 LINE_CHARS_MAX = 400
 LOG_PATH = "/proc/1/fd/1"
+OWN_NAME = {"host": "localhost"}
+"""The one kind of name that the services of this package answer to."""
 
 
 def obey(path: str, order: str) -> str | None:
@@ -151,6 +153,27 @@ def http(
         raise RuntimeError(f"{method} http://{address}{path.split('?')[0]}: {reason}") from error
     finally:
         connection.close()
+
+
+def require_well(address: str, path: str, *, timeout_s: float) -> None:
+    """Require that a service of this package says that nothing is wrong with it.
+
+    Args:
+        address: `host:port`.
+        path: path and query of its health.
+        timeout_s: limit of the connection and of each read, in seconds.
+
+    Raises:
+        RuntimeError: no response, or the faults that it names.
+    """
+    status, _, body = http("GET", address, path, headers=OWN_NAME, timeout_s=timeout_s)
+    if status == 200:
+        return
+    try:
+        faults = "; ".join(json.loads(body)["faults"])
+    except (ValueError, KeyError, TypeError):
+        faults = body[:200].decode("utf-8", "replace")
+    raise RuntimeError(f"status {status}: {faults}")
 
 
 def answers(address: str, path: str, *, timeout_s: float) -> None:
