@@ -19,13 +19,13 @@ import httpx
 from tarn.adapters.budget import Budget
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
-from tarn.adapters.connections import WELCOME
+from tarn.adapters.connections import WELCOME, Listener
 from tarn.core.hosts import Hosts
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
 from tarn.gateway.health import Health
-from tarn.gateway.server import Listener, bound, listener
+from tarn.gateway.server import bound, listener
 from tarn.gateway.tables import Tables
 from tarn.gateway.takes import InboxLimits
 from tarn.ingest.bookkeeper import Bookkeepers

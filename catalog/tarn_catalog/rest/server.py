@@ -8,13 +8,11 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import structlog
 import uvicorn
 
-from tarn.adapters.connections import door
+from tarn.adapters.connections import Listener, door
 from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.core.errors import InvalidSettingError, TarnError
@@ -33,15 +31,6 @@ log = structlog.get_logger()
 KEEP_ALIVE_S = 75
 STOP_WAIT_S = 10
 HEADER_BYTES_MAX = 64 * 1024
-
-
-class Listener(uvicorn.Server):
-    """One of several uvicorn servers in a process; the caller handles signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers."""
-        yield
 
 
 def sides(settings: Settings) -> tuple[ClientConfig, ClientConfig]:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tarn.adapters.connections import Listener
 from tarn.core.errors import UnavailableError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.rest.auth import KEY_BYTES_MIN, Authenticator
 from tarn_catalog.rest.routes import Routes
-from tarn_catalog.rest.server import Listener, bound, listeners
+from tarn_catalog.rest.server import bound, listeners
 from tarn_catalog.settings import Settings
 
 START_WAIT_S_MAX = 10.0

@@ -8,15 +8,27 @@ authenticated once a valid token was sent on it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_WAIT_S = 10
 ANSWER_WAIT_S = 60
 CONNECTIONS_MAX = 512
 WELCOME = "tarn.welcome"
+
+
+class Listener(uvicorn.Server):
+    """A uvicorn server, perhaps one of several in a process; the caller handles signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no signal handlers."""
+        yield
 
 
 class Visitors:

@@ -9,15 +9,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Event
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from tarn.adapters.connections import Visitors, door
+from tarn.adapters.connections import Listener, Visitors, door
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import InvalidSettingError, TarnError
@@ -31,15 +29,6 @@ KEEP_ALIVE_S = 75
 STOP_WAIT_S = 3
 DRAIN_S = 10.0
 HEADER_BYTES_MAX = 32 * 1024
-
-
-class Listener(uvicorn.Server):
-    """uvicorn's server; the caller handles signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers."""
-        yield
 
 
 def bound(host: str, port: int) -> socket.socket:
