@@ -89,7 +89,7 @@ def test_what_a_verb_says_is_shown_and_what_it_failed_with_too(
             asked[:] = command
             return real(["sh", "-c", script], **more)
 
-        monkeypatch.setattr(fresh.shell, "Running", started)
+        monkeypatch.setattr(shell, "Running", started)
 
     running('echo "30 of 100 commits" >&2; echo \'{"commits": 100}\'')
     assert fresh._verb(own, "age", "s", "bench.t", commits=100) == [{"commits": 100}]

@@ -11,7 +11,7 @@ import yaml
 from tarn_host import shell
 from tarn_host.bench import command, ingest, peers
 from tarn_host.console import StopError
-from tarn_host.stack import project
+from tarn_host.stack import images, project
 
 from tarn.core.spec import parse_spec
 
@@ -160,7 +160,7 @@ def test_a_container_that_failed_is_removed_and_what_it_said_is_kept(
 
 def test_every_image_of_the_stack_loses_the_benchmarks_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(ingest.images, "image_ids", lambda names: dict.fromkeys(names, "sha256:1"))
+    monkeypatch.setattr(images, "image_ids", lambda names: dict.fromkeys(names, "sha256:1"))
     monkeypatch.setattr(shell, "capture", lambda command, **_more: ran.append(command[-1]))
     ingest._untag("t", "t-bench")
     services = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"].values()

@@ -91,7 +91,7 @@ def by_place(raw: RawBatch, found: Decoded) -> dict[tuple[int, int], str]:
     return what | {(raw.partitions[i], raw.offsets[i]): reason for i, reason in found.bad.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), values=RECORDS, piece=st.integers(1, 9))
 def test_a_record_gives_the_same_wherever_a_batch_is_cut_and_joined(
     data: st.DataObject, values: list[bytes | None], piece: int

@@ -57,7 +57,7 @@ class Adder:
         quick: whether it takes --quick.
     """
 
-    def __init__(self, verbs: Verbs, name: str, text: str, sizes: type, *, quick: bool = True) -> None:
+    def __init__(self, verbs: Verbs, name: str, text: str, sizes: type[Any], *, quick: bool = True) -> None:
         self._parser: argparse.ArgumentParser = verbs.add_parser(name, help=text)
         self._defaults = {one.name: one.default for one in fields(sizes) if one.default is not MISSING}
         if quick:
