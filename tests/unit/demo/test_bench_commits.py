@@ -459,8 +459,3 @@ def test_rounds_of_loads_have_the_median_of_each_figure() -> None:
         **{"loads": 3_000, "per_s": 200.0, "p50_ms": 2.0, "p99_ms": 9.0},
         **{"p99_rounds_ms": [9.0, 60.0, 8.0], "late_p99_rounds_ms": [0.3, 55.0, 0.2]},
     }
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.0, 1.0)])
-def test_a_share_of_ordered_values_is_one_of_them(share: float, value: float) -> None:
-    assert readers.at_share([float(n) for n in range(1, 101)], share) == value

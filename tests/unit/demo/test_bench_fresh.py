@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
 from tarn.cli.ports import Answer
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import DataError, UnavailableError
 from tarn.core.table_catalog import TableName
-from tarn_demo.bench.fresh import ages, good_ends, good_messages, is_good, look_by_sql, watch
+from tarn_demo.bench.fresh import (
+    Bench,
+    ages,
+    good_ends,
+    good_messages,
+    good_rows,
+    is_good,
+    look_by_sql,
+    watch,
+)
 from tarn_demo.bench.ingest import VisibilityLog
 from tarn_demo.bench.peers import PARTITIONS, messages
 
@@ -39,7 +49,60 @@ def test_ages_are_of_good_messages_sent_since_a_time() -> None:
         "p99_ms": 600,
         "max_ms": 600,
     }
-    assert ages(seen, records, since_ms=9_000)["p95_ms"] is None
+    with pytest.raises(UnavailableError, match="no good message"):
+        ages(seen, records, since_ms=9_000)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2, 50, 51, 101, 401])
+def test_the_rows_that_are_wanted_are_counted_and_their_ids_added_up(sent: int) -> None:
+    good = [number for number, _ in messages(sent, 200) if number is not None]
+    assert good_rows(sent) == (len(good), sum(good))
+
+
+class Counted:
+    """An engine that answers count and sum."""
+
+    name = "trino"
+
+    def __init__(self, *rows: tuple[int | None, ...]) -> None:
+        self.rows = list(rows)
+
+    def query(self, sql: str, *, rows_max: int) -> Answer:
+        return Answer(columns=("n", "sum"), rows=(self.rows.pop(0),))
+
+
+def bench_of(trino: Counted) -> Bench:
+    made = object.__new__(Bench)
+    made._trino, made._table = trino, TableName(("bench",), "t")
+    return made
+
+
+@pytest.mark.parametrize("wrong", [(97, 4_900), (99, 4_900), (98, 4_899)])
+def test_a_row_that_is_lost_or_doubled_ends_the_benchmark(wrong: tuple[int, int]) -> None:
+    bench_of(Counted(good_rows(100)))._require_all(100)
+    with pytest.raises(DataError, match=r"bench\.t"):
+        bench_of(Counted(wrong))._require_all(100)
+    bench_of(Counted((0, None)))._require_all(1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "good"), [([0, 4, 4, 8, 8], True), ([0, 4, 5], False), ([0, 4, 4, 8, 9], False)]
+)
+def test_a_row_that_comes_twice_after_its_round_ends_the_benchmark(
+    counts: list[int], good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SimpleNamespace(last_sequence=7, total=lambda _name: 3)
+    found = bench_of(Counted(*((count,) for count in counts)))
+    found._catalog = SimpleNamespace(load=lambda _table: state)  # type: ignore[assignment]
+    monkeypatch.setattr(Bench, "_await_all", lambda _self: None)
+    monkeypatch.setattr(Bench, "_sent_by", lambda *_sizes: (0.0, 0.1))
+    monkeypatch.setattr(Bench, "_planned", lambda _self: 1.0)
+    rounds = found.rounds(writers=2, records=2, size=100, rounds=2)
+    if good:
+        assert [one["rows_before"] for one in rounds] == [0, 4]
+        return
+    with pytest.raises(DataError, match="rows, of"):
+        list(rounds)
 
 
 class Rows:

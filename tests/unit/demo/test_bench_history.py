@@ -10,9 +10,9 @@ import pytest
 from tarn.cli.ports import Answer
 from tarn.core.errors import UnavailableError
 from tarn.core.table_state import TableState
-from tarn_demo.bench.history import Feed, Goal, Looks, ages_by_tenth, ask, facts
+from tarn_demo.bench.history import MESSAGE_BYTES, Feed, Goal, Looks, ages_by_tenth, ask, facts
 from tarn_demo.bench.ingest import VisibilityLog
-from tarn_demo.bench.peers import PARTITIONS
+from tarn_demo.bench.peers import PARTITIONS, messages
 
 
 def test_a_run_by_time_ends_by_time() -> None:
@@ -112,3 +112,30 @@ def test_messages_are_sent_at_a_rate_and_must_be_delivered(left: int) -> None:
     assert feed.sent == len(producer.partitions)
     assert producer.partitions[:PARTITIONS] == list(range(PARTITIONS))
     assert bool(feed.error) == bool(left)
+
+
+def test_a_message_that_the_producer_has_no_room_for_is_sent_next() -> None:
+    stop, sent, full = threading.Event(), list[tuple[int, int]](), [True]
+
+    class Narrow:
+        def produce(self, topic: str, value: bytes, *, partition: int) -> None:
+            if len(sent) % 3 == 2 and full[0]:
+                full[0] = False
+                raise BufferError
+            full[0] = True
+            sent.append((len(sent), partition))
+            made.append(value)
+            if len(sent) == 20:
+                stop.set()
+
+        def poll(self, timeout: float) -> int:
+            return 0
+
+        def flush(self, timeout: float) -> int:
+            return 0
+
+    made: list[bytes] = []
+    feed = Feed(Narrow(), "t", 1_000.0, stop)
+    feed.run()
+    assert made == [value for _, value in messages(feed.sent, MESSAGE_BYTES)]
+    assert [partition for _, partition in sent] == [number % PARTITIONS for number in range(feed.sent)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tarn_demo.bench.ingest import VisibilityLog, at_share
+from tarn_demo.bench.figures import at_share
+from tarn_demo.bench.ingest import VisibilityLog
 
 
 def test_a_record_is_as_old_as_the_first_look_that_shows_it() -> None:

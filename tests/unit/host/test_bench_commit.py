@@ -223,6 +223,7 @@ def test_numbers_are_given_with_commas_and_anything_else_is_refused(
     asked = []
     monkeypatch.setattr(commit_command, "measure", lambda options: asked.append(options) or [run()])
     monkeypatch.setattr(command, "_keep", lambda *_words: None)
+    (ROOT / ".tarn").mkdir(exist_ok=True)  # a fresh clone has none
     monkeypatch.setattr(command, "REPORT", ROOT / ".tarn/test-report.md")
     assert command.main(["commit", "--depths", "200,0,200", "--writers", "8"]) == 0
     assert (asked[0].depths, asked[0].writers) == ((0, 200), (8,))

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 import pytest
-from tarn_host.bench import fresh, peers
+from tarn_host import shell
+from tarn_host.bench import fresh, ingest, peers
 from tarn_host.console import StopError
 
 from tarn.core.spec import parse_spec
@@ -45,6 +46,9 @@ def test_what_is_within_the_aims_is_reached() -> None:
 def test_each_aim_can_be_missed() -> None:
     assert missed(run(p95_ms=1_501)) == ["p95 at 10,000 a second: 1,501 ms"]
     assert missed(run(aged_s=4.6)) == ["a round until its last row is counted, aged beside young: 1.12 times"]
+    slow = run()
+    slow["rates"][1]["sent_per_s"] = 9_499.0
+    assert missed(slow) == ["p95 at 10,000 a second: 1,500 ms, of 9,499 that were sent"]
     assert missed(run(planning_ms=45.0)) == ["planning, aged beside young: 1.12 times"]
 
 
@@ -55,6 +59,47 @@ def test_the_page_has_a_row_per_rate_and_per_part() -> None:
     without = run()
     del without["young"], without["aged"]
     assert "rounds of writers" not in fresh.section([without])
+
+
+def test_rows_that_came_while_the_table_was_aged_are_those_that_were_sent() -> None:
+    def aged(rows_before: int) -> dict[str, Any]:
+        young = [{"rows_before": 10, "messages": 10}, {"rows_before": 20, "messages": 10}]
+        return {
+            "young": young,
+            "history": {"sent": 101},
+            "aged": [{"rows_before": rows_before, "messages": 10}],
+        }
+
+    fresh.require_same(aged(30 + 98 + 10))
+    for wrong in (137, 139):
+        with pytest.raises(StopError, match="rows of 128 after the table was aged"):
+            fresh.require_same(aged(wrong))
+
+
+def test_what_a_verb_says_is_shown_and_what_it_failed_with_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ingest.Own(env={})
+    asked: list[str] = []
+
+    def running(script: str) -> None:
+        real = shell.Running
+
+        def started(command: list[str], **more: Any) -> Any:
+            asked[:] = command
+            return real(["sh", "-c", script], **more)
+
+        monkeypatch.setattr(shell, "Running", started)
+
+    running('echo "30 of 100 commits" >&2; echo \'{"commits": 100}\'')
+    assert fresh._verb(own, "age", "s", "bench.t", commits=100) == [{"commits": 100}]
+    assert "30 of 100 commits" in capsys.readouterr().out
+    assert asked[-2:] == ["--commits", "100"]
+    monkeypatch.undo()
+    running("echo no table >&2; exit 3")
+    with pytest.raises(StopError, match="exit code 3: no table") as failed:
+        fresh._verb(own, "age", "s", "bench.t")
+    assert "bench-ingest.log" in failed.value.fix
 
 
 def given(*words: str) -> fresh.Options:

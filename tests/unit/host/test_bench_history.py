@@ -78,3 +78,11 @@ def test_the_specs_are_valid(kind: str) -> None:
 def test_the_good_messages_are_counted_as_they_are_made() -> None:
     for sent in (0, 1, 49, 50, 51, 500):
         assert history.good_of(sent) == sum(good is not None for good, _ in messages.messages(sent, 200))
+
+
+def test_a_fast_run_has_time_for_all_of_its_commits() -> None:
+    assert history.seconds_of("steady", history.Options(minutes=2.0)) == 120.0
+    for commits in (10_000, 100_000):
+        most = history.seconds_of("fast", history.Options(commits=commits))
+        assert most > 2 * commits * history.LATENCY_S["fast"]
+    assert history.seconds_of("fast", history.Options(commits=1)) == 600.0

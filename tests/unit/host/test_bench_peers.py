@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
+from tarn_host import shell
 from tarn_host.bench import command, ingest, peers
-from tarn_host.stack import project
+from tarn_host.console import StopError
+from tarn_host.stack import images, project
 
 from tarn.core.spec import parse_spec
 
@@ -129,3 +131,38 @@ def test_a_quick_run_is_small_printed_and_kept_nowhere(
 def test_sizes_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(words) == 2
     assert "no such benchmark" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_container_that_failed_is_removed_and_what_it_said_is_kept(
+    starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def capture(command: list[str], **_more: Any) -> shell.Result:
+        ran.append(command)
+        return shell.Result(0, "ingestor runs; no broker", "")
+
+    def compose(_own: ingest.Own, *_words: str, **_more: Any) -> str:
+        if not starts:
+            raise StopError("it does not start", "look")
+        return ""
+
+    monkeypatch.setattr(shell, "capture", capture)
+    monkeypatch.setattr(ingest, "LOG", tmp_path / "log")
+    monkeypatch.setattr(ingest.Own, "compose", compose)
+    own = ingest.Own(env={"COMPOSE_PROJECT_NAME": "t"})
+    with pytest.raises(StopError), peers.ingest_of(own, tmp_path / "a", "a", "text"):
+        raise StopError("a row was lost", "look")
+    assert ran[-1] == ["docker", "rm", "--force", "t-a"]
+    assert "t-a:\ningestor runs; no broker" in (tmp_path / "log").read_text()
+
+
+def test_every_image_of_the_stack_loses_the_benchmarks_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(images, "image_ids", lambda names: dict.fromkeys(names, "sha256:1"))
+    monkeypatch.setattr(shell, "capture", lambda command, **_more: ran.append(command[-1]))
+    ingest._untag("t", "t-bench")
+    services = yaml.safe_load(project.COMPOSE_FILE.read_text())["services"].values()
+    own = {each["image"].split(":")[0] for each in services if each.get("image", "").startswith("tarn/")}
+    assert sorted(ran) == sorted(f"{image}:t-bench" for image in own)

@@ -26,7 +26,10 @@ def test_a_row_has_what_was_measured() -> None:
     text = small_writes.section([run(cell(4, 812.0, 55.06))])
     assert "one row of 1,000 to 10,000 bytes" in text
     assert "| 4 | 812 | 20.0 | 55.1 | 3 and 1,200 | 2 | 21.3 | 17 | 640 | 4.0 | 5.5 | 9.0 |" in text
-    assert "| 4 | deltalake | 4.0 | 90.0 | 1,400.0 | 1 and 22 | 0.25 |" in text
+    assert "| 4 | deltalake | 4.0 | 90.0 | 1,400.0 | 1 and 22 | 0.25 | not counted |" in text
+    counted = run(cell(4, 812.0, 55.0))
+    counted["peers"][0]["wrong_rows"] = -50
+    assert "| 1 and 22 | 0.25 | -50 |" in small_writes.section([counted])
     assert "Most memory of the gateway's container: 201 MiB." in text
 
 
@@ -35,6 +38,9 @@ def test_the_aims_are_reached_at_their_bounds_and_else_missed() -> None:
         "reached: 64 producers: 2,000 of 2,000 writes a second, at p99 80 of 80 ms.",
         "reached: 256 producers: 5,000 of 5,000 writes a second, at p99 150 of 150 ms.",
     ]
+    died = cell(64, 2_000, 80.0, failed=2, errors=["500: no", "cut off"])
+    assert small_writes.aims(run(died))[0].startswith("**missed**")
+    assert "\nOf 64 producers 2 ended early: 500: no; cut off\n" in small_writes.section([run(died)])
     for per_s, p99_ms in ((1_999, 80.0), (2_000, 80.1)):
         (found,) = small_writes.aims(run(cell(64, per_s, p99_ms)))
         assert found.startswith("**missed**")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import shlex
@@ -17,6 +18,7 @@ from tarn_host import shell
 from tarn_host.bench.ingest import Own, at_share, own_stack
 from tarn_host.bench.ingest_page import spread
 from tarn_host.bench.memory import MIB, sample
+from tarn_host.bench.options import Adder, Verbs, require
 from tarn_host.console import StopError, line
 
 TIMEOUT_S = 30
@@ -52,9 +54,37 @@ class Options:
         commits: number of commits while memory is watched; 0 skips that.
     """
 
-    calls: int
-    rounds: int
-    commits: int
+    calls: int = 300
+    rounds: int = 5
+    commits: int = 20_000
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        return f"--calls {self.calls} --rounds {self.rounds} --commits {self.commits}"
+
+
+def add(verbs: Verbs) -> None:
+    """Add the command to the parser of scripts/bench."""
+    text = "calls to the catalog over HTTP, on a small stack of its own"
+    command = Adder(verbs, "catalog", text, Options, quick=False)
+    command.number("calls", int, "of each kind in each round")
+    command.number("rounds", int, "how often to measure")
+    command.number("commits", int, "while memory is watched; 0 leaves it out")
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    numbers = Options(calls=found.calls, rounds=found.rounds, commits=found.commits)
+    require(
+        1 <= numbers.calls <= 10_000 and 1 <= numbers.rounds <= 100 and 0 <= numbers.commits <= 1_000_000,
+        numbers,
+        "give 1 to 10,000 calls, 1 to 100 rounds and at most 1,000,000 commits",
+    )
+    return numbers
 
 
 @dataclass

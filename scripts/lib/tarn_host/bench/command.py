@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -89,6 +88,16 @@ SECTIONS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
     "ingest": ingest_page.section,
 }
 """Kind of benchmark -> what makes its section of the page."""
+MEASURED: Mapping[str, Any] = {
+    "ingest": ingest,
+    "catalog": catalog,
+    "peers": peers,
+    "commit": commit_command,
+    "small-writes": small_writes,
+    "fresh": fresh,
+    "history": history,
+}
+"""Command -> module with its options (`add`, `options_of`) and `measure`, which takes what these say."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,49 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind.add_argument("--small", action="store_true", help="the same, of the small profile")
     up.add_argument("--rounds", type=int, default=3, help="how often to measure --warm (default 3)")
     up.add_argument("--yes", action="store_true", help="do not ask")
-    ingest_verb = verbs.add_parser(
-        "ingest", help="rows and freshness of ingestion, on a small stack of its own"
-    )
-    ingest_verb.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
-    ingest_verb.add_argument("--events", type=int, default=500_000, help="per measurement (default 500000)")
-    ingest_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
-    ingest_verb.add_argument(
-        "--rate", type=float, default=1_000, help="messages a second for freshness (1000)"
-    )
-    ingest_verb.add_argument("--seconds", type=float, default=60, help="how long to send at that rate (60)")
-    catalog_verb = verbs.add_parser(
-        "catalog", help="calls to the catalog over HTTP, on a small stack of its own"
-    )
-    catalog_verb.add_argument(
-        "--calls", type=int, default=300, help="of each kind in each round (default 300)"
-    )
-    catalog_verb.add_argument("--rounds", type=int, default=5, help="how often to measure (default 5)")
-    catalog_verb.add_argument(
-        "--commits", type=int, default=20_000, help="while memory is watched; 0 leaves it out (default 20000)"
-    )
-    peers_verb = verbs.add_parser(
-        "peers", help="the same topics by ingest, by Spark and by a plain loop, on a stack of its own"
-    )
-    peers_verb.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
-    peers_verb.add_argument("--rounds", type=int, default=3, help="how often to measure (default 3)")
-    peers_verb.add_argument("--mib", type=int, default=200, help="of each topic (default 200)")
-    commit_command.add(verbs)
-    small_writes.add(verbs)
-    fresh.add(verbs)
+    for module in MEASURED.values():
+        module.add(verbs)
     soak_verb = verbs.add_parser("soak", help="hours of use of the whole lake, on a stack of its own")
     soak_verb.add_argument("--hours", type=float, help="how long (default 2)")
     soak_verb.add_argument("--minutes", type=float, help="the same in minutes")
-    history_verb = verbs.add_parser(
-        "history", help="a table that is committed to for long, and what it costs, on a stack of its own"
-    )
-    history_verb.add_argument(
-        "--minutes", type=float, default=30, help="of commits each second (30; 0: none)"
-    )
-    history_verb.add_argument("--commits", type=int, default=10_000, help="fast ones (10000; 0: none)")
-    history_verb.add_argument("--rate", type=float, default=1_000, help="messages a second (1000)")
-    history_verb.add_argument(
-        "--settle-minutes", type=float, default=25, help="for the reaper after each run (25)"
-    )
     verbs.add_parser("memory", help="memory of every container, on a stack of its own; some ten minutes")
     verbs.add_parser("report", help="write docs/benchmarks.md from the raw numbers")
     options = found.parse_args(arguments)
@@ -160,44 +131,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", runs)
         elif options.verb == "memory":
             _keep("memory", "scripts/bench memory", memory.measure())
-        elif options.verb == "catalog":
-            _catalog(options)
-        elif options.verb == "commit":
-            numbers = commit_command.numbers_of(options)
-            runs = commit_command.measure(numbers)
-            if options.quick:
-                return _show(commit_page.section(runs))
-            _keep("commit", f"scripts/bench commit {numbers.words()}", runs)
-        elif options.verb == "small-writes":
-            writes = small_writes.numbers_of(options)
-            runs = small_writes.measure(writes)
-            if options.quick:
-                return _show(small_writes.section(runs))
-            _keep("small-writes", f"scripts/bench small-writes {writes.words()}", runs)
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))
             _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
-        elif options.verb == "ingest":
-            numbers_in = _ingest_options(options)
-            runs = ingest.measure(numbers_in)
-            if options.quick:
-                return _show(ingest_page.section(runs))
-            _keep("ingest", f"scripts/bench ingest {numbers_in.words()}", runs)
-        elif options.verb == "peers":
-            numbers_of_peers = _peers_options(options)
-            runs = peers.measure(numbers_of_peers)
-            if options.quick:
-                return _show(peers.section(runs))
-            _keep("peers", f"scripts/bench peers {numbers_of_peers.words()}", runs)
-        elif options.verb == "fresh":
-            numbers_of_fresh = fresh.options_of(options)
-            runs = fresh.measure(numbers_of_fresh)
-            if options.quick:
-                return _show(fresh.section(runs))
-            _keep("fresh", f"scripts/bench fresh {numbers_of_fresh.words()}", runs)
-        elif options.verb == "history":
-            _history(options)
+        elif options.verb in MEASURED:
+            module = MEASURED[options.verb]
+            sizes = module.options_of(options)
+            runs = module.measure(sizes)
+            if getattr(options, "quick", False):
+                return _show(SECTIONS[options.verb](runs))
+            _keep(options.verb, f"scripts/bench {options.verb} {sizes.words()}", runs)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
         line(f"wrote {REPORT.relative_to(ROOT)}")
     except StopError as error:
@@ -207,92 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _catalog(options: argparse.Namespace) -> None:
-    """Measure the catalog and store the raw results.
-
-    Raises:
-        StopError: an option is out of range, or the benchmark failed.
-    """
-    numbers = catalog.Options(calls=options.calls, rounds=options.rounds, commits=options.commits)
-    words = f"--calls {numbers.calls} --rounds {numbers.rounds} --commits {numbers.commits}"
-    if not (
-        1 <= numbers.calls <= 10_000 and 1 <= numbers.rounds <= 100 and 0 <= numbers.commits <= 1_000_000
-    ):
-        raise StopError(
-            f"{words}: no such benchmark",
-            "give 1 to 10,000 calls, 1 to 100 rounds and at most 1,000,000 commits",
-            2,
-        )
-    _keep("catalog", f"scripts/bench catalog {words}", catalog.measure(numbers))
-
-
 def _show(section: str) -> int:
     """Print the section of a small run, whose figures are not kept."""
     line(section)
     line("nothing was kept: this shows that it works, not what it costs")
     return 0
-
-
-def _ingest_options(options: argparse.Namespace) -> ingest.Options:
-    """The sizes that the command line asks for.
-
-    Raises:
-        StopError: one is out of range.
-    """
-    numbers = ingest.Options(
-        events=options.events, rounds=options.rounds, rate=options.rate, seconds=options.seconds
-    )
-    if not (
-        1_000 <= numbers.events <= 1_000_000 and numbers.rounds > 0 and numbers.rate * numbers.seconds >= 1
-    ):
-        raise StopError(
-            f"{numbers.words()}: no such benchmark",
-            "give 1,000 to 1,000,000 events, at least one round, and a rate and time of at least one message",
-            2,
-        )
-    return numbers.small() if options.quick else numbers
-
-
-def _peers_options(options: argparse.Namespace) -> peers.Options:
-    """The sizes that the command line asks for.
-
-    Raises:
-        StopError: one is out of range.
-    """
-    numbers = peers.Options(rounds=options.rounds, mib=options.mib)
-    if not (1 <= numbers.rounds <= 100 and 1 <= numbers.mib <= 1_000):
-        raise StopError(f"{numbers.words()}: no such benchmark", "give 1 to 100 rounds and 1 to 1,000 MiB", 2)
-    return numbers.small() if options.quick else numbers
-
-
-def _history(options: argparse.Namespace) -> None:
-    """Measure a growing history and store the raw results.
-
-    Raises:
-        StopError: an option is out of range, or the benchmark failed.
-    """
-    numbers = history.Options(
-        minutes=options.minutes,
-        commits=options.commits,
-        rate=options.rate,
-        settle_minutes=options.settle_minutes,
-    )
-    words = f"--minutes {numbers.minutes:g} --commits {numbers.commits} --rate {numbers.rate:g}"
-    words += f" --settle-minutes {numbers.settle_minutes:g}"
-    if not (
-        0 <= numbers.minutes <= 600
-        and 0 <= numbers.commits <= 100_000
-        and numbers.minutes + numbers.commits > 0
-        and 1 <= numbers.rate <= 50_000
-        and 0 <= numbers.settle_minutes <= 120
-    ):
-        raise StopError(
-            f"{words}: no such benchmark",
-            "give at most 600 minutes and 100,000 commits, not both 0, 1 to 50,000 messages a second, and at "
-            "most 120 minutes for the reaper",
-            2,
-        )
-    _keep("history", f"scripts/bench history {words}", history.measure(numbers))
 
 
 def _interrupt(signum: int, frame: object) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tarn_host import shell
 from tarn_host.bench.ingest import Own, own_stack
+from tarn_host.bench.options import shown
 from tarn_host.console import StopError, line
 from tarn_host.stack import project
 from tarn_host.stack.project import ROOT
@@ -74,7 +75,7 @@ class Options:
         """The options of the command that measures this."""
         if self == Options().small():
             return "--quick"
-        depths, writers = (",".join(map(str, numbers)) for numbers in (self.depths, self.writers))
+        depths, writers = shown(self.depths), shown(self.writers)
         sizes = f"--commits {self.commits} --rounds {self.rounds} --seconds {self.cell_s_max:g}"
         return f"{sizes} --depths {depths} --writers {writers}"
 
@@ -107,12 +108,13 @@ def measure(options: Options) -> list[dict[str, Any]]:
             return [run_module("tarn_demo.bench.commits", file)]
 
 
-def run_module(module: str, file: Path) -> dict[str, Any]:
+def run_module(module: str, file: Path, *, verb: str = "commit") -> dict[str, Any]:
     """The result of a measuring process, whose progress is shown.
 
     Args:
         module: what it runs.
         file: what is asked of it, as JSON.
+        verb: the command of scripts/bench.
 
     Raises:
         StopError: it failed.
@@ -135,7 +137,7 @@ def run_module(module: str, file: Path) -> dict[str, Any]:
     if code != 0 or not last:
         raise StopError(
             f"the measuring process ended with exit code {code}:\n" + "\n".join(list(running.tail)[-10:]),
-            "its own words above say why; `scripts/bench commit --quick` shows sooner whether it works",
+            f"its own words above say why; `scripts/bench {verb} --quick` shows sooner whether it works",
         )
     found = json.loads(last[-1])
     assert isinstance(found, dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from tarn_host import shell
 from tarn_host.bench import peers, soak_look
-from tarn_host.bench.ingest import Own, at_share, own_stack, parse_commits
+from tarn_host.bench.ingest import FIX, Own, at_share, own_stack, parse_commits
+from tarn_host.bench.options import Adder, Verbs, require
 from tarn_host.console import StopError, line
 from tarn_host.stack.project import ROOT
 
@@ -19,7 +21,8 @@ VERBS = "tarn_demo.bench.history"
 TENTHS = 10
 GROWTH_MAX = 1.2
 STORED_TIMES_MAX = 3.0
-FAST_S_MAX = 3_600.0
+FAST_S_PER_COMMIT, FAST_S_MIN = 0.36, 600.0
+"""How long the fast run may take: seven times the time that its ingestor waits between commits."""
 BAD_EVERY = 50
 """As in `tarn_demo.bench.peers`."""
 LATENCY_S = {"steady": 1.0, "fast": 0.05}
@@ -56,10 +59,47 @@ class Options:
         settle_minutes: time for the reaper after a run.
     """
 
-    minutes: float
-    commits: int
-    rate: float
-    settle_minutes: float
+    minutes: float = 30.0
+    commits: int = 10_000
+    rate: float = 1_000.0
+    settle_minutes: float = 25.0
+
+    def words(self) -> str:
+        """The options of the command that measures this."""
+        sizes = f"--minutes {self.minutes:g} --commits {self.commits} --rate {self.rate:g}"
+        return f"{sizes} --settle-minutes {self.settle_minutes:g}"
+
+
+def add(verbs: Verbs) -> None:
+    """Add the command to the parser of scripts/bench."""
+    text = "a table that is committed to for long, and what it costs, on a stack of its own"
+    command = Adder(verbs, "history", text, Options, quick=False)
+    command.number("minutes", float, "of commits each second; 0: none")
+    command.number("commits", int, "fast ones; 0: none")
+    command.number("rate", float, "messages a second")
+    command.number("settle-minutes", float, "for the reaper after each run")
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    numbers = Options(
+        minutes=found.minutes, commits=found.commits, rate=found.rate, settle_minutes=found.settle_minutes
+    )
+    require(
+        0 <= numbers.minutes <= 600
+        and 0 <= numbers.commits <= 100_000
+        and numbers.minutes + numbers.commits > 0
+        and 1 <= numbers.rate <= 50_000
+        and 0 <= numbers.settle_minutes <= 120,
+        numbers,
+        "give at most 600 minutes and 100,000 commits, not both 0, 1 to 50,000 messages a second, and at "
+        "most 120 minutes for the reaper",
+    )
+    return numbers
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
@@ -72,8 +112,13 @@ def measure(options: Options) -> list[dict[str, Any]]:
     return [_run(kind, options) for kind in kinds]
 
 
+def seconds_of(kind: str, options: Options) -> float:
+    """How long a run takes, in seconds: exactly if it is steady, at most if it is fast. Pure."""
+    return options.minutes * 60 if kind == "steady" else max(FAST_S_MIN, FAST_S_PER_COMMIT * options.commits)
+
+
 def _run(kind: str, options: Options) -> dict[str, Any]:
-    seconds = options.minutes * 60 if kind == "steady" else FAST_S_MAX
+    seconds = seconds_of(kind, options)
     with own_stack(profile="full") as own, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -133,7 +178,7 @@ def _tenths(
     finally:
         running.stop()
     if len(tenths) != TENTHS or "ages" not in last:
-        raise StopError(f"the {kind} run ended early: {' / '.join(list(running.tail)[-3:])}", peers.FIX)
+        raise StopError(f"the {kind} run ended early: {' / '.join(list(running.tail)[-3:])}", FIX)
     return tenths, last
 
 

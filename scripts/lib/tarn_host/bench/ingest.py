@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import re
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tarn_host import shell
+from tarn_host.bench.options import Adder, Verbs, asked, require
 from tarn_host.console import StopError, line
 from tarn_host.stack import checks, images, project
 from tarn_host.stack.project import ROOT
@@ -25,7 +28,12 @@ VERB_TIMEOUT_S = 600
 CATCH_UP_S_MAX = 300
 LOOK_S = 0.05
 WARM_UP_EVENTS = 20_000
-FIX = "see .tarn/logs/bench-ingest.log, which ends with what ingest and Kafka said"
+FIX = "see .tarn/logs/bench-ingest.log, which ends with what the stack's services said; then run it again"
+CPU = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
+PEAK = " || ".join(
+    f"cat /sys/fs/cgroup/{name} 2>/dev/null"
+    for name in ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,10 @@ class Options:
         seconds: duration of the freshness measurement.
     """
 
-    events: int
-    rounds: int
-    rate: float
-    seconds: float
+    events: int = 500_000
+    rounds: int = 3
+    rate: float = 1_000.0
+    seconds: float = 60.0
 
     def small(self) -> Options:
         """The same with everything small: whether it works, not what it costs."""
@@ -52,6 +60,31 @@ class Options:
         """The options of the command that measures this."""
         sizes = f"--events {self.events} --rounds {self.rounds}"
         return f"{sizes} --rate {self.rate:g} --seconds {self.seconds:g}"
+
+
+def add(verbs: Verbs) -> None:
+    """Add the command to the parser of scripts/bench."""
+    text = "rows and freshness of ingestion, on a small stack of its own"
+    command = Adder(verbs, "ingest", text, Options)
+    command.number("events", int, "per measurement")
+    command.number("rounds", int, "how often to measure")
+    command.number("rate", float, "messages a second for freshness")
+    command.number("seconds", float, "how long to send at that rate")
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    numbers = Options(events=found.events, rounds=found.rounds, rate=found.rate, seconds=found.seconds)
+    require(
+        1_000 <= numbers.events <= 1_000_000 and numbers.rounds > 0 and numbers.rate * numbers.seconds >= 1,
+        numbers,
+        "give 1,000 to 1,000,000 events, at least one round, and a rate and time of at least one message",
+    )
+    return asked(numbers, found)
 
 
 @dataclass(frozen=True)
@@ -85,14 +118,11 @@ class Own:
 
     def cpu_s(self) -> float:
         """CPU time used by ingest's container since it started, in seconds."""
-        read = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
-        return parse_cpu(self.compose("exec", "-T", "ingest", "sh", "-c", read))
+        return parse_cpu(self.compose("exec", "-T", "ingest", "sh", "-c", CPU))
 
-    def memory_peak_mib(self) -> float:
-        """Peak memory of ingest's container since it started, in MiB."""
-        files = ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
-        read = " || ".join(f"cat /sys/fs/cgroup/{name} 2>/dev/null" for name in files)
-        return int(self.compose("exec", "-T", "ingest", "sh", "-c", read)) / (1 << 20)
+    def memory_peak_mib(self, service: str = "ingest") -> float:
+        """Peak memory of a service's container since it started, in MiB."""
+        return int(self.compose("exec", "-T", service, "sh", "-c", PEAK)) / (1 << 20)
 
     def commits(self, since_unix: float) -> list[dict[str, Any]]:
         """Ingest's log lines about commits of flights since `since_unix`."""
@@ -200,6 +230,7 @@ def freshness(own: Own, options: Options) -> dict[str, Any]:
     return found
 
 
+_OWN_IMAGE = re.compile(r"^ +image: tarn/([a-z]+):\$\{COMPOSE_PROJECT_NAME\}", re.MULTILINE)
 _MEASURES: dict[str, Callable[[Own, Options], dict[str, Any]]] = {
     "as_they_come": as_they_come,
     "catching_up": catching_up,
@@ -240,13 +271,12 @@ def own_stack(profile: str = "small", *, log_level: str = "debug") -> Iterator[O
             yield own
         except BaseException:
             said = shell.capture(
-                ["docker", "compose", "logs", "--no-color", "--tail", "500", "ingest", "kafka"],
+                ["docker", "compose", "logs", "--no-color", "--tail", "500"],
                 timeout_s=60,
                 env=own.env,
                 cwd=ROOT,
             )
-            with LOG.open("a", encoding="utf-8") as sink:
-                sink.write(said.out + said.err)
+            keep_said(said.out + said.err)
             raise
     finally:
         down = [str(ROOT / "scripts/down"), "--purge", "--yes"]
@@ -255,9 +285,16 @@ def own_stack(profile: str = "small", *, log_level: str = "debug") -> Iterator[O
         line(f"the stack {name} is removed")
 
 
+def keep_said(text: str) -> None:
+    """Add what containers said to the log of the benchmark, before they are removed."""
+    with LOG.open("a", encoding="utf-8") as sink:
+        sink.write(text)
+
+
 def _untag(kept: str, gone: str) -> None:
     """Remove the image tags made for this stack, where the image has another tag."""
-    for image in ("minio", "kafka", "catalog", "services"):
+    text = project.COMPOSE_FILE.read_text(encoding="utf-8")
+    for image in sorted(set(_OWN_IMAGE.findall(text))):
         main, ours = f"tarn/{image}:{kept}", f"tarn/{image}:{gone}"
         ids = images.image_ids([main, ours])
         if len(ids) == 2 and ids[main] == ids[ours]:

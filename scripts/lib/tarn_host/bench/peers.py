@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 import time
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tarn_host import shell
-from tarn_host.bench.ingest import Own, own_stack, parse_commits, parse_cpu
+from tarn_host.bench.ingest import CPU, FIX, PEAK, Own, keep_said, own_stack, parse_commits, parse_cpu
 from tarn_host.bench.ingest_page import spread
+from tarn_host.bench.options import Adder, Verbs, asked, require
 from tarn_host.console import StopError, line
 
 VERBS = "tarn_demo.bench.peers"
@@ -24,12 +26,6 @@ SPECS = "/etc/tarn/bench"
 """Folder of the spec of a contender: at the service's own, Compose's mount would hide it."""
 LOOK_S = 0.5
 WARM_UP = 20_000
-CPU = "cat /sys/fs/cgroup/cpu.stat 2>/dev/null || cat /sys/fs/cgroup/cpuacct/cpuacct.usage"
-PEAK = " || ".join(
-    f"cat /sys/fs/cgroup/{name} 2>/dev/null"
-    for name in ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
-)
-FIX = "see .tarn/logs/bench-ingest.log, and docker compose logs of the stack while it is there"
 OURS = {"ingest": "librdkafka", "ingest-kafka-python": "kafka-python"}
 """Contender -> the Kafka client that reads for it."""
 CONTENDERS = (*OURS, "spark", "loop")
@@ -70,8 +66,8 @@ class Options:
         mib: size of each topic, in MiB.
     """
 
-    rounds: int
-    mib: int
+    rounds: int = 3
+    mib: int = 200
 
     def small(self) -> Options:
         """The same with everything small: whether it works, not what it costs."""
@@ -84,6 +80,29 @@ class Options:
     def topics(self) -> dict[int, int]:
         """Bytes of a message -> number of messages."""
         return {size: (self.mib << 20) // size for size in (200, 1_700)}
+
+
+def add(verbs: Verbs) -> None:
+    """Add the command to the parser of scripts/bench."""
+    text = "the same topics by ingest, by Spark and by a plain loop, on a stack of its own"
+    command = Adder(verbs, "peers", text, Options)
+    command.number("rounds", int, "how often to measure")
+    command.number("mib", int, "of each topic")
+
+
+def options_of(found: argparse.Namespace) -> Options:
+    """The sizes that the command line asks for.
+
+    Raises:
+        StopError: one is out of range.
+    """
+    numbers = Options(rounds=found.rounds, mib=found.mib)
+    require(
+        1 <= numbers.rounds <= 100 and 1 <= numbers.mib <= 1_000,
+        numbers,
+        "give 1 to 100 rounds and 1 to 1,000 MiB",
+    )
+    return asked(numbers, found)
 
 
 @dataclass(frozen=True)
@@ -232,10 +251,14 @@ def ingest_of(own: Own, folder: Path, name: str, spec_text: str, **env: str) -> 
         **env,
     }.items():
         words += ("--env", f"{key}={value}")
-    own.compose(*words, "ingest")
     try:
+        own.compose(*words, "ingest")
         _await(lambda: _running(container), f"{name} is running", START_S_MAX)
         yield container
+    except BaseException:
+        said = shell.capture(["docker", "logs", "--tail", "500", container], timeout_s=60)
+        keep_said(f"{container}:\n{said.out}{said.err}")
+        raise
     finally:
         shell.capture(["docker", "rm", "--force", container], timeout_s=60)
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tarn_host.bench import commit
-from tarn_host.bench.commit_command import counts
-from tarn_host.bench.ingest import Own, own_stack
-from tarn_host.console import StopError, line
+from tarn_host.bench.ingest import own_stack
+from tarn_host.bench.options import Adder, Verbs, asked, counts, require, shown
+from tarn_host.console import line
 from tarn_host.testing import python
 
 MODULE = "tarn_demo.bench.small_writes"
@@ -22,11 +22,13 @@ AIMS = {64: (2_000, 80), 256: (5_000, 150)}
 ABOUT = """Each producer sends one row of {low:,} to {high:,} bytes, waits for the answer, and sends the next,
 all into one table; with `durability=lake` the row can be read when it is answered. Producers number their
 rows, a refused write is repeated. They are connections of one Python process on the host, which shares the
-machine's cores with the gateway, the catalog and the store. Rows are counted at the end: one too few or too
+machine's cores with the gateway, the catalog and the store. Nothing is sent before the time begins. Each
+number of producers is measured once. Rows are counted at the end, from the data files: one too few or too
 many ends the benchmark.
 
-The peers are threads of a like process; a write is a commit of 50 rows, some 2 kB, which is repeated until it
-is in.
+The peers are threads of a like process, after one commit that does not count; a write is a commit of 50 rows,
+some 2 kB, which is repeated until it is in. Their *rows wrong* are acknowledged rows that the table does not
+have (negative), or rows too many.
 """
 Run = Mapping[str, Any]
 
@@ -57,49 +59,38 @@ class Options:
 
     def words(self) -> str:
         """The options of the command that measures this."""
-        producers = ",".join(map(str, self.producers))
-        writers = ",".join(map(str, self.writers)) or "0"
-        return f"--producers {producers} --seconds {self.seconds:g} --writers {writers}"
+        writers = shown(self.writers) or "0"
+        return f"--producers {shown(self.producers)} --seconds {self.seconds:g} --writers {writers}"
 
 
-def add(verbs: argparse._SubParsersAction[Any]) -> None:
+def add(verbs: Verbs) -> None:
     """Add the command to the parser of scripts/bench."""
-    default = Options()
-    found = verbs.add_parser(
-        "small-writes", help="many producers of small writes over HTTP, on a small stack of its own"
-    )
-    found.add_argument("--quick", action="store_true", help="everything small; nothing is kept")
-    found.add_argument(
-        "--producers", type=counts, default=default.producers, help="of one table (default 1,4,16,64,256)"
-    )
-    found.add_argument("--seconds", type=float, default=default.seconds, help="that they write (default 60)")
-    found.add_argument(
-        "--writers", type=counts, default=default.writers, help="of the peers (default 1,4,16,64; 0: none)"
-    )
+    text = "many producers of small writes over HTTP, on a small stack of its own"
+    command = Adder(verbs, "small-writes", text, Options)
+    command.number("producers", counts, "of one table")
+    command.number("seconds", float, "that they write")
+    command.number("writers", counts, "of the peers; 0: none")
 
 
-def numbers_of(options: argparse.Namespace) -> Options:
+def options_of(found: argparse.Namespace) -> Options:
     """The sizes that the command line asks for.
 
     Raises:
         StopError: one is out of range.
     """
-    found = Options(
-        producers=tuple(sorted(set(options.producers))),
-        seconds=options.seconds,
-        writers=tuple(sorted(set(options.writers) - {0})),
+    numbers = Options(
+        producers=tuple(sorted(set(found.producers))),
+        seconds=found.seconds,
+        writers=tuple(sorted(set(found.writers) - {0})),
     )
-    if not (
-        1 <= found.producers[0] <= found.producers[-1] <= PRODUCERS_MAX
-        and 1 <= found.seconds <= SECONDS_MAX
-        and all(1 <= number <= PRODUCERS_MAX for number in found.writers)
-    ):
-        raise StopError(
-            f"{found.words()}: no such benchmark",
-            f"give 1 to {PRODUCERS_MAX} producers and writers, and 1 to {SECONDS_MAX:,} seconds",
-            2,
-        )
-    return found.small() if options.quick else found
+    require(
+        1 <= numbers.producers[0] <= numbers.producers[-1] <= PRODUCERS_MAX
+        and 1 <= numbers.seconds <= SECONDS_MAX
+        and all(1 <= number <= PRODUCERS_MAX for number in numbers.writers),
+        numbers,
+        f"give 1 to {PRODUCERS_MAX} producers and writers, and 1 to {SECONDS_MAX:,} seconds",
+    )
+    return asked(numbers, found)
 
 
 def measure(options: Options) -> list[dict[str, Any]]:
@@ -111,10 +102,9 @@ def measure(options: Options) -> list[dict[str, Any]]:
     line(python.ensure())
     why = commit.site()
     missing = {"deltalake": why} if why else {}
-    with own_stack() as own, commit.scratch_folder() as folder:
-        quiet = Own(env={**own.env, "TARN_LOG_LEVEL": "info"})
-        quiet.compose("up", "--detach", "--no-deps", "--wait", "gateway", "catalog", timeout_s=300)
-        quiet.compose("stop", "ingest", "kafka")
+    with own_stack(log_level="info") as own, commit.scratch_folder() as folder:
+        own.compose("up", "--detach", "--no-deps", "--wait", "gateway", timeout_s=300)
+        own.compose("stop", "ingest", "kafka")
         asked = {
             **asdict(options),
             "missing": missing,
@@ -124,8 +114,8 @@ def measure(options: Options) -> list[dict[str, Any]]:
         file = folder / "asked.json"
         file.touch(mode=0o600)
         file.write_text(json.dumps(asked), encoding="utf-8")
-        found = commit.run_module(MODULE, file)
-        found["memory_peak_mib"] = round(_peak_mib(own), 1)
+        found = commit.run_module(MODULE, file, verb="small-writes")
+        found["memory_peak_mib"] = round(own.memory_peak_mib("gateway"), 1)
         return [found]
 
 
@@ -141,10 +131,15 @@ def section(runs: Sequence[Run]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
     parts += [f"| {_row(cell)} |\n" for cell in run["lake"]]
+    parts += [
+        f"\nOf {cell['producers']} producers {cell['failed']} ended early: {'; '.join(cell['errors'])}\n"
+        for cell in run["lake"]
+        if cell.get("failed")
+    ]
     if run["peers"]:
         parts.append(
             "\n| writers | peer | writes/s | p50, ms | p99, ms | slowest and fastest writer, writes "
-            "| refusals per write |\n|---|---|---|---|---|---|---|\n"
+            "| refusals per write | rows wrong |\n|---|---|---|---|---|---|---|---|\n"
         )
         parts += [f"| {_peer(cell)} |\n" for cell in run["peers"]]
     parts += [f"\nNot measured: {name}: {why}\n" for name, why in sorted(run["missing"].items())]
@@ -159,7 +154,7 @@ def aims(run: Run) -> list[str]:
             continue
         rate, p99_ms = AIMS[cell["producers"]]
         mine = cell["acked"] / cell["seconds"]
-        reached = mine >= rate and cell["p99_ms"] <= p99_ms
+        reached = mine >= rate and cell["p99_ms"] <= p99_ms and not cell.get("failed")
         word = "reached" if reached else "**missed**"
         found.append(
             f"{word}: {cell['producers']} producers: {mine:,.0f} of {rate:,} "
@@ -193,15 +188,10 @@ def _peer(cell: Run) -> str:
         _ms(cell["p99_ms"]),
         f"{cell['slowest']:,} and {cell['fastest']:,}",
         f"{cell['refused'] / max(1, cell['acked']):.2f}",
+        f"{cell['wrong_rows']:,}" if "wrong_rows" in cell else "not counted",
     )
     return " | ".join(cells)
 
 
 def _ms(value: float | None) -> str:
     return "none" if value is None else f"{value:,.1f}"
-
-
-def _peak_mib(own: Own) -> float:
-    files = ("memory.peak", "memory/memory.max_usage_in_bytes", "memory.current")
-    read = " || ".join(f"cat /sys/fs/cgroup/{name} 2>/dev/null" for name in files)
-    return int(own.compose("exec", "-T", "gateway", "sh", "-c", read)) / (1 << 20)

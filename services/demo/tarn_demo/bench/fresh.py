@@ -7,7 +7,6 @@ round of messages at once.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -21,11 +20,12 @@ from tarn.adapters.kafka import KafkaSources
 from tarn.cli.ports import Engine
 from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.wiring import engine
-from tarn.core.errors import NoSuchTableError, TarnError, UnavailableError
-from tarn.core.exit_codes import OK, exit_code
+from tarn.core.errors import DataError, TarnError, UnavailableError
 from tarn.core.table_catalog import TableName
-from tarn_demo.bench.history import FLUSH_S_MAX, Feed
-from tarn_demo.bench.ingest import LOOK_S, VisibilityLog, at_share, held_by, polls_until
+from tarn_demo.bench.figures import at_share
+from tarn_demo.bench.history import FLUSH_S_MAX, Feed, await_table
+from tarn_demo.bench.ingest import LOOK_S, VisibilityLog, held_by, polls_until
+from tarn_demo.bench.lines import printed, say
 from tarn_demo.bench.peers import BAD_EVERY, PARTITIONS, messages
 from tarn_demo.bench.peers import Bench as Client
 
@@ -56,15 +56,35 @@ def is_good(partition: int, offset: int) -> bool:
     return (offset * PARTITIONS + partition) % BAD_EVERY != 0
 
 
-def ages(
-    seen: VisibilityLog, records: Sequence[tuple[int, int, int]], *, since_ms: int
-) -> dict[str, int | None]:
+def good_rows(sent: int) -> tuple[int, int]:
+    """How many rows such messages become, and the sum of their ids."""
+    bad = -(-sent // BAD_EVERY)
+    return sent - bad, sent * (sent - 1) // 2 - BAD_EVERY * bad * (bad - 1) // 2
+
+
+def require_rows(found: int, wanted: int, table: TableName) -> None:
+    """Require that a table has as many rows as messages of it are good.
+
+    Raises:
+        DataError: it has not; a time does not count then.
+    """
+    if found != wanted:
+        raise DataError(
+            f"{table} has {found:,} rows, of {wanted:,} good messages: something was lost or doubled; keep "
+            "the logs and report it"
+        )
+
+
+def ages(seen: VisibilityLog, records: Sequence[tuple[int, int, int]], *, since_ms: int) -> dict[str, int]:
     """Shares of the ages, in milliseconds, of the good messages sent since a time.
 
     Args:
         seen: when which offset could be read.
         records: partition, offset and time of sending (milliseconds since the epoch).
         since_ms: messages sent before are left out.
+
+    Raises:
+        UnavailableError: none is left.
     """
     found = sorted(
         seen.age_ms(partition, offset, sent_ms=sent_ms)
@@ -72,7 +92,7 @@ def ages(
         if sent_ms >= since_ms and is_good(partition, offset)
     )
     if not found:
-        return {"n": 0, "p50_ms": None, "p95_ms": None, "p99_ms": None, "max_ms": None}
+        raise UnavailableError("no good message was sent in the time that counts; give more seconds")
     return {
         "n": len(found),
         "p50_ms": at_share(found, 0.5),
@@ -136,8 +156,9 @@ class Bench:
 
         Raises:
             UnavailableError: messages were not delivered, or a reader did not see them in time.
+            DataError: rows were lost or doubled.
         """
-        self._await_table()
+        await_table(self._catalog, self._table, seconds=CATCH_UP_S_MAX)
         by_catalog, by_sql, stop = VisibilityLog(), VisibilityLog(), threading.Event()
         seen_all = threading.Event()
         feed = Feed(Client(self._settings).producer(linger_ms=5), self._topic, rate, stop)
@@ -178,6 +199,7 @@ class Bench:
             seen_all.set()
             for thread in threads[1:]:
                 thread.join(timeout=30)
+        self._require_all(feed.sent)
         records = list(self._records())
         since_ms = began_ms + round(WARM_UP_S * 1_000)
         yield {
@@ -194,11 +216,15 @@ class Bench:
 
         Raises:
             UnavailableError: a writer failed, or the rows did not come in time.
+            DataError: rows were doubled.
         """
-        self._await_table()
+        await_table(self._catalog, self._table, seconds=CATCH_UP_S_MAX)
+        wanted = 0
         for number in range(rounds):
             self._await_all()
             before, snapshots = self._count()[0], self._catalog.load(self._table).last_sequence
+            if number:  # a row that came twice may come after the round
+                require_rows(before, wanted, self._table)
             began, sent_s = self._sent_by(writers, records, size)
             until, wanted = time.monotonic() + CATCH_UP_S_MAX, before + writers * records
             while True:
@@ -208,8 +234,7 @@ class Bench:
                 if time.monotonic() > until:
                     raise UnavailableError(f"{rows} of {wanted} rows in {self._table}; see ingest's log")
             visible_s = time.time() - began
-            if rows > wanted:
-                raise UnavailableError(f"{rows} rows in {self._table}, sent were {wanted}: a bug, report it")
+            require_rows(rows, wanted, self._table)
             plans = sorted(self._planned() for _ in range(5))
             state = self._catalog.load(self._table)
             yield {
@@ -221,8 +246,10 @@ class Bench:
                 "count_ms": round(count_ms, 1),
                 "commits": state.last_sequence - snapshots,
                 "commits_before": snapshots,
+                "rows_before": before,
                 "files": state.total("data-files"),
             }
+        require_rows(self._count()[0], wanted, self._table)
 
     def age(self, *, commits: int, rate: float, seconds_max: float) -> Iterator[dict[str, Any]]:
         """Send small messages until the table has seen so many commits; yield how it stands.
@@ -230,7 +257,7 @@ class Bench:
         Raises:
             UnavailableError: messages were not delivered, or the commits did not come in time.
         """
-        self._await_table()
+        await_table(self._catalog, self._table, seconds=CATCH_UP_S_MAX)
         stop = threading.Event()
         feed = Feed(Client(self._settings).producer(linger_ms=5), self._topic, rate, stop)
         thread = threading.Thread(target=feed.run, daemon=True)
@@ -243,7 +270,7 @@ class Bench:
                     raise UnavailableError(feed.error or f"{done} of {commits} commits in {elapsed:.0f} s")
                 if elapsed > shown + 30:
                     shown = elapsed
-                    print(f"{done} of {commits} commits", file=sys.stderr)  # noqa: T201
+                    say(f"{done:,} of {commits:,} commits")
                 time.sleep(0.5)
         finally:
             stop.set()
@@ -275,6 +302,15 @@ class Bench:
             if left := sum(each.result() for each in sent):
                 raise UnavailableError(f"{left} messages were not delivered within {FLUSH_S_MAX:.0f} s")
             return began, time.monotonic() - at
+
+    def _require_all(self, sent: int) -> None:
+        """Require that the table has every good one of the messages once."""
+        sql = f"SELECT count(*), sum(id) FROM tarn.{self._table}"  # noqa: S608  no user's text
+        count, total = (int(str(value or 0)) for value in self._trino.query(sql, rows_max=1).rows[0])
+        rows, ids = good_rows(sent)
+        require_rows(count, rows, self._table)
+        if total != ids:
+            raise DataError(f"{self._table}: the ids add up to {total:,}, not {ids:,}: a row is there twice")
 
     def _count(self) -> tuple[int, float]:
         began = time.monotonic()
@@ -315,18 +351,6 @@ class Bench:
                 raise UnavailableError(f"{self._table} stands at {dict(held)} of {ends}; see ingest's log")
             time.sleep(LOOK_S)
 
-    def _await_table(self) -> None:
-        until = time.monotonic() + CATCH_UP_S_MAX
-        while True:
-            try:
-                self._catalog.load(self._table)
-            except NoSuchTableError as e:
-                if time.monotonic() > until:
-                    raise UnavailableError(f"ingest did not create {self._table}; see its log") from e
-                time.sleep(LOOK_S)
-            else:
-                return
-
 
 def main(arguments: Sequence[str]) -> int:
     """Run one verb and return the exit code."""
@@ -344,19 +368,17 @@ def main(arguments: Sequence[str]) -> int:
         for name, kind in numbers.items():
             words.add_argument(f"--{name}", type=kind, required=True)
     found = vars(parser.parse_args(arguments))
-    try:
+
+    def rows() -> Iterator[dict[str, Any]]:
         bench = Bench(Settings.read(), **{name: found.pop(name) for name in ("topic", "stream", "table")})
         named: Mapping[str, Callable[..., Iterator[dict[str, Any]]]] = {
             "rate": bench.rate,
             "rounds": bench.rounds,
             "age": bench.age,
         }
-        for row in named[found.pop("verb")](**found):
-            print(json.dumps(row), flush=True)  # noqa: T201
-    except TarnError as error:
-        print(error.message, file=sys.stderr)  # noqa: T201
-        return exit_code(error)
-    return OK
+        return named[found.pop("verb")](**found)
+
+    return printed(rows)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ from tarn.cli.ports import Engine
 from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.wiring import engine
 from tarn.core.errors import NoSuchTableError, TarnError, UnavailableError
-from tarn.core.exit_codes import OK, exit_code
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
-from tarn_demo.bench.ingest import LOOK_S, VisibilityLog, at_share, held_by, polls_until
+from tarn_demo.bench.figures import at_share
+from tarn_demo.bench.ingest import LOOK_S, VisibilityLog, held_by, polls_until
+from tarn_demo.bench.lines import printed
 from tarn_demo.bench.peers import PARTITIONS, messages
 from tarn_demo.bench.peers import Bench as Client
 
@@ -92,14 +93,16 @@ class Feed:
         """Send until `stop`; what was sent is delivered when it returns, or `error` says why not."""
         began = time.monotonic()
         made = messages(MESSAGES_MAX, MESSAGE_BYTES)
+        _, value = next(made)
         while not self.stop.wait(TICK_S):
             due = int((time.monotonic() - began) * self.rate)
             while self.sent < due:
                 try:
-                    self.producer.produce(self.topic, next(made)[1], partition=self.sent % PARTITIONS)
+                    self.producer.produce(self.topic, value, partition=self.sent % PARTITIONS)
                 except BufferError:
-                    break
+                    break  # the same message is next: its id says its place in the topic
                 self.sent += 1
+                _, value = next(made)
             self.producer.poll(0)
         if left := self.producer.flush(FLUSH_S_MAX):
             self.error = f"{left} of {self.sent} messages were not delivered within {FLUSH_S_MAX:.0f} s"
@@ -183,6 +186,24 @@ def ages_by_tenth(
     ]
 
 
+def await_table(catalog: RestCatalog, table: TableName, *, seconds: float) -> None:
+    """Wait until ingest has created the table.
+
+    Raises:
+        UnavailableError: it has not after so many seconds.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            catalog.load(table)
+        except NoSuchTableError as e:
+            if time.monotonic() > until:
+                raise UnavailableError(f"ingest did not create {table}; see its log") from e
+            time.sleep(LOOK_S)
+        else:
+            return
+
+
 class Bench:
     """One run, as the cli's own user."""
 
@@ -210,7 +231,7 @@ class Bench:
             threading.Thread(target=work, daemon=True)
             for work in (feed.run, lambda: self._watch(seen, stop), lambda: self._ask(looks, stop))
         ]
-        self._await_table()
+        await_table(self._catalog, TABLE, seconds=CATCH_UP_S_MAX)
         began, at = time.monotonic(), 0
         ends_ms: list[int] = []
         for thread in threads:
@@ -276,19 +297,6 @@ class Bench:
         while not stop.wait(ASK_EVERY_S):
             ask(self._trino, looks)
 
-    def _await_table(self) -> None:
-        """Wait until ingest has created the table."""
-        until = time.monotonic() + CATCH_UP_S_MAX
-        while True:
-            try:
-                self._catalog.load(TABLE)
-            except NoSuchTableError as e:
-                if time.monotonic() > until:
-                    raise UnavailableError(f"ingest did not create {TABLE}; see its log") from e
-                time.sleep(LOOK_S)
-            else:
-                return
-
     def _manifests(self) -> int:
         table = self._files.load_table((*TABLE.namespace, TABLE.name))
         head = table.current_snapshot()
@@ -304,14 +312,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--commits", type=int)
     options = parser.parse_args(arguments)
-    try:
+
+    def rows() -> Iterator[dict[str, Any]]:
         bench = Bench(Settings.read(), topic=options.topic, stream=options.stream)
-        for row in bench.run(Goal(options.seconds, options.commits), options.rate):
-            print(json.dumps(row), flush=True)  # noqa: T201
-    except TarnError as error:
-        print(error.message, file=sys.stderr)  # noqa: T201
-        return exit_code(error)
-    return OK
+        return bench.run(Goal(options.seconds, options.commits), options.rate)
+
+    return printed(rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ It uses what users use: the player of `tarn demo load`, ingest's own Kafka clien
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -19,11 +18,12 @@ from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.kafka import Client, KafkaSources
 from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import InvalidError, NoSuchTableError, TarnError, UnavailableError
-from tarn.core.exit_codes import OK, exit_code
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
 from tarn.core.source import TopicReader
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
+from tarn_demo.bench.figures import at_share
+from tarn_demo.bench.lines import printed
 from tarn_demo.flights import dataset
 from tarn_demo.flights.events import NoiseRates, Stream
 from tarn_demo.flights.pace import AllAtOnce, Pace, Rate
@@ -216,11 +216,6 @@ def fresh(context: BenchContext, *, rate: float, seconds: float) -> dict[str, An
     }
 
 
-def at_share(ordered: Sequence[int], share: float) -> int:
-    """Percentile of sorted values by nearest rank; `share` is from 0 to 1."""
-    return ordered[max(0, min(len(ordered) - 1, -(-int(share * 1_000) * len(ordered) // 1_000) - 1))]
-
-
 def _watch(catalog: RestCatalog, seen: VisibilityLog, stop: threading.Event) -> None:
     while not stop.wait(LOOK_S):
         try:
@@ -289,12 +284,7 @@ def main(arguments: Sequence[str]) -> int:
         "fresh": fresh,
     }
     verb = named[options.pop("verb")]
-    try:
-        print(json.dumps(verb(make_context(Settings.read()), **options)))  # noqa: T201
-    except TarnError as error:
-        print(error.message, file=sys.stderr)  # noqa: T201
-        return exit_code(error)
-    return OK
+    return printed(lambda: [verb(make_context(Settings.read()), **options)])
 
 
 if __name__ == "__main__":

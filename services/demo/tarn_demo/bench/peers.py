@@ -7,7 +7,6 @@ librdkafka and pyiceberg. Both as their own documents show it, with the same col
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import time
@@ -25,8 +24,8 @@ from tarn.adapters.kafka_client import KafkaConnection, create_topic
 from tarn.adapters.spark_remote import session, with_token
 from tarn.cli.clients.lake import rest_catalog
 from tarn.cli.settings import Settings, load_secrets
-from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.exit_codes import OK, exit_code
+from tarn.core.errors import UnavailableError
+from tarn_demo.bench.lines import printed
 
 PARTITIONS = 4
 BAD_EVERY = 50
@@ -225,20 +224,15 @@ def main(arguments: Sequence[str]) -> int:
             verb.add_argument("--count", type=int, required=True)
             verb.add_argument("--size", type=int, required=True)
     options = vars(parser.parse_args(arguments))
-    bench = Bench(Settings.read())
     named: dict[str, Callable[..., dict[str, Any]]] = {
-        "create": bench.create,
-        "produce": bench.produce,
-        "spark": bench.spark,
-        "loop": bench.loop,
-        "count": bench.count,
+        "create": Bench.create,
+        "produce": Bench.produce,
+        "spark": Bench.spark,
+        "loop": Bench.loop,
+        "count": Bench.count,
     }
-    try:
-        print(json.dumps(named[options.pop("verb")](**options)))  # noqa: T201
-    except TarnError as error:
-        print(error.message, file=sys.stderr)  # noqa: T201
-        return exit_code(error)
-    return OK
+    verb = named[options.pop("verb")]
+    return printed(lambda: [verb(Bench(Settings.read()), **options)])
 
 
 if __name__ == "__main__":

@@ -26,13 +26,15 @@ import pyarrow as pa
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.logging import to_stderr
-from tarn.core.errors import AlreadyExistsError, DataError, TarnError, UnavailableError
-from tarn.core.exit_codes import INVALID, OK, exit_code
+from tarn.core.errors import AlreadyExistsError, DataError, UnavailableError
+from tarn.core.exit_codes import INVALID
 from tarn.core.table_catalog import TableName
 from tarn_demo.bench.commits import measure, pyiceberg_peer
 from tarn_demo.bench.commits.delta import DeltaPeer
-from tarn_demo.bench.commits.places import NAMESPACE, Contender, Places, rows_of
+from tarn_demo.bench.commits.places import NAMESPACE, ROWS, Contender, Places, rows_of
 from tarn_demo.bench.commits.readers import reason
+from tarn_demo.bench.figures import at_share
+from tarn_demo.bench.lines import printed, say
 
 ANSWER_S_MAX = 75.0
 PAUSE_S_MAX = 5.0
@@ -50,11 +52,6 @@ SCHEMA = {
 }
 
 
-def say(text: str) -> None:
-    """Print progress."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
 @dataclass(slots=True)
 class Tally:
     """What one producer did.
@@ -64,6 +61,7 @@ class Tally:
         bytes: size of the bodies that were answered.
         refused: number of answers 429 and 503, after which the write was repeated.
         delayed: number of answers that name a pressure.
+        unknown: number of attempts of unknown outcome, by a peer that repeats them.
         errors: other answers, which end the producer.
     """
 
@@ -71,6 +69,7 @@ class Tally:
     bytes: int = 0
     refused: int = 0
     delayed: int = 0
+    unknown: int = 0
     errors: list[str] = field(default_factory=list)
 
 
@@ -184,11 +183,11 @@ def gateway_cell(
     seconds = asyncio.run(run())
     state = catalog.load(name)
     found = summed([one.tally for one in everybody], seconds)
-    rows = state.total("records") or 0
-    if rows < found["acked"] or rows > found["acked"] + len(found["errors"]):
+    rows = pyiceberg_peer.on_tarn(places).rows(name.name)
+    if measure.wrong_rows(rows, acked=found["acked"], unknown=found["failed"], each=1):
         raise DataError(
             f"{name}: {rows:,} rows after {found['acked']:,} acknowledged writes of one row and "
-            f"{len(found['errors'])} failed ones: something was lost or doubled"
+            f"{found['failed']} failed ones: something was lost or doubled"
         )
     sizes = places.sizes(state.root)
     data = sum(size for path, size in sizes.items() if path.endswith(".parquet"))
@@ -214,7 +213,7 @@ def summed(tallies: Sequence[Tally], seconds: float) -> dict[str, Any]:
     counts = [len(tally.times_ms) for tally in tallies]
 
     def at(share: float) -> float | None:
-        return round(times[min(len(times) - 1, int(share * len(times)))], 2) if times else None
+        return round(at_share(times, share), 2) if times else None
 
     return {
         "seconds": round(seconds, 3),
@@ -226,12 +225,18 @@ def summed(tallies: Sequence[Tally], seconds: float) -> dict[str, Any]:
         "fastest": max(counts),
         "refused": sum(tally.refused for tally in tallies),
         "delayed": sum(tally.delayed for tally in tallies),
+        "failed": sum(len(tally.errors) for tally in tallies),
         "errors": sorted({error for tally in tallies for error in tally.errors}),
     }
 
 
 def peer_cell(contender: Contender, writers: int, *, seconds: float) -> dict[str, Any]:
-    """So many threads that append small writes with a peer, each repeating a refused one until it is in."""
+    """So many threads that append small writes with a peer, each repeating a refused one until it is in.
+
+    Raises:
+        DataError: rows were lost or doubled on Tarn's catalog.
+        UnavailableError: a writer did not end in time.
+    """
     table = f"small_{writers}_{secrets.token_hex(3)}"
     contender.create(table)
     measure.append_until_acked(contender.open(table, 0, max(2, writers)), rows_of(writers))
@@ -244,8 +249,9 @@ def peer_cell(contender: Contender, writers: int, *, seconds: float) -> dict[str
         tally = tallies[number]
         try:
             while (began_s := time.monotonic()) < until_s:
-                while not opened[number].append(rows).acked:
+                while not (done := opened[number].append(rows)).acked:
                     tally.refused += 1
+                    tally.unknown += done.unknown
                     if time.monotonic() > until_s:
                         return
                 tally.times_ms.append((time.monotonic() - began_s) * 1_000)
@@ -260,7 +266,16 @@ def peer_cell(contender: Contender, writers: int, *, seconds: float) -> dict[str
         thread.join(timeout=seconds + measure.END_S_MAX)
     if any(thread.is_alive() for thread in threads):
         raise UnavailableError(f"a writer of {contender.name} did not end in time")
-    return {"contender": contender.name, "writers": writers, **summed(tallies, time.monotonic() - began_s)}
+    found = summed(tallies, time.monotonic() - began_s)
+    rows = contender.rows(table) - ROWS
+    unknown = sum(tally.unknown for tally in tallies) + found["failed"]
+    wrong = measure.wrong_rows(rows, acked=found["acked"], unknown=unknown, each=PEER_ROWS)
+    if wrong and contender.on_tarn:
+        raise DataError(
+            f"{contender.name}: {rows:,} rows after {found['acked']:,} acknowledged writes of {PEER_ROWS} "
+            f"and {unknown} of unknown outcome: something was lost or doubled"
+        )
+    return {"contender": contender.name, "writers": writers, **found, "wrong_rows": wrong}
 
 
 def peers(places: Places, asked: dict[str, Any], missing: dict[str, str]) -> list[dict[str, Any]]:
@@ -274,6 +289,8 @@ def peers(places: Places, asked: dict[str, Any], missing: dict[str, str]) -> lis
         for writers in asked["writers"] if name not in missing else ():
             try:
                 one = peer_cell(make(), writers, seconds=asked["writer_s"])
+            except DataError:
+                raise
             except Exception as e:  # noqa: BLE001 - whatever keeps a peer from being measured is its reason
                 missing[name] = reason(e)
                 say(f"    {name} is left out: {missing[name]}")
@@ -311,13 +328,7 @@ def main(arguments: Sequence[str]) -> int:
         say("usage: python -m tarn_demo.bench.small_writes FILE")
         return INVALID
     to_stderr()
-    try:
-        result = run(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
-    except TarnError as e:
-        say(f"error: {e.message}")
-        return exit_code(e)
-    print(json.dumps(result))  # noqa: T201
-    return OK
+    return printed(lambda: [run(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,9 +18,9 @@ from tarn.cli.ports import Engine
 from tarn.cli.settings import Settings, load_secrets
 from tarn.cli.wiring import ENGINES, engine
 from tarn.core.errors import NotFoundError, TarnError
-from tarn.core.exit_codes import OK, exit_code
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
+from tarn_demo.bench.lines import printed
 
 QUESTIONS = (
     "SELECT count(*), max(_tarn.time) FROM tarn.bronze.flight_events",
@@ -112,22 +111,19 @@ def main(arguments: Sequence[str]) -> int:
     asking.add_argument("--pause", type=float, required=True)
     verbs.add_parser("lake", allow_abbrev=False)
     options = parser.parse_args(arguments)
-    settings = Settings.read()
-    try:
-        if options.verb == "lake":
-            secrets = load_secrets(settings.secrets_dir)
-            catalog = RestCatalog(
-                settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: secrets.credential
-            )
-            print(json.dumps(lake(catalog)))  # noqa: T201
-        else:
+
+    def rows() -> Iterable[dict[str, Any]]:
+        settings = Settings.read()
+        if options.verb != "lake":
             asked = engine(settings, options.engine)
-            for answer in queries(asked, seconds=options.seconds, pause_s=options.pause):
-                print(json.dumps(answer), flush=True)  # noqa: T201
-    except TarnError as error:
-        print(error.message, file=sys.stderr)  # noqa: T201
-        return exit_code(error)
-    return OK
+            return queries(asked, seconds=options.seconds, pause_s=options.pause)
+        secrets = load_secrets(settings.secrets_dir)
+        catalog = RestCatalog(
+            settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: secrets.credential
+        )
+        return [lake(catalog)]
+
+    return printed(rows)
 
 
 if __name__ == "__main__":

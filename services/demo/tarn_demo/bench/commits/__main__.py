@@ -15,20 +15,16 @@ from typing import Any
 import requests
 
 from tarn.adapters.logging import to_stderr
-from tarn.core.errors import DataError, TarnError, UnavailableError
-from tarn.core.exit_codes import INVALID, OK, exit_code
+from tarn.core.errors import DataError, UnavailableError
+from tarn.core.exit_codes import INVALID
 from tarn_demo.bench.commits import measure, pyiceberg_peer, readers
 from tarn_demo.bench.commits.delta import DeltaPeer
 from tarn_demo.bench.commits.ours import Ours, OursOnLive, parts_of
 from tarn_demo.bench.commits.places import NAMESPACE, Contender, Named, Places
+from tarn_demo.bench.lines import printed, say
 
 PARTS_TABLE = "parts"
 LIVE = "pyiceberg, Tarn's catalog, all history live"
-
-
-def say(text: str) -> None:
-    """Print progress."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def contenders(places: Places, missing: dict[str, str]) -> list[Contender]:
@@ -160,12 +156,7 @@ def main(arguments: Sequence[str]) -> int:
         say("usage: python -m tarn_demo.bench.commits FILE; scripts/bench commit makes the file")
         return INVALID
     to_stderr()
-    try:
-        print(json.dumps(run(json.loads(Path(arguments[0]).read_text()))))  # noqa: T201
-    except TarnError as error:
-        say(error.message)
-        return exit_code(error)
-    return OK
+    return printed(lambda: [run(json.loads(Path(arguments[0]).read_text()))])
 
 
 if __name__ == "__main__":

@@ -309,12 +309,13 @@ def tallied(tallies: Sequence[Tally], seconds: float) -> dict[str, Any]:
     }
 
 
-def wrong_rows(rows: int, *, acked: int, unknown: int) -> int:
+def wrong_rows(rows: int, *, acked: int, unknown: int, each: int = ROWS) -> int:
     """How many rows the table has too few (negative) or too many; 0 if none. Pure.
 
     Args:
         rows: rows of the table.
         acked: appends that must be there once.
         unknown: appends that may be there once.
+        each: rows of one append.
     """
-    return min(0, rows - acked * ROWS) or max(0, rows - (acked + unknown) * ROWS)
+    return min(0, rows - acked * each) or max(0, rows - (acked + unknown) * each)

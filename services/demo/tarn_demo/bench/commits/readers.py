@@ -1,7 +1,8 @@
 """Loads of one table by ten clients, measured by a process of their own.
 
 The process that writes has a large heap, the threads of several libraries, and full collections of a tenth of
-a second: readers in it would measure them. This module imports the standard library and Tarn's errors only.
+a second: readers in it would measure them. This module imports the standard library and
+Tarn's errors and figures only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tarn.core.errors import UnavailableError
+from tarn_demo.bench.figures import at_share
 
 CLIENTS = 10
 CLIENT_PAUSE_S = 0.05
@@ -160,11 +162,6 @@ def loads(
         "p99_ms": round(at_share(every, 0.99), 3),
         "late_p99_ms": round(at_share(sorted(ms for mine in late for ms in mine), 0.99), 3),
     }
-
-
-def at_share(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of sorted values; `share` is 0 to 1. Pure."""
-    return ordered[max(0, min(len(ordered), -(-int(share * 1_000) * len(ordered) // 1_000)) - 1)]
 
 
 def reason(error: Exception) -> str:
