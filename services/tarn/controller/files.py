@@ -125,9 +125,11 @@ class SpecFiles:
             log.warning("the file of an ingestor is gone: it is deleted", file=there.file, ingestor=name)
         return made.deleting
 
-    def _names(self, file: str, name: str) -> bool:
+    def _names(self, file: str | None, name: str) -> bool:
         """Whether a file of the folder is the spec of this ingestor."""
-        return file in self.invalid or (file in self.files and self.files[file].spec.name == name)
+        return file is not None and (
+            file in self.invalid or (file in self.files and self.files[file].spec.name == name)
+        )
 
     def _refuse_doubles(self, entries: Mapping[str, SpecEntry]) -> None:
         """Of files with one name, use the one whose spec is there already, or the first of equal ones."""

@@ -231,8 +231,8 @@ def main(arguments: Sequence[str]) -> int:
         "loop": Bench.loop,
         "count": Bench.count,
     }
-    verb = named[options.pop("verb")]
-    return printed(lambda: [verb(Bench(Settings.read()), **options)])
+    asked = named[options.pop("verb")]
+    return printed(lambda: [asked(Bench(Settings.read()), **options)])
 
 
 if __name__ == "__main__":
