@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tarn.ingest.batch_memory import POLL_BYTES_MAX, SMALL_BYTES, Account, BatchMemory
+from tarn.ingest.batch_memory import FIRST_RECORDS, POLL_BYTES_MAX, SMALL_BYTES, Account, BatchMemory
 
 MIB = 1 << 20
 
@@ -139,6 +139,60 @@ def test_what_the_first_in_line_waits_for_is_kept() -> None:
             large.read()
         assert large.batches
         assert all(len(one.batches) > 2 for one in others)
+
+
+def holding(stack: ExitStack, memory: BatchMemory, *sizes: int) -> list[Account]:
+    """Accounts with open batches of these sizes, in bytes."""
+    made = [stack.enter_context(memory.account()) for _ in sizes]
+    for account, size in zip(made, sizes, strict=True):
+        account.settle(size, records=0)
+    return made
+
+
+def test_others_leave_what_the_first_in_line_waits_for() -> None:
+    memory = BatchMemory(8 * MIB)
+    with ExitStack() as stack:
+        large, first, other = holding(stack, memory, 3 * MIB, 0, 0)
+        assert first.borrow(5 * MIB, least=5 * MIB) == 0
+        assert other.borrow(MIB, least=1) == 0
+        large.close()
+        large.give_back()
+        assert first.borrow(5 * MIB, least=5 * MIB) == 5 * MIB
+
+
+def test_while_somebody_waits_a_batch_grows_to_half_a_share_of_those_that_are_busy() -> None:
+    memory = BatchMemory(8 * MIB)
+    with ExitStack() as stack:
+        one, full, waits, *_idle = holding(stack, memory, MIB, 6 * MIB, *[0] * 10)
+        assert waits.borrow(4 * MIB, least=1_000) == 0
+        full.close()
+        full.give_back()
+        assert one.borrow(4 * MIB, least=1) == 7 * MIB // 2 // 2 - MIB
+        assert waits.borrow(4 * MIB, least=1_000) == 4 * MIB
+
+
+def test_small_batches_take_no_more_than_what_is_kept_free_for_them() -> None:
+    memory = BatchMemory(MIB)
+    with ExitStack() as stack:
+        _large, waits, *small = holding(stack, memory, 600_000, 0, 0, 0, 0)
+        assert waits.borrow(400_000, least=400_000) == 0
+        assert [one.borrow(SMALL_BYTES, least=1) for one in small] == [SMALL_BYTES, SMALL_BYTES, 0]
+
+
+def test_one_that_waited_and_left_is_waited_for_no_more() -> None:
+    memory = BatchMemory(8 * MIB)
+    with ExitStack() as stack:
+        (one,) = holding(stack, memory, 4 * MIB)
+        with memory.account() as left:
+            assert left.borrow(4 * MIB, least=4 * MIB) == 0
+        assert one.borrow(2 * MIB, least=1) == 2 * MIB
+
+
+def test_a_batch_leaves_room_for_the_next_one_and_the_first_poll_is_small() -> None:
+    memory = BatchMemory(48 * MIB)
+    assert memory.batch_bytes_max == 21 * MIB
+    with memory.account() as account:
+        assert SMALL_BYTES // account.record_bytes == FIRST_RECORDS == 16
 
 
 def test_one_that_was_alone_makes_room_for_one_that_becomes_busy() -> None:
