@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 from tarn_host import shell
-from tarn_host.bench import command, ingest, peers
+from tarn_host.bench import command, ingest, peers, sink
 from tarn_host.console import StopError
 from tarn_host.stack import images, project
 
@@ -28,13 +29,14 @@ def run(ingest: float, spark: float) -> dict[str, Any]:
         "ingest": result(ingest, memory_peak_mib=200),
         "ingest-kafka-python": result(50),
         "spark": result(spark),
+        "connect": result(30, memory_peak_mib=900),
         "loop": result(10),
     }
     return {"200": one}
 
 
 def test_every_contender_is_first_in_its_turn() -> None:
-    orders = [peers.rotated(peers.CONTENDERS, turn) for turn in range(4)]
+    orders = [peers.rotated(peers.CONTENDERS, turn) for turn in range(len(peers.CONTENDERS))]
     assert [order[0] for order in orders] == list(peers.CONTENDERS)
     assert all(sorted(order) == sorted(peers.CONTENDERS) for order in orders)
 
@@ -53,6 +55,51 @@ def test_the_page_shows_medians_and_ratios_of_one_round() -> None:
     assert spark[1] == "100 (80 to 800)"
     assert spark[4] == "0.50 (0.20 to 1.00)", "ratios of the same round, not of medians"
     assert spark[5] == "not measured |"
+
+
+def test_a_contender_that_was_not_measured_is_shown_as_such() -> None:
+    first, second = run(100, 50), run(200, 40)
+    del second["200"]["connect"]
+    page = peers.section([first, second])
+    assert "| Iceberg's sink of Kafka Connect | not measured | | | | |\n" in page
+    assert re.search(r"Spark Structured Streaming, one batch \| \d+ \(80 to 100\) \|", page)
+
+
+def test_a_turn_of_the_sink_is_that_of_its_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+    wanted = {"messages": 100, "bytes": 20_000, "rows": 98, "sum": 4_851}
+    used = iter((1.5, 2.0))
+
+    def verb(_own: Any, name: str, **options: Any) -> dict[str, Any]:
+        asked.append((name, options))
+        if name in ("spark", "loop", "sink"):
+            return {"seconds": 2.0, "cpu_s": 1.0}
+        return dict(wanted) if name == "produce" else {"rows": 98, "sum": 4_851}
+
+    class Stack:
+        env: ClassVar[dict[str, str]] = {"COMPOSE_PROJECT_NAME": "mine"}
+
+    monkeypatch.setattr(peers, "OURS", {})
+    monkeypatch.setattr(peers, "CONTENDERS", ("connect",))
+    monkeypatch.setattr(sink, "worker", lambda _own: nullcontext("mine-connect"))
+    monkeypatch.setattr(peers, "verb", verb)
+    monkeypatch.setattr(peers, "_cpu_s", lambda name: next(used) if name == "mine-connect" else 100.0)
+    monkeypatch.setattr(peers, "_peak_mib", lambda name: 900.0 if name == "mine-connect" else 1.0)
+    found = peers.one_topic(Stack(), tmp_path, size=200, count=100, turn=3, warm_rows=7)  # type: ignore[arg-type]
+    sinks = [options for name, options in asked if name == "sink"]
+    assert sinks == [
+        {"topic": "warm-up", "table": "bench.warm_up_200_3", "rows": 7},
+        {"topic": "bench-200-3", "table": "bench.connect_200_3", "rows": 98},
+    ]
+    names = [name for name, _ in asked]
+    assert names.index("sink") < names.index("produce"), "it is warm before the topic is filled"
+    assert found["connect"]["cpu_s"] == 0.5
+    assert found["connect"]["rows_per_cpu_s"] == 196
+    assert found["connect"]["memory_peak_mib"] == 900
+    wanted["rows"] = 97
+    monkeypatch.setattr(peers, "_cpu_s", lambda _name: 1.0)
+    with pytest.raises(StopError, match=r"connect made .* of "):
+        peers.one_topic(Stack(), tmp_path, size=200, count=100, turn=4, warm_rows=7)  # type: ignore[arg-type]
 
 
 def test_topics_are_of_the_size_asked_for() -> None:

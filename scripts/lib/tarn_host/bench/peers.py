@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tarn_host import shell
+from tarn_host.bench import sink
 from tarn_host.bench.ingest import CPU, FIX, PEAK, Own, keep_said, own_stack, parse_commits, parse_cpu
 from tarn_host.bench.ingest_page import spread
 from tarn_host.bench.options import Adder, Verbs, asked, require
@@ -28,11 +29,12 @@ LOOK_S = 0.5
 WARM_UP = 20_000
 OURS = {"ingest": "librdkafka", "ingest-kafka-python": "kafka-python"}
 """Contender -> the Kafka client that reads for it."""
-CONTENDERS = (*OURS, "spark", "loop")
+CONTENDERS = (*OURS, "spark", "connect", "loop")
 NAMES = {
     "ingest": "Tarn's ingest (librdkafka)",
     "ingest-kafka-python": "Tarn's ingest (kafka-python)",
     "spark": "Spark Structured Streaming, one batch",
+    "connect": "Iceberg's sink of Kafka Connect",
     "loop": "a loop of librdkafka, orjson and pyiceberg",
 }
 ABOUT = """One topic of 4 partitions per size, filled before and read whole by each contender into a
@@ -42,15 +44,20 @@ machine's cores with whoever reads. A time counts only if the table holds the ri
 the right sum of their ids.
 
 - *Ingest* waits frozen until its turn, in a container of its own; its time is from its thaw to its last
-  commit. It keeps each bad message as a dead letter; the others drop them.
+  commit. It keeps each bad message as a dead letter; Spark and the loop drop them.
 - *Spark* is warm: the server runs, and has read another topic before; its time is that of the query,
   with `trigger(availableNow=True)`.
+- *Iceberg's sink* (1.12) runs in a standalone worker of Kafka Connect 4.2, on the broker's version, with 2
+  tasks, at most 10,000 messages a poll, and a commit begun each second as the loop's (its own default is 5
+  minutes). `offset.flush.interval.ms` is a second too: at its default of a minute, tasks that have read all
+  wait so long for more before they take part in a commit. The worker has a container of its own for each
+  topic and is warm: it has read another topic before. Its time is from the connector's creation, which
+  includes the start of its tasks, to its last commit; the largest heap is 1 GiB, as Spark's. Messages
+  that are no JSON go to a dead letter topic (`errors.tolerance=all`), some twice, as the second task's start
+  makes both begin again; those without the required `id` would end a task, so its routing drops them. Columns
+  `partition` and `offset` are Kafka's `InsertField`.
 - *The loop* appends every 100,000 rows or every second, as a person would write it. Its time begins
   behind its imports.
-
-Not in it: the Iceberg sink of Kafka Connect. Its packages (`connect-runtime` and `iceberg-kafka-connect`,
-89 jars) resolve from Maven Central, but it works by transactions, a control topic and consumer groups of its
-own; a worker with rights to these has not been assembled.
 
 Processor time is that of the contender's own container (of the process, for the loop), not of broker,
 store and catalog. Median of the rounds, then the smallest and the largest.
@@ -84,7 +91,7 @@ class Options:
 
 def add(verbs: Verbs) -> None:
     """Add the command to the parser of scripts/bench."""
-    text = "the same topics by ingest, by Spark and by a plain loop, on a stack of its own"
+    text = "the same topics by ingest, Spark, Kafka Connect and a plain loop, on a stack of its own"
     command = Adder(verbs, "peers", text, Options)
     command.number("rounds", int, "how often to measure")
     command.number("mib", int, "of each topic")
@@ -128,21 +135,32 @@ def measure(options: Options) -> list[dict[str, Any]]:
     with own_stack(profile="full") as own, tempfile.TemporaryDirectory() as folder:
         own.compose("stop", "trino", "jupyter", "pipeline", "ingest", timeout_s=180)
         Path(folder).chmod(0o755)
-        line("warming up")  # Spark compiles what it runs while it reads.
-        verb(own, "create", topic="warm-up")
-        verb(own, "produce", topic="warm-up", count=WARM_UP, size=200)
-        verb(own, "spark", topic="warm-up", table="bench.warm_up")
-        for turn in range(options.rounds):
-            line(f"round {turn + 1} of {options.rounds}")
-            run = {}
-            for size, count in options.topics().items():
-                run[str(size)] = one_topic(own, Path(folder), size=size, count=count, turn=turn)
-            runs.append(run)
+        line("building Kafka Connect with Iceberg's sink")
+        with sink.image(own):
+            line("warming up")  # Spark compiles what it runs while it reads.
+            verb(own, "create", topic="warm-up")
+            warm = verb(own, "produce", topic="warm-up", count=WARM_UP, size=200)
+            verb(own, "spark", topic="warm-up", table="bench.warm_up")
+            for turn in range(options.rounds):
+                line(f"round {turn + 1} of {options.rounds}")
+                run = {}
+                for size, count in options.topics().items():
+                    sizes = {"size": size, "count": count, "turn": turn, "warm_rows": warm["rows"]}
+                    run[str(size)] = one_topic(own, Path(folder), **sizes)
+                runs.append(run)
     return runs
 
 
-def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int) -> dict[str, Any]:
+def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int, warm_rows: int) -> dict[str, Any]:
     """Fill a topic and have every contender read it.
+
+    Args:
+        own: the stack.
+        folder: where specs are written.
+        size: bytes of a message.
+        count: number of messages.
+        turn: number of the round, from 0.
+        warm_rows: rows of the topic `warm-up`.
 
     Raises:
         StopError: a contender did not end, or its table is wrong.
@@ -156,6 +174,8 @@ def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int) -> di
             name: held.enter_context(_frozen_ingest(own, folder / f"{name}-{topic}", name, topic))
             for name in OURS
         }
+        connect = held.enter_context(sink.worker(own))
+        verb(own, "sink", topic="warm-up", table=f"bench.warm_up_{size}_{turn}", rows=warm_rows)
         wanted = verb(own, "produce", topic=topic, count=count, size=size)
         line(f"    {size} bytes: {count:,} messages wait")
         for name in rotated(CONTENDERS, turn):
@@ -166,6 +186,11 @@ def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int) -> di
                 before = _cpu_s(spark)
                 result = verb(own, "spark", topic=topic, table=table)
                 result["cpu_s"] = _cpu_s(spark) - before
+            elif name == "connect":
+                before = _cpu_s(connect)
+                result = verb(own, "sink", topic=topic, table=table, rows=wanted["rows"])
+                result["cpu_s"] = _cpu_s(connect) - before
+                result["memory_peak_mib"] = _peak_mib(connect)
             else:
                 result = verb(own, "loop", topic=topic, table=table)
             table_has = verb(own, "count", table=table)
@@ -290,7 +315,7 @@ def _thawed(frozen: Frozen, ingestor: str, count: int) -> dict[str, Any]:
 
     _await(done, f"{container} has read {count:,} messages", DRAIN_S_MAX)
     cpu = _cpu_s(container) - frozen.cpu_s
-    peak = int(docker("exec", container, "sh", "-c", PEAK)) / (1 << 20)
+    peak = _peak_mib(container)
     docker("pause", container)
     return {
         "seconds": commits[-1]["at_unix"] - began,
@@ -317,6 +342,11 @@ def _cpu_s(container: str) -> float:
     return parse_cpu(docker("exec", container, "sh", "-c", CPU))
 
 
+def _peak_mib(container: str) -> float:
+    """Peak memory of a container since it started, in MiB."""
+    return int(docker("exec", container, "sh", "-c", PEAK)) / (1 << 20)
+
+
 def docker(*words: str) -> str:
     """Run docker and return what it printed.
 
@@ -340,6 +370,9 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
             "|---|---|---|---|---|---|\n"
         )
         for name in CONTENDERS:
+            if any(name not in run[size] for run in runs):
+                parts.append(f"| {NAMES[name]} | not measured | | | | |\n")
+                continue
             each = [run[size][name] for run in runs]
             ratios = [
                 run[size][name]["rows_per_cpu_s"] / run[size]["ingest"]["rows_per_cpu_s"] for run in runs

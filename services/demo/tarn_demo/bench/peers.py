@@ -1,7 +1,8 @@
 """The network side of `scripts/bench peers`: `python -m tarn_demo.bench.peers VERB`, JSON on stdout.
 
-What others do with a topic of JSON: Spark Structured Streaming, and the loop that one writes by hand with
-librdkafka and pyiceberg. Both as their own documents show it, with the same columns and checks as ingest.
+What others do with a topic of JSON: Spark Structured Streaming, Iceberg's sink of Kafka Connect, and the loop
+that one writes by hand with librdkafka and pyiceberg. All as their own documents show it, with the same
+columns and checks as ingest.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tarn.adapters.spark_remote import session, with_token
 from tarn.cli.clients.lake import rest_catalog
 from tarn.cli.settings import Settings, load_secrets
 from tarn.core.errors import UnavailableError
+from tarn_demo.bench import sink
 from tarn_demo.bench.lines import printed
 
 PARTITIONS = 4
@@ -100,13 +102,7 @@ class Bench:
 
     def create(self, topic: str) -> dict[str, Any]:
         """Create an empty topic."""
-        admin = KafkaConnection(
-            bootstrap=self._settings.kafka_bootstrap, login=self._login, client_id="bench"
-        ).admin()
-        try:
-            create_topic(admin, topic, PARTITIONS)
-        finally:
-            admin.close()
+        self._create(topic, PARTITIONS)
         return {}
 
     def spark(self, topic: str, table: str) -> dict[str, Any]:
@@ -142,7 +138,7 @@ class Bench:
         catalog.create_namespace_if_not_exists("bench")
         target = catalog.create_table(table, SCHEMA)
         consumer = Consumer({**self._kafka(), "group.id": "tarn-bench", "enable.auto.commit": False})
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p))[1] for p in range(PARTITIONS)}
+        ends = self._ends(topic, PARTITIONS)
         at = dict.fromkeys(ends, 0)
         consumer.assign([TopicPartition(topic, p, 0) for p in ends])
         began, cpu, commits, moved = time.monotonic(), time.process_time(), 0, time.monotonic()
@@ -178,6 +174,16 @@ class Bench:
             "commits": commits,
         }
 
+    def sink(self, topic: str, table: str, rows: int) -> dict[str, Any]:
+        """Drain a topic by Iceberg's sink of Kafka Connect; its processor time is its container's."""
+        for name in (sink.control_topic(table), sink.letters_topic(table)):
+            self._create(name, 1)
+        catalog = self._catalog()
+        catalog.create_namespace_if_not_exists("bench")
+        catalog.create_table(table, SCHEMA)
+        found = sink.drain(catalog, self._settings, topic, table, rows)
+        return {**found, "dead_letters": self._ends(sink.letters_topic(table), 1)[0]}
+
     def count(self, table: str) -> dict[str, Any]:
         """What a table holds: rows and the sum of their ids; nothing if it does not exist."""
         catalog = self._catalog()
@@ -186,6 +192,24 @@ class Bench:
         found = catalog.load_table(table)
         ids = found.scan(selected_fields=("id",)).to_arrow()["id"]
         return {"rows": len(ids), "sum": pc.sum(ids).as_py() or 0}
+
+    def _create(self, topic: str, partitions: int) -> None:
+        admin = KafkaConnection(
+            bootstrap=self._settings.kafka_bootstrap, login=self._login, client_id="bench"
+        ).admin()
+        try:
+            create_topic(admin, topic, partitions)
+        finally:
+            admin.close()
+
+    def _ends(self, topic: str, partitions: int) -> dict[int, int]:
+        """The end offset of each partition."""
+        consumer = Consumer({**self._kafka(), "group.id": "tarn-bench"})
+        try:
+            places = [TopicPartition(topic, partition) for partition in range(partitions)]
+            return {place.partition: consumer.get_watermark_offsets(place)[1] for place in places}
+        finally:
+            consumer.close()
 
     def _kafka(self) -> dict[str, Any]:
         login = self._login
@@ -214,6 +238,7 @@ def main(arguments: Sequence[str]) -> int:
         ("create", ("topic",)),
         ("produce", ("topic",)),
         ("spark", ("topic", "table")),
+        ("sink", ("topic", "table")),
         ("loop", ("topic", "table")),
         ("count", ("table",)),
     ):
@@ -223,11 +248,14 @@ def main(arguments: Sequence[str]) -> int:
         if name == "produce":
             verb.add_argument("--count", type=int, required=True)
             verb.add_argument("--size", type=int, required=True)
+        elif name == "sink":
+            verb.add_argument("--rows", type=int, required=True)
     options = vars(parser.parse_args(arguments))
     named: dict[str, Callable[..., dict[str, Any]]] = {
         "create": Bench.create,
         "produce": Bench.produce,
         "spark": Bench.spark,
+        "sink": Bench.sink,
         "loop": Bench.loop,
         "count": Bench.count,
     }
