@@ -19,7 +19,7 @@ specification:
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,6 +51,7 @@ from tarn.adapters import avro_files
 from tarn.adapters.avro_files import Layout, MemoryInput, Written
 from tarn.adapters.files import FileIO
 from tarn.adapters.partitions import survives_manifests
+from tarn.adapters.recent_files import RecentFiles
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.table_files import FilesNotLiveError, WrittenList
 from tarn.core.table_state import TableState, WrittenFile
@@ -59,6 +60,7 @@ MERGE_COUNT = 16
 MERGE_FILES_MAX = 4_096
 LISTS_REMEMBERED_MAX = 8
 LAYOUTS_MAX = 64
+ON_THE_WAY_MAX = 8
 BLOCK_ENTRIES_MAX = 500
 UNASSIGNED = -1
 AVRO_CODEC: Literal["deflate"] = "deflate"
@@ -104,6 +106,10 @@ class Manifests:
         self._objects = objects
         self._new_name = new_name
         self._lists: OrderedDict[str, _KnownList] = OrderedDict()
+        # Of those that are in lists, to be merged without reading sixteen of them from the store.
+        self._recent = RecentFiles()
+        # Rewritten manifests of the list that is being written.
+        self._on_the_way: deque[BegunManifest] = deque()
 
     def begin_manifest(
         self, layout: WriteSchema, root: str, files: Sequence[WrittenFile], *, snapshot_id: int
@@ -159,6 +165,7 @@ class Manifests:
             UnavailableError: the store does not respond.
             FilesNotLiveError: a file to remove is not live in the base.
         """
+        self._on_the_way.clear()
         # An unknown count is to be taken as more than 0 (specification, "Manifest Lists").
         base = self._base(state)
         live = [m for m in base.manifests if m.added_files_count != 0 or m.existing_files_count != 0]
@@ -203,8 +210,12 @@ class Manifests:
             if records:
                 writer.write_encoded(records)
         self._objects.write_new(path, out.data)
-        paths = (manifest.manifest_path for manifest in listed)
+        # Rewritten manifests were on the way while the list was written.
+        self._finish(0)
+        paths = [manifest.manifest_path for manifest in listed]
         self._remember(path, _KnownList(listed, version, dict(zip(paths, records, strict=True))))
+        # Of the base too: if another commit is first, the next list may be built from the same manifests.
+        self._recent.keep_only({*paths, *(manifest.manifest_path for manifest in base.manifests)})
         return WrittenList(
             path=path,
             added_rows=next_row_id - first_row_id,
@@ -238,9 +249,7 @@ class Manifests:
         if not due:
             return manifests
         group = [manifests[n] for n in due]
-        entries = [
-            e for m in group for e in read_entries(self._objects.read(m.manifest_path), m, spec, schema)
-        ]
+        entries = [e for m in group for e in read_entries(self._content(m.manifest_path), m, spec, schema)]
         merged: list[ManifestFile] = []
         if entries:
             merged.append(self._write(entries, spec, schema, state.root, snapshot_id, state.format_version))
@@ -276,7 +285,7 @@ class Manifests:
                 break
             if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != spec.spec_id:
                 continue
-            entries = read_entries(self._objects.read(manifest.manifest_path), manifest, spec, schema)
+            entries = read_entries(self._content(manifest.manifest_path), manifest, spec, schema)
             gone = [entry for entry in entries if entry.data_file.file_path in left]
             if not gone:
                 continue
@@ -297,9 +306,19 @@ class Manifests:
         snapshot_id: int,
         format_version: int,
     ) -> ManifestFile:
+        self._finish(ON_THE_WAY_MAX - 1)
         begun = self._begin(entries, spec, schema, root, snapshot_id, format_version)
-        begun.finish()
+        self._on_the_way.append(begun)
         return begun.file
+
+    def _finish(self, left: int) -> None:
+        """Wait until at most `left` rewritten manifests are on the way to the store."""
+        while len(self._on_the_way) > left:
+            self._on_the_way.popleft().finish()
+
+    def _content(self, path: str) -> bytes:
+        data = self._recent.get(path)
+        return self._objects.read(path) if data is None else data
 
     def _begin(
         self,
@@ -316,6 +335,7 @@ class Manifests:
             for entry in entries:
                 writer.add_entry(entry)
         upload = self._objects.begin(out.location, out.data)
+        self._recent.keep(out.location, out.data)
         return BegunManifest(writer.to_manifest_file(), upload.finish)
 
 
