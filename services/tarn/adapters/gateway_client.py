@@ -58,12 +58,13 @@ class GatewayClient:
     Args:
         uri: base URL of the gateway.
         token: gives tokens of the principal.
+        connections_max: connections that are kept.
     """
 
-    def __init__(self, uri: str, *, token: Token) -> None:
+    def __init__(self, uri: str, *, token: Token, connections_max: int = 16) -> None:
         self._uri = uri.rstrip("/")
         self._token = token
-        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=16)
+        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=connections_max)
 
     def close(self) -> None:
         """Close idle connections."""
