@@ -150,7 +150,7 @@ def test_what_is_given_up_is_kept_and_goes_first_as_it_was(world: World) -> None
 
 
 def test_what_was_never_written_is_kept_too(world: World) -> None:
-    rows, _, _ = planned(world, AWAY, AWAY, timeout_s=9)
+    rows, _, _ = planned(world, AWAY, AWAY, AWAY, timeout_s=9)
 
     async def play() -> Receipt | None:
         await rows.write(row(1))
