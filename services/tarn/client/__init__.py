@@ -19,12 +19,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.gateway_client import GatewayClient
+from tarn.adapters.gateway_client import Durability, GatewayClient
 from tarn.adapters.lake_reader import LakeReader
 from tarn.adapters.store import FileStore, S3Store
 from tarn.client.async_writing import REQUESTS_MAX, AsyncRowWriter, ThreadedClient
@@ -113,6 +114,7 @@ def writer(
     rows_max: int = 1_000,
     bytes_max: int = 1 << 20,
     timeout_s: float = 60.0,
+    durability: Durability = "lake",
 ) -> RowWriter:
     """Write rows to a table through the gateway.
 
@@ -124,13 +126,15 @@ def writer(
         rows_max: number of rows after which `write` sends what it has.
         bytes_max: size of the rows after which it does, in bytes of JSON.
         timeout_s: how long a request is repeated, in seconds, before its error is raised.
+        durability: `lake` waits until the rows can be read, `log` until Kafka has them; an ingestor has to
+            bring the table's log in (docs/gateway.md, Through the log), and rows are mappings, no Arrow data.
 
     Raises:
         InvalidError: an argument is invalid.
         InvalidSettingError: an address or the credential is neither given nor in the environment.
     """
     limits = WriteLimits(rows_max=rows_max, bytes_max=bytes_max, timeout_s=timeout_s)
-    client = _gateway_client(table, gateway, catalog, credential)
+    client = _gateway_client(table, gateway, catalog, credential, durability=durability)
     return RowWriter(table=table, client=client, limits=limits)
 
 
@@ -144,6 +148,7 @@ def async_writer(
     bytes_max: int = 1 << 20,
     timeout_s: float = 60.0,
     requests_max: int = REQUESTS_MAX,
+    durability: Durability = "lake",
 ) -> AsyncRowWriter:
     """Write rows to a table through the gateway, from asyncio.
 
@@ -156,6 +161,7 @@ def async_writer(
         bytes_max: size of the rows after which it does, in bytes of JSON.
         timeout_s: how long a request is repeated, in seconds, before its error is raised.
         requests_max: how many requests may be under way at one time, each on a thread.
+        durability: see `writer`.
 
     Raises:
         InvalidError: an argument is invalid.
@@ -164,7 +170,9 @@ def async_writer(
     limits = WriteLimits(rows_max=rows_max, bytes_max=bytes_max, timeout_s=timeout_s)
     if not 1 <= requests_max <= REQUESTS_MOST:
         raise InvalidError(f"Invalid requests_max {requests_max!r}: give a number from 1 to {REQUESTS_MOST}")
-    client = _gateway_client(table, gateway, catalog, credential, connections_max=requests_max)
+    client = _gateway_client(
+        table, gateway, catalog, credential, connections_max=requests_max, durability=durability
+    )
     return AsyncRowWriter(
         table=table, client=ThreadedClient(client, requests_max=requests_max), limits=limits
     )
@@ -177,7 +185,12 @@ def _gateway_client(
     credential: str | None,
     *,
     connections_max: int = REQUESTS_MAX,
+    durability: Durability = "lake",
 ) -> GatewayClient:
+    if durability not in get_args(Durability):
+        raise InvalidError(
+            f"Invalid durability {durability!r}: give one of {', '.join(get_args(Durability))}"
+        )
     if "." not in table.strip("."):
         raise InvalidError(f"Invalid table {table!r}: give namespace and name, such as 'bronze.orders'")
     given = {"TARN_GATEWAY_URI": gateway, "TARN_CATALOG_URI": catalog, "TARN_CATALOG_CREDENTIAL": credential}
@@ -185,7 +198,12 @@ def _gateway_client(
     _require_set(found, "pass it")
     own = found["TARN_CATALOG_CREDENTIAL"]
     principal = RestCatalog(found["TARN_CATALOG_URI"], warehouse="", credential=lambda: own)
-    return GatewayClient(found["TARN_GATEWAY_URI"], token=principal.token, connections_max=connections_max)
+    return GatewayClient(
+        found["TARN_GATEWAY_URI"],
+        token=principal.token,
+        connections_max=connections_max,
+        durability=durability,
+    )
 
 
 REQUESTS_MOST = 256

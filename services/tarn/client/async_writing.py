@@ -88,7 +88,7 @@ class AsyncRowWriter:
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
-        self._batch = Batch(table=self.table, limits=self.limits, new_key=self.new_key)
+        self._batch = Batch(table=self.table, new_key=self.new_key)
 
     async def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full; see `RowWriter.write`.
@@ -101,7 +101,7 @@ class AsyncRowWriter:
             if self._batch.sent:
                 await self._flush()
             self._batch.add(row)
-            if self._batch.full:
+            if self._batch.full(self.limits):
                 await self._flush()
 
     async def flush(self) -> Receipt | None:

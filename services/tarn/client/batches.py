@@ -101,12 +101,10 @@ class Batch:
 
     Attributes:
         table: qualified name of the table, for messages.
-        limits: bounds.
         new_key: makes a key that was not used before.
     """
 
     table: str
-    limits: WriteLimits
     new_key: Callable[[], str]
     _rows: list[Row] = field(default_factory=list)
     _lines: list[bytes] = field(default_factory=list)
@@ -122,10 +120,9 @@ class Batch:
         """Whether it was sent before: it takes no further row, so that it stays as it was."""
         return self._key is not None
 
-    @property
-    def full(self) -> bool:
+    def full(self, limits: WriteLimits) -> bool:
         """Whether it is to be sent."""
-        return len(self._rows) >= self.limits.rows_max or self._bytes >= self.limits.bytes_max
+        return len(self._rows) >= limits.rows_max or self._bytes >= limits.bytes_max
 
     def add(self, row: Row) -> None:
         """Add a row.

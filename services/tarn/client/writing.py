@@ -64,7 +64,7 @@ class RowWriter:
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
-        self._batch = Batch(table=self.table, limits=self.limits, new_key=self.new_key)
+        self._batch = Batch(table=self.table, new_key=self.new_key)
 
     def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full.
@@ -76,7 +76,7 @@ class RowWriter:
         if self._batch.sent:
             self.flush()  # a batch that failed goes first, under its own key and as it was
         self._batch.add(row)
-        if self._batch.full:
+        if self._batch.full(self.limits):
             self.flush()
 
     def flush(self) -> Receipt | None:
