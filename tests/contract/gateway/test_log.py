@@ -17,8 +17,10 @@ from tarn.core.errors import InvalidError, UnavailableError
 from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.gateway.app import AppLimits
+from tarn.gateway.log_inbox import landing
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.repeats import REASON_GONE
+from tarn.ingest.batch_commit import streams_named
 from tarn.testing.memory_log import STEPS
 from tarn.testing.memory_topic import Hole, Topic
 from tests.support.gateway import TABLE, Gateway, LogWorld, row
@@ -190,6 +192,14 @@ def test_a_table_without_an_ingestor_for_its_log_says_what_to_do(world: LogWorld
     answer = world.post(world.gateway(), [row(1)], table=other, query=LOG)
     assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
     assert f"scripts/tarn log {other}" in answer.json()["error"]["message"]
+
+
+def test_only_the_offsets_of_the_tables_own_log_prove_that_it_lands(world: LogWorld) -> None:
+    state = world.lake.table()
+    assert {"orders", "orders-log"} <= streams_named(state)
+    found = landing(state)
+    assert found is not None
+    assert found.source.topic == topic_of(world.uuid)
 
 
 def test_a_topic_that_was_recreated_or_deleted_takes_no_rows(world: LogWorld) -> None:
