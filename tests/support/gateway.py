@@ -21,10 +21,15 @@ from tarn.adapters.catalog_rights import CatalogRights
 from tarn.adapters.connections import WELCOME
 from tarn.adapters.http_server import Listener
 from tarn.core.hosts import Hosts
+from tarn.core.log_claims import topic_of
+from tarn.core.spec import parse_spec
 from tarn.core.table_catalog import TableCatalog, TableName
+from tarn.core.table_state import current_schema
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
 from tarn.gateway.health import Looks
+from tarn.gateway.log_judge import LogLimits
+from tarn.gateway.logs import Logs
 from tarn.gateway.memory import Memory
 from tarn.gateway.server import gateway_listener, gateway_socket
 from tarn.gateway.tables import Tables
@@ -33,6 +38,7 @@ from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import StoppedError
 from tarn.ingest.wiring import new_id, new_snapshot_id, uuid7
+from tarn.testing.memory_log import MemoryLogs
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.testing.server import serving
 from tests.support.lake import Lake
@@ -63,6 +69,7 @@ class Gateway:
         own: str = "admin",
         health: Looks | None = None,
         memory: Memory | None = None,
+        log: LogLimits | None = None,
     ) -> None:
         self.ended = threading.Event()
 
@@ -88,11 +95,13 @@ class Gateway:
         )
         self.tables = Tables(context, world.lake.objects, limits=limits)
         self.memory = memory or Memory(64 << 20, wait_s_max=5)
+        self.logs = Logs(context, world.logs, limits=log)
         self.gate = Gate(CatalogRights(world.catalog_url))
         made = App(
             self.gate,
             self.tables,
             self.memory,
+            logs=self.logs,
             hosts=Hosts.of("gateway"),
             limits=app,
             health=health,
@@ -115,6 +124,7 @@ class Gateway:
         """End it: with `drain` as after SIGTERM, without as after a kill, whose commits stay under way."""
         if drain and not self.ended.is_set():
             self.tables.close(wait_s=10)
+            self.logs.close(wait_s=10)
         self.ended.set()
         self._server.should_exit = True
         self._server.force_exit = not drain
@@ -130,6 +140,7 @@ class World:
 
     Attributes:
         lake: the lake.
+        logs: the logs of its tables.
         catalog_url: address of the catalog.
         credentials: name of a principal to `client_id:client_secret`; `admin` is the service's own.
         tokens: name of a principal to its token.
@@ -137,6 +148,7 @@ class World:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.lake = Lake(Topic("orders", 2))
+        self.logs = MemoryLogs(self.lake.sources)
         self.lake.work(self.lake.ingestor(), turns=3)
         self._stack = stack
         running = stack.enter_context(serving(self.lake.local.catalog, folder / "secrets"))
@@ -211,6 +223,76 @@ class World:
         answer = self.http.post(f"{self.catalog_url}/v1/oauth/tokens", data=form)
         assert answer.status_code == 200, answer.text
         self.tokens[name] = answer.json()["access_token"]
+
+
+LOG_SPEC = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: NAME}
+spec:
+  source: {kafka: {topic: TOPIC, create: true, partitions: 2}}
+  table: {namespace: bronze, name: orders}
+  batching: {maxRecords: 10, maxLatencySeconds: 0.05}
+"""
+
+
+class LogWorld(World):
+    """A world in which an ingestor brings the log of the orders into their table.
+
+    Attributes:
+        uuid: UUID of the table.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        super().__init__(folder, stack)
+        self.uuid = self.lake.table().uuid
+        text = LOG_SPEC.replace("NAME", "orders-log").replace("TOPIC", topic_of(self.uuid))
+        self._spec = parse_spec(text, file="log.yaml")
+        self.land(turns=3)
+
+    @property
+    def topic(self) -> Topic:
+        """The topic with the rows."""
+        return self.lake.sources.topics[topic_of(self.uuid)]
+
+    def land(self, *, turns: int = 60) -> None:
+        """Let the ingestor run: what the topic has is in the table."""
+        self.lake.work(self.lake.ingestor(self._spec), turns=turns)
+
+    def add_column(self, name: str) -> None:
+        """Give the orders a further column of text."""
+        metadata = self.lake.table().metadata
+        schema, last = current_schema(metadata), int(metadata["last-column-id"])
+        column = {"id": last + 1, "name": name, "required": False, "type": "string"}
+        updates = [
+            {
+                "action": "add-schema",
+                "schema": {**schema, "fields": [*schema["fields"], column]},
+                "last-column-id": last + 1,
+            },
+            {"action": "set-current-schema", "schema-id": -1},
+        ]
+        self.admin("POST", "/v1/namespaces/bronze/tables/orders", {"requirements": [], "updates": updates})
+
+    def other_table(self) -> str:
+        """A table whose log nobody brings in."""
+        body = {
+            "name": "others",
+            "schema": {
+                "type": "struct",
+                "schema-id": 0,
+                "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}],
+            },
+        }
+        self.admin("POST", "/v1/namespaces/bronze/tables", body)
+        return "bronze.others"
+
+    @staticmethod
+    @contextmanager
+    def opened(folder: Path) -> Iterator[LogWorld]:
+        """A world, until the end of the block."""
+        with ExitStack() as stack:
+            yield LogWorld(folder, stack)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 from urllib.parse import quote
 
 import orjson
@@ -27,6 +27,9 @@ READ_TIMEOUT_S = 75.0
 RETRY_S = 1.0
 
 
+Durability = Literal["lake", "log"]
+
+
 class Token(Protocol):
     """Gives tokens of a principal."""
 
@@ -42,14 +45,19 @@ class Receipt:
         accepted: number of rows in the table; None if an earlier request brought them in, and it is not known
             any more which ones.
         rejected: index in the request to the reason why a row is not in the table; empty if it is not known.
-        snapshot_id: a snapshot of the table that has the others; None if it has none.
+        snapshot_id: a snapshot of the table that has the others; None if it has none, or with `log`.
         repeated: whether an earlier request brought them in.
+        topic: with `log`, the topic that has them.
+        offsets: with `log`, partition and offset of each, in their order; empty if that of a repeat is not
+            remembered.
     """
 
     accepted: int | None
     rejected: dict[int, str] = field(default_factory=dict)
     snapshot_id: int | None = None
     repeated: bool = False
+    topic: str | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
 
 
 class GatewayClient:
@@ -58,12 +66,17 @@ class GatewayClient:
     Args:
         uri: base URL of the gateway.
         token: gives tokens of the principal.
+        connections_max: connections that are kept.
+        durability: `lake`, or `log`: an answer comes once Kafka has the rows.
     """
 
-    def __init__(self, uri: str, *, token: Token) -> None:
+    def __init__(
+        self, uri: str, *, token: Token, connections_max: int = 16, durability: Durability = "lake"
+    ) -> None:
+        self._durability = durability
         self._uri = uri.rstrip("/")
         self._token = token
-        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=16)
+        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=connections_max)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -95,7 +108,7 @@ class GatewayClient:
         request = requests.PreparedRequest()
         request.prepare_method("POST")
         name = ".".join(quote(level, safe="") for level in table.split("."))
-        request.url = f"{self._uri}/v1/tables/{name}/rows?durability=lake"
+        request.url = f"{self._uri}/v1/tables/{name}/rows?durability={self._durability}"
         token = self._token(fresh=fresh)
         request.headers = CaseInsensitiveDict(
             {"Authorization": f"Bearer {token}", "Content-Type": kind, "Idempotency-Key": key}
@@ -134,8 +147,14 @@ def _meaning(status: int, answer: bytes, retry_s: float, table: str) -> Receipt:
             return Receipt(
                 accepted=None if value["accepted"] is None else int(value["accepted"]),
                 rejected={int(one["row"]): str(one["reason"]) for one in value["rejected"] or ()},
-                snapshot_id=value["snapshot-id"],
+                snapshot_id=value.get("snapshot-id"),
                 repeated=bool(value["repeated"]),
+                topic=value.get("topic"),
+                offsets=tuple(
+                    (int(run["partition"]), offset)
+                    for run in value.get("offsets", ())
+                    for offset in range(int(run["first"]), int(run["last"]) + 1)
+                ),
             )
         message = str(value["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):

@@ -93,7 +93,7 @@ class LibrdkafkaConsumer:
         quiet.setLevel(logging.CRITICAL + 1)
         self._consumer = Consumer(
             {
-                **_login(connection),
+                **login_options(connection),
                 "bootstrap.servers": connection.bootstrap,
                 "client.id": connection.client_id,
                 "group.id": group,
@@ -139,7 +139,7 @@ class LibrdkafkaConsumer:
         with _errors():
             first = self._consumer.poll(timeout_s)
         if self._failed is not None:
-            raise _translated(self._failed)
+            raise translated(self._failed)
         if first is None:
             self._require_sign_of_life()
             return []
@@ -199,7 +199,7 @@ class LibrdkafkaConsumer:
         if self._assigned_s is None or self._last_error is None:
             return
         if time.monotonic() - self._assigned_s > SILENT_S_MAX:
-            raise _translated(self._last_error)
+            raise translated(self._last_error)
 
 
 def _collect(messages: Sequence[Any], found: dict[int, _Columns], ends: dict[int, int]) -> None:
@@ -210,7 +210,7 @@ def _collect(messages: Sequence[Any], found: dict[int, _Columns], ends: dict[int
     """
     for event in filter(_error, messages):
         if event.error().code() != KafkaError._PARTITION_EOF:
-            raise _translated(event.error())
+            raise translated(event.error())
         ends[event.partition()] = event.offset()
         messages = [message for message in messages if message.error() is None]
     for partition, same in groupby(messages, _partition):
@@ -232,10 +232,11 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as e:
-        raise _translated(e.args[0]) from e
+        raise translated(e.args[0]) from e
 
 
-def _login(connection: KafkaConnection) -> dict[str, Any]:
+def login_options(connection: KafkaConnection) -> dict[str, Any]:
+    """Credentials as configuration of librdkafka."""
     login = connection.login
     if not login.protocol.startswith("SASL_"):
         return {"security.protocol": login.protocol}
@@ -247,7 +248,7 @@ def _login(connection: KafkaConnection) -> dict[str, Any]:
     }
 
 
-def _translated(error: KafkaError) -> Exception:
+def translated(error: KafkaError) -> Exception:
     """The error of kafka-python for one of librdkafka."""
     code = error.code()
     kind: type[Exception] = (

@@ -118,7 +118,7 @@ def apply(
     specs = wiring.specs(settings)
     made, what = put(specs, parse_document(read_text(file, shown), file=shown), shown, take_over, replace)
     print(f"ingestor {made.name} {what}, generation {made.generation}: {summary(made.spec)}")  # noqa: T201
-    _follow(settings, specs, made.name, wait)
+    follow(settings, specs, made.name, wait)
 
 
 @app.command()
@@ -209,7 +209,7 @@ def scale(
 
     made = specs.change(name, make)
     print(f"ingestor {name} has replicas: {replicas}, generation {made.generation}")  # noqa: T201
-    _follow(settings, specs, name, wait)
+    follow(settings, specs, name, wait)
 
 
 def put(
@@ -354,7 +354,7 @@ def _with_status(specs: SpecRegistry, there: Declared) -> Shown:
     return Shown(declared=there, status=status if status is not None and status["uid"] == there.uid else None)
 
 
-def _follow(settings: Settings, specs: SpecRegistry, name: str, wait_s: int) -> None:
+def follow(settings: Settings, specs: SpecRegistry, name: str, wait_s: int) -> None:
     """Have ingest look now; then wait until the ingestor runs as declared, if that is asked for."""
     wake(settings)
     if not wait_s:

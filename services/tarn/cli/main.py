@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tarn.cli import access, auditor, draft, ingestors, keeper, letters, tables, topics, wiring
+from tarn.cli import access, auditor, draft, ingestors, keeper, letters, table_log, tables, topics, wiring
 from tarn.cli.canary import Limits, fly
 from tarn.cli.extensions import ExtensibleGroup
 from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
@@ -49,6 +49,7 @@ app.add_typer(tables.app)
 app.add_typer(topics.app)
 app.add_typer(draft.app)
 app.add_typer(ingestors.app)
+app.add_typer(table_log.app)
 app.add_typer(letters.app)
 app.add_typer(access.app)
 app.add_typer(keeper.app)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tarn.cli.clients.kafka_topics import KafkaTopics
     from tarn.cli.replay import ReplayPorts
     from tarn.cli.rollback import RollbackPorts
+    from tarn.core.table_catalog import TableName
+    from tarn.core.table_state import TableState
     from tarn.ingest.lake_files import LakePorts
 
 LOOK_S = 4.0
@@ -264,6 +266,16 @@ def _catalog(settings: Settings, credential: str | None = None) -> RestCatalog:
         )
     own = settings.secret(CREDENTIAL_FILE)
     return RestCatalog(settings.catalog_uri, warehouse=settings.warehouse, credential=lambda: own)
+
+
+def table(settings: Settings, name: TableName) -> TableState:
+    """Load a table, as the command line's own principal.
+
+    Raises:
+        NoSuchTableError: it does not exist.
+        UnavailableError: the catalog does not respond.
+    """
+    return _catalog(settings).load(name)
 
 
 def access(settings: Settings, credential: str | None = None) -> AccessClient:

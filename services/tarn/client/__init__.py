@@ -11,7 +11,7 @@ docs/ingestion.md, Reading a table as a queue, says what holds after a crash, an
     with writer("shop.orders") as orders:
         orders.write({"id": 1})
 
-docs/gateway.md, From Python, says what holds after a crash.
+`async_writer` does the same with `await`. docs/gateway.md, From Python, says what holds after a crash.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 
 from tarn.adapters.catalog_client import RestCatalog
-from tarn.adapters.gateway_client import GatewayClient
+from tarn.adapters.gateway_client import Durability, GatewayClient
 from tarn.adapters.lake_reader import LakeReader
 from tarn.adapters.store import FileStore, S3Store
+from tarn.client.async_writing import REQUESTS_MAX, AsyncRowWriter, ThreadedClient
 from tarn.client.group import Group, group_key
 from tarn.client.subscription import Batch, Limits, Start, Subscription
 from tarn.client.writing import AnswerGoneError, Receipt, RejectedRowsError, RowWriter, WriteLimits
@@ -36,12 +38,14 @@ from tarn.core.reading import ReaderPosition, check_group
 
 __all__ = (
     "AnswerGoneError",
+    "AsyncRowWriter",
     "Batch",
     "ReaderPosition",
     "Receipt",
     "RejectedRowsError",
     "RowWriter",
     "Subscription",
+    "async_writer",
     "subscribe",
     "writer",
 )
@@ -110,6 +114,7 @@ def writer(
     rows_max: int = 1_000,
     bytes_max: int = 1 << 20,
     timeout_s: float = 60.0,
+    durability: Durability = "lake",
 ) -> RowWriter:
     """Write rows to a table through the gateway.
 
@@ -121,12 +126,71 @@ def writer(
         rows_max: number of rows after which `write` sends what it has.
         bytes_max: size of the rows after which it does, in bytes of JSON.
         timeout_s: how long a request is repeated, in seconds, before its error is raised.
+        durability: `lake` waits until the rows can be read, `log` until Kafka has them; an ingestor has to
+            bring the table's log in (docs/gateway.md, Through the log), and rows are mappings, no Arrow data.
 
     Raises:
         InvalidError: an argument is invalid.
         InvalidSettingError: an address or the credential is neither given nor in the environment.
     """
     limits = WriteLimits(rows_max=rows_max, bytes_max=bytes_max, timeout_s=timeout_s)
+    client = _gateway_client(table, gateway, catalog, credential, durability=durability)
+    return RowWriter(table=table, client=client, limits=limits)
+
+
+def async_writer(
+    table: str,
+    *,
+    gateway: str | None = None,
+    catalog: str | None = None,
+    credential: str | None = None,
+    rows_max: int = 1_000,
+    bytes_max: int = 1 << 20,
+    timeout_s: float = 60.0,
+    requests_max: int = REQUESTS_MAX,
+    durability: Durability = "lake",
+) -> AsyncRowWriter:
+    """Write rows to a table through the gateway, from asyncio.
+
+    Args:
+        table: qualified name of the table, which exists.
+        gateway: base URL of the gateway; None for that of `scripts/tarn env`.
+        catalog: base URL of the catalog, which gives the token; None likewise.
+        credential: `client_id:client_secret` of a principal that may write the table; None likewise.
+        rows_max: number of rows after which `write` sends what it has.
+        bytes_max: size of the rows after which it does, in bytes of JSON.
+        timeout_s: how long a request is repeated, in seconds, before its error is raised.
+        requests_max: how many requests may be under way at one time, each on a thread.
+        durability: see `writer`.
+
+    Raises:
+        InvalidError: an argument is invalid.
+        InvalidSettingError: an address or the credential is neither given nor in the environment.
+    """
+    limits = WriteLimits(rows_max=rows_max, bytes_max=bytes_max, timeout_s=timeout_s)
+    if not 1 <= requests_max <= REQUESTS_MOST:
+        raise InvalidError(f"Invalid requests_max {requests_max!r}: give a number from 1 to {REQUESTS_MOST}")
+    client = _gateway_client(
+        table, gateway, catalog, credential, connections_max=requests_max, durability=durability
+    )
+    return AsyncRowWriter(
+        table=table, client=ThreadedClient(client, requests_max=requests_max), limits=limits
+    )
+
+
+def _gateway_client(
+    table: str,
+    gateway: str | None,
+    catalog: str | None,
+    credential: str | None,
+    *,
+    connections_max: int = REQUESTS_MAX,
+    durability: Durability = "lake",
+) -> GatewayClient:
+    if durability not in get_args(Durability):
+        raise InvalidError(
+            f"Invalid durability {durability!r}: give one of {', '.join(get_args(Durability))}"
+        )
     if "." not in table.strip("."):
         raise InvalidError(f"Invalid table {table!r}: give namespace and name, such as 'bronze.orders'")
     given = {"TARN_GATEWAY_URI": gateway, "TARN_CATALOG_URI": catalog, "TARN_CATALOG_CREDENTIAL": credential}
@@ -134,10 +198,15 @@ def writer(
     _require_set(found, "pass it")
     own = found["TARN_CATALOG_CREDENTIAL"]
     principal = RestCatalog(found["TARN_CATALOG_URI"], warehouse="", credential=lambda: own)
-    client = GatewayClient(found["TARN_GATEWAY_URI"], token=principal.token)
-    return RowWriter(table=table, client=client, limits=limits)
+    return GatewayClient(
+        found["TARN_GATEWAY_URI"],
+        token=principal.token,
+        connections_max=connections_max,
+        durability=durability,
+    )
 
 
+REQUESTS_MOST = 256
 VENDED = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 
 

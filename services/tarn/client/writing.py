@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
-import orjson
 import pyarrow as pa
 
 from tarn.adapters.gateway_client import Receipt as Receipt
-from tarn.core.errors import InvalidError, OutcomeUnknownError, TarnError, UnavailableError
-from tarn.core.write_keys import KEY_CHARS_MAX
-
-JSON_LINES = "application/x-ndjson"
-ARROW = "application/vnd.apache.arrow.stream"
-TIMEOUT_S_MAX = 600.0
-"""A key is known for 15 minutes after the commit; repeats have to end well before."""
-PAUSE_S = 0.05
-PAUSE_S_MAX = 5.0
-
-Row = Mapping[str, Any]
-
-
-class RejectedRowsError(InvalidError):
-    """The table does not take some rows; the others of the batch are in it.
-
-    Args:
-        message: how many, and the first reason.
-        rows: the rows, each with the reason.
-        receipt: what became of the batch.
-    """
-
-    def __init__(self, message: str, *, rows: Sequence[tuple[Row, str]], receipt: Receipt) -> None:
-        super().__init__(message, rejected=len(rows))
-        self.rows = tuple(rows)
-        self.receipt = receipt
-
-
-class AnswerGoneError(InvalidError):
-    """The rows were taken by an earlier request, and which of them the table rejected is not known any more.
-
-    Args:
-        message: which rows, and where to look.
-        rows: the rows; do not send them again, most are in the table.
-        receipt: what is known of the batch.
-    """
-
-    def __init__(self, message: str, *, rows: Sequence[Row], receipt: Receipt) -> None:
-        super().__init__(message, rows=len(rows))
-        self.rows = tuple(rows)
-        self.receipt = receipt
+from tarn.client.batches import AnswerGoneError as AnswerGoneError
+from tarn.client.batches import Batch, Repeats, Request, Row, request_of
+from tarn.client.batches import RejectedRowsError as RejectedRowsError
+from tarn.client.batches import WriteLimits as WriteLimits
+from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
 
 
 class Client(Protocol):
@@ -69,29 +30,9 @@ class Client(Protocol):
         """Close idle connections."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteLimits:
-    """Bounds of a writer.
-
-    Attributes:
-        rows_max: number of rows after which `write` sends what it has.
-        bytes_max: size of the rows after which it does, in bytes of JSON.
-        timeout_s: how long a request is repeated, in seconds.
-    """
-
-    rows_max: int = 1_000
-    bytes_max: int = 1 << 20
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        for name, value, least, most in (
-            ("rows_max", self.rows_max, 1, 10_000),
-            ("bytes_max", self.bytes_max, 1, 2 << 20),
-            ("timeout_s", self.timeout_s, 0.0, TIMEOUT_S_MAX),
-        ):
-            if not least <= value <= most:
-                raise InvalidError(f"Invalid {name} {value!r}: give a number from {least} to {most}")
+def new_key() -> str:
+    """A key that was not used before."""
+    return uuid.uuid4().hex
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,11 +59,12 @@ class RowWriter:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     chance: Callable[[], float] = random.random
-    new_key: Callable[[], str] = lambda: uuid.uuid4().hex
-    _rows: list[Row] = field(default_factory=list)
-    _lines: list[bytes] = field(default_factory=list)
-    _bytes: int = 0
-    _key: str | None = None
+    new_key: Callable[[], str] = new_key
+    _batch: Batch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin the first batch."""
+        self._batch = Batch(table=self.table, new_key=self.new_key)
 
     def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full.
@@ -131,13 +73,10 @@ class RowWriter:
             InvalidError: a value has no form in JSON.
             TarnError: see `flush`.
         """
-        if self._key is not None:
+        if self._batch.sent:
             self.flush()  # a batch that failed goes first, under its own key and as it was
-        line = _line(row)
-        self._rows.append(row)
-        self._lines.append(line)
-        self._bytes += len(line) + 1
-        if len(self._rows) >= self.limits.rows_max or self._bytes >= self.limits.bytes_max:
+        self._batch.add(row)
+        if self._batch.full(self.limits):
             self.flush()
 
     def flush(self) -> Receipt | None:
@@ -151,38 +90,18 @@ class RowWriter:
             TarnError: the principal may not write, the table does not exist, or the request is not valid; the
                 batch is gone, as repeating it does not help.
         """
-        if not self._rows:
+        if not self._batch:
             return None
-        self._key = self._key or self.new_key()
         try:
-            receipt = self._repeat(b"\n".join(self._lines), JSON_LINES, self._key)
-        except (UnavailableError, OutcomeUnknownError):
+            receipt = self._repeat(self._batch.request())
+        except TarnError as e:
+            self._batch.failed(e)
             raise
-        except TarnError:
-            self.discard()
-            raise
-        rows = self._rows
-        self.discard()
-        if receipt.accepted is None:
-            raise AnswerGoneError(
-                f"{self.table} got these {len(rows)} rows by an earlier request, whose answer is not known "
-                "any more: it may have rejected some. Look into it; sent again they may be there twice",
-                rows=rows,
-                receipt=receipt,
-            )
-        if receipt.rejected:
-            found = [(rows[at], reason) for at, reason in sorted(receipt.rejected.items())]
-            raise RejectedRowsError(
-                f"{self.table} does not take {len(found)} of {len(rows)} rows, the others are in it; "
-                f"the first: {found[0][1]}",
-                rows=found,
-                receipt=receipt,
-            )
-        return receipt
+        return self._batch.answered(receipt)
 
     def discard(self) -> None:
         """Drop the batch. What an earlier `flush` sent of it may be in the table."""
-        self._rows, self._lines, self._bytes, self._key = [], [], 0, None
+        self._batch.discard()
 
     def send(self, rows: Sequence[Row] | pa.Table | pa.RecordBatch, *, key: str | None = None) -> Receipt:
         """Send rows in one request and wait until they can be read; what `write` gathered stays.
@@ -199,12 +118,7 @@ class RowWriter:
         Raises:
             TarnError: see `flush`; nothing is kept.
         """
-        if key is not None and not (0 < len(key) <= KEY_CHARS_MAX and key.isascii() and key.isprintable()):
-            raise InvalidError(
-                f"Invalid key {key[:40]!r}: use 1 to {KEY_CHARS_MAX} visible characters of ASCII"
-            )
-        body, kind = _body(rows)
-        return self._repeat(body, kind, key or self.new_key())
+        return self._repeat(request_of(rows, key, self.new_key))
 
     def close(self) -> None:
         """Send what is left, and close the connections."""
@@ -226,50 +140,11 @@ class RowWriter:
         else:
             self.client.close()
 
-    def _repeat(self, body: bytes, kind: str, key: str) -> Receipt:
-        until_s = self.clock() + self.limits.timeout_s
-        pause_s, unknown = PAUSE_S, False
+    def _repeat(self, request: Request) -> Receipt:
+        repeats = Repeats(key=request.key, until_s=self.clock() + self.limits.timeout_s, chance=self.chance)
         while True:
             try:
-                return self.client.post(self.table, body, kind=kind, key=key)
+                return self.client.post(self.table, request.body, kind=request.kind, key=request.key)
             except (UnavailableError, OutcomeUnknownError) as e:
-                unknown = unknown or isinstance(e, OutcomeUnknownError)
-                asked_s = e.fields.get("retry_after_s", 0.0)
-                # Spread, so that clients that were refused together do not come together.
-                wait_s = max(float(str(asked_s)), pause_s) * (0.5 + self.chance())
-                if self.clock() + wait_s > until_s:
-                    if unknown and not isinstance(e, OutcomeUnknownError):
-                        raise OutcomeUnknownError(
-                            f"{e.message}; an earlier request with the key {key} may have written the rows",
-                            key=key,
-                        ) from e
-                    raise
-                self.sleep(wait_s)
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
-
-
-def _body(rows: Sequence[Row] | pa.Table | pa.RecordBatch) -> tuple[bytes, str]:
-    if isinstance(rows, (pa.Table, pa.RecordBatch)):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as stream:
-            stream.write(rows)
-        return sink.getvalue().to_pybytes(), ARROW
-    if isinstance(rows, Mapping):
-        raise InvalidError("rows are a sequence of mappings: put the one row into a list")
-    return b"\n".join(map(_line, rows)), JSON_LINES
-
-
-def _line(row: Row) -> bytes:
-    try:
-        return orjson.dumps(dict(row), default=_form, option=orjson.OPT_NON_STR_KEYS)
-    except (orjson.JSONEncodeError, TypeError, ValueError) as e:
-        raise InvalidError(f"a row has no form in JSON: {e}; its fields are {list(row)[:20]}") from e
-
-
-def _form(value: object) -> str:
-    """The form that a column of the value's type reads, for what has none in JSON."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} is not supported")
+                wait_s = repeats.wait_s(e, self.clock())
+            self.sleep(wait_s)

@@ -140,10 +140,17 @@ SERVICES: Mapping[str, Service] = {
         credentials_for=("catalog",),
     ),
     "pipeline": Service(uid=10009, credentials_for=("spark",)),
-    # It addresses every object by its name, and gets table metadata from the catalog.
+    # It addresses every object by its name, and gets table metadata from the catalog. Its topics are those of
+    # `durability=log`, which ingest creates, and their claims, which it creates itself.
     "gateway": Service(
         uid=10014,
         store={Area.DATA: frozenset({Action.READ, Action.WRITE})},
+        kafka=(
+            Right(resource="TOPIC", name="tarn.log.", prefixed=True, operations=("WRITE",)),
+            Right(resource="TOPIC", name="tarn.log.claims.", prefixed=True, operations=("READ", "CREATE")),
+            Right(resource="TRANSACTIONAL_ID", name="tarn.log.", prefixed=True, operations=("WRITE",)),
+            Right(resource="GROUP", name="tarn-gateway", operations=("READ",)),
+        ),
         credentials_for=("catalog",),
     ),
     # It reads the end of its topic, to resume there.

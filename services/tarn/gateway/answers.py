@@ -102,15 +102,21 @@ def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
         receipt: what became of it.
         pressure: why the writer is held back; empty if it is not.
     """
-    value = {
-        "durability": "lake",
+    value: dict[str, Any] = {
+        "durability": "lake" if receipt.topic is None else "log",
         "accepted": receipt.accepted,
         "rejected": None
         if receipt.rejected is None
         else [{"row": row, "reason": reason} for row, reason in receipt.rejected.items()],
-        "snapshot-id": receipt.snapshot_id,
         "repeated": receipt.repeated,
     }
+    if receipt.topic is None:
+        value["snapshot-id"] = receipt.snapshot_id
+    else:
+        value["topic"] = receipt.topic
+        value["offsets"] = [
+            {"partition": run.partition, "first": run.first, "last": run.last} for run in receipt.offsets
+        ]
     headers = {"tarn-pressure": pressure.encode("ascii", "replace").decode()} if pressure else {}
     return json_answer(value, status=422 if receipt.accepted == 0 else 200, headers=headers)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import anyio.to_thread
 import structlog
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tarn.core.errors import AccessError, NotFoundError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
 from tarn.core.pressure import Pressure
+from tarn.core.table_catalog import TableName
 from tarn.core.write_keys import KeyedWrite
 from tarn.gateway.access import Gate
 from tarn.gateway.answers import (
@@ -28,9 +30,17 @@ from tarn.gateway.answers import (
     receipt_answer,
     refusal,
 )
-from tarn.gateway.bodies import BodyLimits, TooLargeError, arrow_rows, reader_of
+from tarn.gateway.bodies import (
+    ARROW,
+    BodyLimits,
+    MediaError,
+    TooLargeError,
+    arrow_rows,
+    media_type,
+    reader_of,
+)
 from tarn.gateway.health import Looks, OneDeepLook
-from tarn.gateway.inbox import Inbox
+from tarn.gateway.logs import Logs
 from tarn.gateway.memory import Held, Memory
 from tarn.gateway.openapi import DESCRIPTION
 from tarn.gateway.requests import ROWS_PATH, Repeat, durability_of, repeat_of, table_of, token_of
@@ -47,6 +57,26 @@ SMALL_BODY_BYTES = 4 << 10
 64 KiB of usual rows take 0.2 ms, but of brackets alone 19 ms, in which nobody else is served; 3 kB of Arrow
 can be 10,000 rows, which take 24 ms (measured on 2026-11-23).
 """
+
+
+class Inbox(Protocol):
+    """Takes the writes to one table, with one promise."""
+
+    @property
+    def name(self) -> TableName:
+        """Name of the table."""
+
+    def submit(self, write: Write) -> Future[Receipt]:
+        """Hand in a write."""
+
+    def withdraw(self, answer: Future[Receipt]) -> bool:
+        """Take back a write that still waits for its turn; False if it does not."""
+
+    def leave(self, answer: Future[Receipt]) -> bool:
+        """Wait no longer for a repeat of another write; False if it is no such repeat."""
+
+    def pressure(self) -> Pressure:
+        """How much writers are held back now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +100,7 @@ class App:
     Args:
         gate: knows who may write.
         tables: the tables.
+        logs: the logs of tables; None: this gateway has no Kafka.
         memory: what all requests together may hold.
         hosts: accepted host names.
         limits: bounds of a request.
@@ -83,6 +114,7 @@ class App:
         tables: Tables,
         memory: Memory,
         *,
+        logs: Logs | None = None,
         hosts: Hosts,
         limits: AppLimits | None = None,
         health: Looks | None = None,
@@ -90,6 +122,7 @@ class App:
     ) -> None:
         self._gate = gate
         self._tables = tables
+        self._logs = logs
         self._memory = memory
         self._hosts = hosts
         self._limits = limits or AppLimits()
@@ -166,12 +199,19 @@ class App:
         client_id = await self._gate.writer(token, table)
         request.scope.get("state", {}).get(self._welcome, lambda: None)()
         durability = durability_of(request.url.query)
-        if durability == "log":
-            raise NotServedError("durability=log is not served by this version; send durability=lake")
+        if durability == "log" and self._logs is None:
+            raise NotServedError("this gateway has no Kafka (TARN_KAFKA_BOOTSTRAP); send durability=lake")
         repeat = repeat_of(request.headers)
         read = reader_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
+        if durability == "log" and media_type(request.headers.get("content-type")) == ARROW:
+            raise MediaError(
+                f"Content-Type {ARROW} is not taken with durability=log, whose rows are JSON; send JSON, or "
+                "durability=lake"
+            )
         size = _declared(request, self._limits.body.bytes_max)
-        inbox = self._tables.inbox(table)
+        inbox: Inbox = self._tables.inbox(table)
+        if durability == "log" and self._logs is not None:
+            inbox = self._logs.inbox(table)
         pressure = inbox.pressure()
         if pressure.share:
             await _held_back(pressure, str(table))

@@ -16,6 +16,7 @@ BODY_BYTES_MAX = 4 << 20
 ROWS_MAX = 10_000
 SPLIT_BYTES_MAX = 16 << 20
 DEPTH_MAX = 32
+ARROW = "application/vnd.apache.arrow.stream"
 # A text that does not end takes the rest, and nothing is tried twice: the time is linear in the body.
 _TEXT = rb'"(?:[^"\\]++|\\.)*+"?'
 _BRACKETS = re.compile(_TEXT + rb"|[\[\]{}]", re.DOTALL)
@@ -64,11 +65,16 @@ def reader_of(content_type: str | None, encoding: str | None) -> Callable[[bytes
     """
     if encoding not in (None, "", "identity"):
         raise MediaError(f"Content-Encoding {encoding[:40]!r} is not taken; send the body as it is")
-    kind = (content_type or "").split(";")[0].strip().lower()
+    kind = media_type(content_type)
     found = READERS.get(kind)
     if found is None:
         raise MediaError(f"Content-Type {kind[:80]!r} is not taken; send one of {', '.join(READERS)}")
     return found
+
+
+def media_type(content_type: str | None) -> str:
+    """The media type of a header Content-Type, in lower case and without parameters."""
+    return (content_type or "").split(";")[0].strip().lower()
 
 
 def json_rows(body: bytes, limits: BodyLimits) -> list[bytes]:
@@ -125,7 +131,7 @@ def arrow_rows(body: bytes, limits: BodyLimits) -> list[bytes]:
 READERS: dict[str, Callable[[bytes, BodyLimits], list[bytes]]] = {
     "application/json": json_rows,
     "application/x-ndjson": ndjson_rows,
-    "application/vnd.apache.arrow.stream": arrow_rows,
+    ARROW: arrow_rows,
 }
 
 

@@ -57,7 +57,7 @@ ERRORS: dict[int, tuple[str, str, str]] = {
         "(QuotaUsedUp); nothing was written, Retry-After says when to come again",
         "table shop.orders: 33554432 bytes wait for a commit",
     ),
-    501: ("NotServed", "this version does not do that", "durability=log is not served by this version"),
+    501: ("NotServed", "this gateway does not do that", "this gateway has no Kafka; send durability=lake"),
     503: ("Unavailable", "something does not respond; nothing was written", "the catalog does not respond"),
     504: (
         "OutcomeUnknown",
@@ -137,7 +137,8 @@ DESCRIPTION: Json = {
                         "durability",
                         "query",
                         {"enum": ["lake", "log"], "default": "lake"},
-                        "when to answer: lake, once the rows can be read",
+                        "when to answer: lake, once the rows can be read; log, once they are in the table's "
+                        "topic of Kafka",
                         example="lake",
                     ),
                     _parameter(
@@ -190,7 +191,7 @@ DESCRIPTION: Json = {
                     },
                 },
                 "responses": {
-                    "200": _receipt("at least one row is in the table", RECEIPT),
+                    "200": _receipt("at least one row is in the table, or in its log", RECEIPT),
                     "422": {
                         "description": "no row was accepted; or the Idempotency-Key came with another body "
                         "before (KeyReused)",
@@ -273,13 +274,13 @@ DESCRIPTION: Json = {
         "schemas": {
             "Receipt": {
                 "type": "object",
-                "required": ["durability", "accepted", "rejected", "snapshot-id", "repeated"],
+                "required": ["durability", "accepted", "rejected", "repeated"],
                 "properties": {
-                    "durability": {"const": "lake"},
+                    "durability": {"enum": ["lake", "log"]},
                     "accepted": {
                         "type": ["integer", "null"],
-                        "description": "number of rows in the table; null in the answer to a repeat if it is "
-                        "not known any more",
+                        "description": "number of rows in the table, or its log; null in the answer to a "
+                        "repeat if it is not known any more",
                     },
                     "rejected": {
                         "type": ["array", "null"],
@@ -292,7 +293,18 @@ DESCRIPTION: Json = {
                     },
                     "snapshot-id": {
                         "type": ["integer", "null"],
-                        "description": "a snapshot of the table that has the rows; 64 bits",
+                        "description": "a snapshot of the table that has the rows; 64 bits; with lake only",
+                    },
+                    "topic": {**STRING, "description": "the topic that has the rows; with log only"},
+                    "offsets": {
+                        "type": "array",
+                        "description": "where the accepted rows are, in their order; with log only. Empty if "
+                        "that of a repeat is not remembered",
+                        "items": {
+                            "type": "object",
+                            "required": ["partition", "first", "last"],
+                            "properties": {"partition": INTEGER, "first": INTEGER, "last": INTEGER},
+                        },
                     },
                     "repeated": {**BOOLEAN, "description": "whether an earlier request brought them in"},
                 },

@@ -19,9 +19,10 @@ from tarn.adapters.http_server import Listener, bound, listener
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import TarnError
+from tarn.gateway.logs import Logs
 from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
-from tarn.gateway.wiring import make_app, make_context, make_health
+from tarn.gateway.wiring import make_app, make_context, make_health, make_logs
 
 log = structlog.get_logger()
 
@@ -51,13 +52,14 @@ def gateway_listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Liste
     return listener(app, protocol, header_bytes_max=HEADER_BYTES_MAX, stop_wait_s=STOP_WAIT_S)
 
 
-async def serve(server: Listener, at: socket.socket, tables: Tables, stop: Event) -> None:
+async def serve(server: Listener, at: socket.socket, tables: Tables, logs: Logs, stop: Event) -> None:
     """Run until SIGTERM or SIGINT: then take no more writes, and answer those that were taken.
 
     Args:
         server: the server.
         at: its socket.
         tables: the tables that it writes to.
+        logs: the logs that it writes.
         stop: ends commits that still wait when the time for that is over.
     """
     loop = asyncio.get_running_loop()
@@ -68,7 +70,11 @@ async def serve(server: Listener, at: socket.socket, tables: Tables, stop: Event
     serving.add_done_callback(lambda _: asked.set())
     await asked.wait()
     log.info("gateway stops")
-    drained = await asyncio.to_thread(tables.close, wait_s=DRAIN_S)
+    drained = all(
+        await asyncio.gather(
+            asyncio.to_thread(tables.close, wait_s=DRAIN_S), asyncio.to_thread(logs.close, wait_s=DRAIN_S)
+        )
+    )
     stop.set()
     server.should_exit = True
     await serving
@@ -84,12 +90,13 @@ def run(settings: Settings) -> None:
     stop = Event()
     context, objects = make_context(settings, stop)
     tables = Tables(context, objects)
+    logs = make_logs(settings, context)
     health = make_health(settings, stop)
-    app = make_app(settings, tables, health).asgi()
+    app = make_app(settings, tables, logs, health).asgi()
     at = gateway_socket(settings.gateway_listen, settings.gateway_port)
     health.start()
     log.info("gateway starts", listen=settings.gateway_listen, port=settings.gateway_port)
-    asyncio.run(serve(gateway_listener(app), at, tables, stop))
+    asyncio.run(serve(gateway_listener(app), at, tables, logs, stop))
 
 
 def main(arguments: list[str]) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tarn.adapters.kafka_login import KafkaSettings
 from tarn.adapters.service_settings import HostNames, Port, StoreSettings, Url, Warehouse
 from tarn.core.hosts import Hosts, parse_names
 
 
-class Settings(StoreSettings):
+class Settings(StoreSettings, KafkaSettings):
     """Environment variables of the service."""
 
     warehouse: Warehouse = "tarn"

@@ -11,6 +11,7 @@ from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
 from tarn.adapters.connections import WELCOME
 from tarn.adapters.files import FileIO
+from tarn.adapters.kafka_log import KafkaLogs
 from tarn.adapters.store import S3Store
 from tarn.adapters.table_files import IcebergFormat
 from tarn.core.credentials import CREDENTIAL_FILE
@@ -18,6 +19,7 @@ from tarn.core.errors import InvalidError
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App
 from tarn.gateway.health import Health
+from tarn.gateway.logs import Logs
 from tarn.gateway.memory import Memory
 from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
@@ -91,12 +93,18 @@ def make_health(settings: Settings, stop: Event) -> Health:
     return Health(store, _catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000), stop)
 
 
-def make_app(settings: Settings, tables: Tables, health: Health) -> App:
-    """The application over these tables; the catalog says who may write."""
+def make_logs(settings: Settings, context: IngestContext) -> Logs:
+    """The logs of tables, on Kafka; nothing is asked of it yet."""
+    return Logs(context, KafkaLogs(settings.kafka_bootstrap, settings.kafka_login))
+
+
+def make_app(settings: Settings, tables: Tables, logs: Logs, health: Health) -> App:
+    """The application over these tables and logs; the catalog says who may write."""
     return App(
         Gate(CatalogRights(settings.catalog_uri)),
         tables,
         Memory(MEMORY_BYTES_MAX, wait_s_max=MEMORY_WAIT_S_MAX),
+        logs=logs,
         hosts=settings.own_hosts,
         health=health,
         welcome=WELCOME,

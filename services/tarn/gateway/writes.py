@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tarn.core.errors import ConflictError, InvalidError, UnavailableError
+from tarn.core.log_claims import Run
 from tarn.core.write_keys import KeyedWrite
 
 
@@ -72,14 +73,18 @@ class Receipt:
     """What became of a write.
 
     Attributes:
-        accepted: number of rows in the table; None if an earlier request brought them in, and it is not known
-            any more which ones.
+        accepted: number of rows in the table, or in its log; None if an earlier request brought them in, and
+            it is not known any more which ones.
         rejected: index in the write to the reason why a row is not; None likewise.
-        snapshot_id: a snapshot of the table that has them; None if the table has none.
+        snapshot_id: a snapshot of the table that has them; None if the table has none, or for the log.
         repeated: whether an earlier request brought them in.
+        topic: topic of the log that has them; None if the table has.
+        offsets: where they are in it, if that is remembered.
     """
 
     accepted: int | None
     rejected: dict[int, str] | None
     snapshot_id: int | None
     repeated: bool
+    topic: str | None = None
+    offsets: tuple[Run, ...] = ()

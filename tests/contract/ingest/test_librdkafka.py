@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tarn.adapters import kafka_librdkafka
 from tarn.adapters.kafka_client import KafkaConnection, vendor
-from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer, _translated
+from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer, translated
 from tarn.core.batch import RawRecords
 
 WAIT_S = 30.0
@@ -217,7 +217,7 @@ def test_an_offset_outside_the_log_is_an_error_and_no_jump(
     ],
 )
 def test_its_errors_become_those_that_the_one_map_knows(code: int, error: type[Exception]) -> None:
-    found = _translated(KafkaError(code, "the reason"))
+    found = translated(KafkaError(code, "the reason"))
     assert type(found) is error
     assert "the reason" in str(found)
 

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tarn.core.avro_schema import parse_schema
 from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
+from tarn.core.log_claims import TOPIC_PREFIX as LOG_PREFIX
 from tarn.core.spec.base import SpecModel
 
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
@@ -63,7 +64,7 @@ class KafkaSource(SpecModel):
 
     def matches(self, topic: str) -> bool:
         """Whether the pattern matches the whole name of a topic."""
-        if self.topic_pattern is None or topic.startswith(COMPLETE_PREFIX):
+        if self.topic_pattern is None or topic.startswith((COMPLETE_PREFIX, LOG_PREFIX)):
             return False
         return re.fullmatch(self.topic_pattern, topic) is not None
 

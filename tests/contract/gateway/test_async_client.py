@@ -1,0 +1,271 @@
+"""`tarn.client.async_writer` over sockets: the same promises as `writer`, for tasks beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+
+import pytest
+
+from tarn.client import AsyncRowWriter, RejectedRowsError, async_writer
+from tarn.client.async_writing import REQUESTS_MAX, ThreadedClient
+from tarn.client.writing import Client, Receipt, WriteLimits
+from tarn.core.errors import (
+    ForbiddenError,
+    InvalidError,
+    InvalidSettingError,
+    OutcomeUnknownError,
+    TarnError,
+    UnavailableError,
+)
+from tests.support.gateway import TABLE, Gateway, World, row
+
+LOST = OutcomeUnknownError("the answer is lost")
+AWAY = UnavailableError("busy", retry_after_s=7.0)
+
+
+def made(world: World, gateway: Gateway, who: str = "admin") -> AsyncRowWriter:
+    return async_writer(
+        TABLE,
+        gateway=gateway.url,
+        catalog=world.catalog_url,
+        credential=world.credentials[who],
+        rows_max=3,
+    )
+
+
+class Planned:
+    """A client whose requests fail as planned: before they are sent, or after their rows are in the table.
+
+    Attributes:
+        keys: key of each request.
+        bodies: body of each request.
+        gate: requests wait for it.
+        arrived: counts requests, once each is at the gate.
+    """
+
+    def __init__(self, inner: Client, *plan: TarnError | None) -> None:
+        self.inner = inner
+        self.plan = list(plan)
+        self.keys: list[str] = []
+        self.bodies: list[bytes] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Semaphore(0)
+
+    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
+        self.keys.append(key)
+        self.bodies.append(body)
+        error = self.plan.pop(0) if self.plan else None
+        self.arrived.release()
+        assert self.gate.wait(10)
+        if isinstance(error, UnavailableError):
+            raise error
+        found = self.inner.post(table, body, kind=kind, key=key)
+        if error is not None:
+            raise error
+        return found
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def planned(
+    world: World, *plan: TarnError | None, timeout_s: float = 60, rows_max: int = 3
+) -> tuple[AsyncRowWriter, Planned, list[float]]:
+    """A writer whose requests fail as planned, its client, and how long it waited."""
+    whole = made(world, world.gateway()).client
+    assert isinstance(whole, ThreadedClient)
+    client, waits, now = Planned(whole._client, *plan), list[float](), itertools.count()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    rows = AsyncRowWriter(
+        table=TABLE,
+        client=ThreadedClient(client),
+        limits=WriteLimits(rows_max=rows_max, timeout_s=timeout_s),
+        clock=lambda: float(next(now)),
+        sleep=sleep,
+        chance=lambda: 0.5,
+    )
+    return rows, client, waits
+
+
+def test_batches_are_sent_when_they_are_full_and_at_the_end(world: World) -> None:
+    async def play() -> None:
+        async with made(world, world.gateway()) as rows:
+            for number in range(2):
+                await rows.write(row(number))
+            assert world.ids() == []
+            await rows.write(row(2))
+            assert world.ids() == [0, 1, 2]
+            await rows.write(row(3))
+
+    asyncio.run(play())
+    assert world.ids() == [0, 1, 2, 3]
+
+
+def test_a_block_that_fails_sends_nothing_more(world: World) -> None:
+    async def play() -> None:
+        async with made(world, world.gateway()) as rows:
+            await rows.write(row(1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(play())
+    assert world.ids() == []
+
+
+@pytest.mark.parametrize("plan", [[LOST], [LOST, LOST, AWAY, LOST], [AWAY, AWAY]])
+def test_a_request_is_repeated_under_one_key_until_its_rows_are_in_once(
+    world: World, plan: list[TarnError]
+) -> None:
+    rows, client, waits = planned(world, *plan)
+    receipt = asyncio.run(rows.send([row(1), row(2)]))
+    assert (receipt.accepted, receipt.repeated) == (2, LOST in plan)
+    assert len(client.keys) == len(plan) + 1
+    assert len(set(client.keys)) == 1
+    assert [wait == 7.0 for wait in waits] == [error is AWAY for error in plan]
+    assert world.ids() == [1, 2]
+
+
+def test_what_is_given_up_is_kept_and_goes_first_as_it_was(world: World) -> None:
+    rows, client, _ = planned(world, LOST, AWAY, AWAY, timeout_s=9)
+
+    async def play() -> Receipt | None:
+        await rows.write(row(1))
+        with pytest.raises(OutcomeUnknownError, match="may have written"):
+            await rows.flush()
+        await rows.write(row(2))
+        return await rows.flush()
+
+    receipt = asyncio.run(play())
+    assert receipt is not None
+    assert receipt.accepted == 1
+    assert client.bodies[0] == client.bodies[-2] != client.bodies[-1]
+    assert client.keys[0] == client.keys[-2] != client.keys[-1]
+    assert world.ids() == [1, 2]
+
+
+def test_what_was_never_written_is_kept_too(world: World) -> None:
+    rows, _, _ = planned(world, AWAY, AWAY, AWAY, timeout_s=9)
+
+    async def play() -> Receipt | None:
+        await rows.write(row(1))
+        with pytest.raises(UnavailableError):
+            await rows.flush()
+        assert world.ids() == []
+        return await rows.flush()
+
+    assert asyncio.run(play()) is not None
+    assert world.ids() == [1]
+
+
+def test_tasks_that_share_a_writer_lose_and_double_nothing(world: World) -> None:
+    rows, client, _ = planned(world, LOST, None, AWAY, LOST, None, None, LOST, rows_max=7)
+
+    async def task(number: int) -> None:
+        for at in range(10):
+            await rows.write(row(10 * number + at))
+
+    async def play() -> None:
+        async with rows:
+            await asyncio.gather(*(task(number) for number in range(12)))
+
+    asyncio.run(play())
+    assert world.ids() == list(range(120))
+    sent = dict(zip(client.keys, client.bodies, strict=True))
+    assert sorted(len(body.splitlines()) for body in sent.values()) == [1, *[7] * 17]
+
+
+def test_requests_go_side_by_side_and_the_loop_runs_on_meanwhile(world: World) -> None:
+    rows, client, _ = planned(world)
+
+    async def play() -> int:
+        client.gate.clear()
+        sending = [asyncio.create_task(rows.send([row(number)])) for number in range(REQUESTS_MAX)]
+        turns = 0
+        async with asyncio.timeout(10):
+            for _ in sending:
+                while not client.arrived.acquire(blocking=False):
+                    turns += 1
+                    await asyncio.sleep(0.001)
+        client.gate.set()
+        await asyncio.gather(*sending)
+        return turns
+
+    assert asyncio.run(play()) > 0
+    assert world.ids() == list(range(REQUESTS_MAX))
+
+
+def test_a_cancelled_flush_leaves_its_batch_for_the_next_under_the_same_key(world: World) -> None:
+    rows, client, _ = planned(world)
+
+    async def play() -> Receipt | None:
+        client.gate.clear()
+        await rows.write(row(1))
+        sending = asyncio.create_task(rows.flush())
+        await asyncio.to_thread(client.arrived.acquire)
+        with pytest.raises(RuntimeError, match="being sent"):
+            rows.discard()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        client.gate.set()
+        await rows.write(row(2))
+        return await rows.flush()
+
+    receipt = asyncio.run(play())
+    assert receipt is not None
+    assert receipt.accepted == 1
+    first, again, other = client.keys
+    assert first == again != other
+    assert world.ids() == [1, 2]
+
+
+def test_rows_that_the_table_does_not_take_are_named(world: World) -> None:
+    bad = {"id": "x", "at": "2026-11-23T08:00:00Z"}
+
+    async def play() -> None:
+        rows = made(world, world.gateway())
+        await rows.write(row(1))
+        await rows.write(bad)
+        with pytest.raises(RejectedRowsError, match="1 of 2 rows") as caught:
+            await rows.flush()
+        assert [found for found, _ in caught.value.rows] == [bad]
+        assert await rows.flush() is None
+        assert (await rows.send([bad])).rejected.keys() == {0}
+        await rows.write(row(2))
+        rows.discard()
+        await rows.close()
+
+    asyncio.run(play())
+    assert world.ids() == [1]
+
+
+def test_what_does_not_help_is_not_repeated_and_not_kept(world: World) -> None:
+    world.principal("reader", "READ")
+
+    async def play() -> None:
+        rows = made(world, world.gateway(), "reader")
+        await rows.write(row(1))
+        with pytest.raises(ForbiddenError):
+            await rows.flush()
+        assert await rows.flush() is None
+
+    asyncio.run(play())
+    assert world.ids() == []
+
+
+def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TARN_GATEWAY_URI", "TARN_CATALOG_URI", "TARN_CATALOG_CREDENTIAL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidSettingError, match="TARN_GATEWAY_URI, TARN_CATALOG_URI"):
+        async_writer("a.b")
+    with pytest.raises(InvalidError, match="Invalid table 'b'"):
+        async_writer("b")
+    for wrong in ({"rows_max": 0}, {"requests_max": 0}, {"requests_max": 257}, {"timeout_s": 601}):
+        with pytest.raises(InvalidError, match=f"Invalid {next(iter(wrong))}"):
+            async_writer("a.b", **wrong)

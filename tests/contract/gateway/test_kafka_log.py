@@ -1,0 +1,185 @@
+"""`KafkaLog` at the broker that librdkafka has inside for tests.
+
+That broker has transactions, and neither topic ids, fences nor readers of committed records:
+tests/e2e/test_log.py has those.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from tarn.adapters import kafka_log
+from tarn.adapters.kafka_client import KafkaConnection
+from tarn.adapters.kafka_log import KafkaLog, KafkaLogs
+from tarn.adapters.kafka_login import ANONYMOUS
+from tarn.core.errors import ForbiddenError, OutcomeUnknownError, TarnError, UnavailableError
+from tarn.core.log_claims import claims_topic_of, topic_of
+from tarn.core.offsets import TopicIdentity
+from tarn.core.table_log import LogFencedError, LogPlace, Record
+
+WAIT_S = 30.0
+
+
+class Log(KafkaLog):
+    """A log whose topics exist, and that does not ask for their ids."""
+
+    def _found(self, admin: AdminClient) -> LogPlace:
+        own = TopicIdentity(cluster="c", topic=self._topic, topic_id="i")
+        return LogPlace(identity=own, ends=dict.fromkeys(range(4), 0))
+
+    def _create_claims(self, admin: AdminClient) -> None:
+        return
+
+
+class Refusing:
+    """A producer whose transactions fail as planned."""
+
+    def __init__(self, inner: Producer, *plan: KafkaError, begin: KafkaError | None = None) -> None:
+        self._inner = inner
+        self._plan = list(plan)
+        self._begin = begin
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def begin_transaction(self) -> None:
+        if self._begin is not None:
+            raise KafkaException(self._begin)
+        self._inner.begin_transaction()
+
+    def commit_transaction(self, timeout: float) -> None:
+        if self._plan:
+            raise KafkaException(self._plan.pop(0))
+        self._inner.commit_transaction(timeout)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Producer:
+    return Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+
+
+@pytest.fixture
+def made(broker: Producer) -> Iterator[Callable[[], Log]]:
+    """Makes logs of one table; both topics have a record."""
+    table = str(uuid.uuid4())
+    for topic in (topic_of(table), claims_topic_of(table)):
+        broker.produce(topic, b"first", key=b"k/1", partition=0)
+    assert broker.flush(WAIT_S) == 0
+    (address,) = [f"{b.host}:{b.port}" for b in broker.list_topics(timeout=WAIT_S).brokers.values()]
+    opened: list[Log] = []
+
+    def make() -> Log:
+        opened.append(
+            Log(
+                lambda: KafkaConnection(bootstrap=address, client_id="test", login=ANONYMOUS),
+                table,
+                claims_config={},
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def write(log: KafkaLog, *rows: tuple[int, bytes]) -> list[int]:
+    """Write rows; returns the offsets that their claims are made from."""
+    found: list[int] = []
+
+    def claims(offsets: Sequence[int]) -> Sequence[Record]:
+        found.extend(offsets)
+        return [(b"k/1", b"claim"), (b"k/2", None)]
+
+    log.append(rows, claims)
+    return found
+
+
+def test_rows_have_the_offsets_of_their_partitions(made: Callable[[], Log]) -> None:
+    log = made()
+    assert log.open().ends == {0: 1, 1: 0, 2: 0, 3: 0}
+    assert write(log, (0, b"a"), (1, b"b"), (0, b"c")) == [1, 0, 2]
+    (last,) = write(log, (0, b"d"))
+    assert last > 2
+    assert write(log) == []
+    assert log.open().ends[0] > last
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (KafkaError(KafkaError._FENCED, "fenced", fatal=True), LogFencedError),
+        (KafkaError(KafkaError.PRODUCER_FENCED, "fenced"), LogFencedError),
+        (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "old epoch"), LogFencedError),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied"), ForbiddenError),
+        (KafkaError(KafkaError._MSG_TIMED_OUT, "late"), UnavailableError),
+    ],
+)
+def test_what_fails_before_the_commit_is_named_and_nothing_is_there(
+    made: Callable[[], Log], error: KafkaError, found: type[TarnError]
+) -> None:
+    log = made()
+    log.open()
+    assert log._producer is not None
+    log._producer = Refusing(log._producer, begin=error)  # type: ignore[assignment]
+    with pytest.raises(found) as caught:
+        write(log, (0, b"a"))
+    assert caught.type is found
+    assert log.open().ends[0] == 1
+
+
+def test_a_claim_that_cannot_be_made_leaves_the_log_usable_once_opened(made: Callable[[], Log]) -> None:
+    log = made()
+    log.open()
+
+    def fail(offsets: Sequence[int]) -> Sequence[Record]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        log.append([(0, b"a")], fail)
+    log.open()
+    write(log, (0, b"b"))
+
+
+def test_a_log_that_is_not_open_takes_nothing(made: Callable[[], Log]) -> None:
+    with pytest.raises(UnavailableError, match="not open"):
+        write(made(), (0, b"a"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaError(KafkaError._FENCED, "fenced", fatal=True),
+        KafkaError(KafkaError._TIMED_OUT, "late"),
+        KafkaError(KafkaError.INVALID_TXN_STATE, "state", txn_requires_abort=True),
+    ],
+)
+def test_whatever_a_commit_answers_but_yes_its_outcome_is_unknown(
+    made: Callable[[], Log], error: KafkaError
+) -> None:
+    log = made()
+    log.open()
+    assert log._producer is not None
+    log._producer = Refusing(log._producer, error)  # type: ignore[assignment]
+    with pytest.raises(OutcomeUnknownError, match="did not confirm"):
+        write(log, (0, b"a"))
+
+
+def test_a_commit_is_asked_for_again_while_that_may_help(made: Callable[[], Log]) -> None:
+    log = made()
+    log.open()
+    assert log._producer is not None
+    again = KafkaError(KafkaError._TIMED_OUT, "late", retriable=True)
+    log._producer = Refusing(log._producer, again, again)  # type: ignore[assignment]
+    assert write(log, (0, b"a")) == [1]
+
+
+def test_a_broker_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_log, "ASK_S_MAX", 0.5)
+    with pytest.raises(UnavailableError, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
+        KafkaLogs("127.0.0.1:1", lambda: ANONYMOUS).of("t").open()

@@ -1,0 +1,396 @@
+"""`durability=log` over sockets: rows of a topic that an ingestor brings into the table, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarn.client import Receipt, async_writer, writer
+from tarn.core.errors import InvalidError, UnavailableError
+from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
+from tarn.core.rejected_rows import RUNS_MAX
+from tarn.gateway.app import AppLimits
+from tarn.gateway.log_inbox import landing
+from tarn.gateway.log_judge import LogLimits
+from tarn.gateway.repeats import REASON_GONE
+from tarn.ingest.batch_commit import streams_named
+from tarn.testing.memory_log import STEPS
+from tarn.testing.memory_topic import Hole, Topic
+from tests.support.gateway import TABLE, Gateway, LogWorld, row
+
+LOG = "?durability=log"
+
+
+class Died(SystemExit):
+    """A gateway ends in the middle of what it does."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LogWorld]:
+    with LogWorld.opened(tmp_path) as made:
+        yield made
+
+
+def post(world: LogWorld, gateway: Gateway, body: Any, **more: Any) -> Any:
+    answer = world.post(gateway, body, query=LOG, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def at_offsets(world: LogWorld, found: Any) -> list[int]:
+    """Ids of the rows in the topic at the offsets of an answer."""
+    log = world.topic.logs
+    values = [
+        log[run["partition"]][o] for run in found["offsets"] for o in range(run["first"], run["last"] + 1)
+    ]
+    return [json.loads(value)["id"] for value in values if isinstance(value, bytes)]
+
+
+def test_rows_are_answered_with_their_offsets_and_land_once(world: LogWorld) -> None:
+    gateway = world.gateway()
+    found = post(world, gateway, [row(1), row(2)])
+    assert found == {
+        "durability": "log",
+        "accepted": 2,
+        "rejected": [],
+        "topic": topic_of(world.uuid),
+        "offsets": found["offsets"],
+        "repeated": False,
+    }
+    assert at_offsets(world, found) == [1, 2]
+    assert world.ids() == []
+    world.land()
+    assert world.ids() == [1, 2]
+    (run,) = found["offsets"]
+    traced = {r["id"]: (r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in world.lake.rows()}
+    assert traced == {1: (run["partition"], run["first"]), 2: (run["partition"], run["last"])}
+    assert {r["_tarn"]["source"] for r in world.lake.rows()} == {topic_of(world.uuid)}
+
+
+def test_bad_rows_are_named_before_anything_is_written(world: LogWorld) -> None:
+    gateway = world.gateway()
+    found = post(world, gateway, [row(1), {"id": "x"}, row(3), {**row(4), "idd": 1}])
+    assert found["accepted"] == 2
+    assert [one["row"] for one in found["rejected"]] == [1, 3]
+    assert at_offsets(world, found) == [1, 3]
+    answer = world.post(gateway, [{"id": "x"}], query=LOG)
+    assert (answer.status_code, answer.json()["offsets"]) == (422, [])
+    world.land()
+    assert world.ids() == [1, 3]
+    assert world.lake.rows("ops.dead_letters") == []
+
+
+@pytest.mark.parametrize("by", [{"key": "k"}, {"producer": "p", "sequence": 0}])
+def test_a_repeat_is_answered_as_the_first_time_also_by_another_gateway(
+    world: LogWorld, by: dict[str, Any]
+) -> None:
+    first, second = world.gateway(), world.gateway()
+    body = [row(1), {"id": "x"}, row(2)]
+    found = post(world, first, body, **by)
+    for gateway in (first, second, first, world.gateway()):
+        again = post(world, gateway, body, **by)
+        assert again == {**found, "repeated": True}
+    world.land()
+    assert world.ids() == [1, 2]
+
+
+def test_a_repeat_is_answered_by_what_was_judged_the_first_time(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    body = [row(1), {**row(2), "more": "x"}]
+    found = post(world, gateway, body, key="k")
+    assert [one["row"] for one in found["rejected"]] == [1]
+    world.add_column("more")
+    again = post(world, gateway, body, key="k")
+    assert again["rejected"] == [{"row": 1, "reason": REASON_GONE}]
+    assert (again["accepted"], again["offsets"], again["repeated"]) == (1, found["offsets"], True)
+
+
+def test_what_is_not_remembered_of_a_repeat_is_null(world: LogWorld) -> None:
+    gateway = world.gateway()
+    for at in range(RECENT_MAX + 1):
+        post(world, gateway, [row(at)], producer="p", sequence=at)
+    again = post(world, gateway, [row(0)], producer="p", sequence=0)
+    assert (again["accepted"], again["rejected"], again["offsets"], again["repeated"]) == (
+        None,
+        None,
+        [],
+        True,
+    )
+    assert post(world, gateway, [row(1)], producer="p", sequence=1)["accepted"] == 1
+
+
+def test_a_key_with_another_body_is_refused(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(1)], key="k")
+    answer = world.post(gateway, [row(2)], key="k", query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (422, "KeyReused")
+
+
+def test_a_key_is_forgotten_after_its_window_and_its_record_removed(world: LogWorld) -> None:
+    now_ms = [1_800_000_000_000]
+    gateway = world.gateway(now_ms=lambda: now_ms[0])
+    post(world, gateway, [row(1)], key="k")
+    now_ms[0] += KEY_MS
+    assert post(world, gateway, [row(1)], key="k")["repeated"]
+    now_ms[0] += 1
+    assert not post(world, gateway, [row(1)], key="k")["repeated"]
+    now_ms[0] += KEY_MS + 1
+    post(world, gateway, [row(2)])
+    keys = {
+        key: value for key, value in world.logs.held(topic_of(world.uuid)).claims if key.startswith(b"k/")
+    }
+    assert list(keys.values()) == [None]
+
+
+def test_a_producer_goes_on_and_gaps_overlaps_and_strangers_are_refused(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(0), row(1)], producer="p")
+    assert not post(world, gateway, [row(2)], producer="p", sequence=2)["repeated"]
+    for sequence, body, words in (
+        (4, [row(4)], "rows before it are missing"),
+        (2, [row(2), row(3)], "part of it is in the log"),
+    ):
+        answer = world.post(gateway, body, producer="p", sequence=sequence, query=LOG)
+        assert (answer.status_code, answer.json()["error"]["expected"]) == (409, 3)
+        assert words in answer.json()["error"]["message"]
+    answer = world.post(gateway, [row(9)], producer="q", sequence=9, query=LOG)
+    assert (answer.status_code, answer.json()["error"]["expected"]) == (409, 0)
+    assert "does not know this producer" in answer.json()["error"]["message"]
+    world.land()
+    assert world.ids() == [0, 1, 2]
+
+
+def test_a_producer_that_moves_to_another_gateway_goes_on_there(world: LogWorld) -> None:
+    first, second = world.gateway(), world.gateway()
+    for number in range(6):
+        gateway = (first, second)[number % 2]
+        assert not post(world, gateway, [row(number)], producer="p", sequence=number)["repeated"]
+    world.land()
+    assert world.ids() == list(range(6))
+
+
+def test_writes_that_overtake_each_other_wait_for_the_rows_before_them(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(gap_s_max=10))
+    late = threading.Thread(target=lambda: post(world, gateway, [row(1)], producer="p", sequence=1))
+    late.start()
+    time.sleep(0.1)
+    post(world, gateway, [row(0)], producer="p", sequence=0)
+    late.join(timeout=10)
+    world.land()
+    assert world.ids() == [0, 1]
+
+
+def test_a_table_without_an_ingestor_for_its_log_says_what_to_do(world: LogWorld) -> None:
+    other = world.other_table()
+    answer = world.post(world.gateway(), [row(1)], table=other, query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
+    assert f"scripts/tarn log {other}" in answer.json()["error"]["message"]
+
+
+def test_only_the_offsets_of_the_tables_own_log_prove_that_it_lands(world: LogWorld) -> None:
+    state = world.lake.table()
+    assert {"orders", "orders-log"} <= streams_named(state)
+    found = landing(state)
+    assert found is not None
+    assert found.source.topic == topic_of(world.uuid)
+
+
+def test_a_topic_that_was_recreated_or_deleted_takes_no_rows(world: LogWorld) -> None:
+    name = topic_of(world.uuid)
+    world.lake.sources.topics[name] = Topic(name, 2, topic_id="another")
+    answer = world.post(world.gateway(), [row(1)], query=LOG)
+    assert answer.status_code == 409
+    assert "deleted and created again" in answer.json()["error"]["message"]
+    del world.lake.sources.topics[name]
+    answer = world.post(world.gateway(), [row(1)], query=LOG)
+    assert answer.status_code == 409
+    assert "does not exist any more" in answer.json()["error"]["message"]
+
+
+def test_arrow_is_for_lake_and_who_may_not_write_is_refused(world: LogWorld) -> None:
+    world.principal("reader", "READ")
+    gateway = world.gateway()
+    kind = "application/vnd.apache.arrow.stream"
+    answer = world.post(gateway, b"x", kind=kind, query=LOG)
+    assert answer.status_code == 415
+    assert "durability=lake" in answer.json()["error"]["message"]
+    assert world.post(gateway, [row(1)], who="reader", query=LOG).status_code == 403
+    assert world.topic.logs == {0: [], 1: []}
+
+
+def test_the_quota_counts_rows_of_both_ways_and_repeats_do_not(world: LogWorld) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "4")
+    gateway = world.gateway()
+    assert world.post(gateway, [row(1)]).status_code == 200
+    post(world, gateway, [row(2), {"id": "x"}], key="k")
+    assert post(world, gateway, [row(2), {"id": "x"}], key="k")["repeated"]
+    answer = world.post(gateway, [row(3), row(4)], query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "QuotaUsedUp")
+    assert int(answer.headers["retry-after"]) > 0
+    post(world, world.gateway(), [row(3)])
+    assert world.post(gateway, [row(4)], query=LOG).status_code == 429
+
+
+def test_rows_that_nobody_lands_hold_writers_back(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(lag_slow=2, lag_stop=5, look_s=0.0))
+    post(world, gateway, [row(number) for number in range(4)])
+    slow = world.post(gateway, [row(4)], query=LOG)
+    assert "not in the table" in slow.headers["tarn-pressure"]
+    answer = world.post(gateway, [row(5)], query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "Busy")
+    assert answer.headers["retry-after"] == "10"
+    world.land()
+    post(world, gateway, [row(5)])
+    world.land()
+    assert world.ids() == list(range(6))
+
+
+def test_a_broker_that_is_away_takes_nothing_and_says_so(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(1)])
+
+    def away(step: str) -> None:
+        raise UnavailableError("Kafka does not answer")
+
+    world.logs.at = away
+    answer = world.post(gateway, [row(2)], key="k", query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Unavailable")
+    assert "durability=lake needs no Kafka" in answer.json()["error"]["message"]
+    assert "retry-after" in answer.headers
+    assert world.post(gateway, [row(3)]).status_code == 200
+    world.logs.at = lambda step: None
+    assert not post(world, gateway, [row(2)], key="k")["repeated"]
+    world.land()
+    assert world.ids() == [1, 2, 3]
+
+
+def once(step: str, error: BaseException) -> Callable[[str], None]:
+    left = [error]
+
+    def at(found: str) -> None:
+        if found == step and left:
+            raise left.pop()
+
+    return at
+
+
+@pytest.mark.parametrize("step", ["commit", "committed"])
+@pytest.mark.parametrize("by", [{}, {"key": "k"}, {"producer": "p", "sequence": 0}])
+def test_an_unknown_outcome_is_found_out_before_the_answer(
+    world: LogWorld, step: str, by: dict[str, Any]
+) -> None:
+    gateway = world.gateway()
+    world.logs.at = once(step, UnavailableError("gone"))
+    found = post(world, gateway, [row(1), row(2)], **by)
+    assert not found["repeated"]
+    assert at_offsets(world, found) == [1, 2]
+    world.land()
+    assert world.ids() == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("by", [{"key": "k"}, {"producer": "p", "sequence": 1}])
+def test_a_gateway_that_dies_between_two_steps_leaves_all_or_nothing(
+    world: LogWorld, step: str, by: dict[str, Any]
+) -> None:
+    first = world.gateway(app=AppLimits(answer_s_max=1))
+    post(world, world.gateway(), [row(0)], producer="p")
+    world.logs.at = once(step, Died())
+    answers: list[Any] = []
+    lost = threading.Thread(
+        target=lambda: answers.append(world.post(first, [row(1), row(2)], query=LOG, **by)), daemon=True
+    )
+    lost.start()
+    lost.join(timeout=10)
+    assert [a.status_code for a in answers] in ([504], [503])
+    world.logs.at = lambda step: None
+    held = world.logs.held(topic_of(world.uuid))
+    assert (held.open is not None) == (step in ("rows", "claimed", "commit"))
+    found = post(world, world.gateway(), [row(1), row(2)], **by)
+    assert found["repeated"] == (step == "committed")
+    assert at_offsets(world, found) == [1, 2]
+    world.land()
+    assert world.ids() == [0, 1, 2]
+    assert (world.logs.aborted > 0) == (step in ("rows", "claimed", "commit"))
+
+
+def test_an_aborted_transaction_leaves_offsets_without_records(world: LogWorld) -> None:
+    gateway = world.gateway()
+    world.logs.at = once("commit", UnavailableError("gone"))
+    found = post(world, gateway, [row(1)])
+    (run,) = found["offsets"]
+    before = world.topic.logs[run["partition"]][: run["first"]]
+    assert len(before) in (0, 2)  # the second partition is next, if the first one has the aborted rows
+    assert all(isinstance(one, Hole) for one in before)
+    world.land()
+    assert world.ids() == [1]
+
+
+def test_two_gateways_at_once_take_turns_and_double_nothing(world: LogWorld) -> None:
+    gateways = [world.gateway(), world.gateway()]
+
+    def client(number: int) -> None:
+        for at in range(8):
+            body = [row(100 * number + at)]
+            for gateway in (gateways[(number + at) % 2], gateways[number % 2]):
+                answer = world.post(gateway, body, producer=f"p{number}", sequence=at, query=LOG)
+                assert answer.status_code == 200, answer.text
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join(timeout=60)
+    world.land()
+    assert world.ids() == sorted(100 * number + at for number in range(4) for at in range(8))
+
+
+def test_a_gateway_that_stops_answers_what_it_took(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(1)])
+    gateway.stop()
+    world.land()
+    assert world.ids() == [1]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_client_writes_to_the_log_and_says_where_its_rows_are(
+    world: LogWorld, asynchronous: bool
+) -> None:
+    own = {
+        "gateway": world.gateway().url,
+        "catalog": world.catalog_url,
+        "credential": world.credentials["admin"],
+    }
+
+    async def sent() -> Receipt:
+        async with async_writer(TABLE, durability="log", **own) as rows:
+            return await rows.send([row(1), {"id": "x"}, row(2)], key="k")
+
+    with writer(TABLE, durability="log", **own) as rows:
+        found = asyncio.run(sent()) if asynchronous else rows.send([row(1), {"id": "x"}, row(2)], key="k")
+        assert rows.send([row(1), {"id": "x"}, row(2)], key="k").offsets == found.offsets
+    assert (found.accepted, list(found.rejected), found.snapshot_id) == (2, [1], None)
+    world.land()
+    places = {r["id"]: (r["_tarn"]["partition"], r["_tarn"]["offset"]) for r in world.lake.rows()}
+    assert found.topic == topic_of(world.uuid)
+    assert found.offsets == (places[1], places[2])
+    with pytest.raises(InvalidError, match="Invalid durability 'disk'"):
+        writer(TABLE, durability="disk", **own)  # type: ignore[arg-type]
+
+
+def test_too_many_rejected_rows_are_not_remembered(world: LogWorld) -> None:
+    gateway = world.gateway()
+    body = [row(at) if at % 2 else {"id": "x"} for at in range(2 * RUNS_MAX + 2)]
+    found = post(world, gateway, body, key="k")
+    assert found["accepted"] == RUNS_MAX + 1
+    again = post(world, gateway, body, key="k")
+    assert (again["accepted"], again["rejected"], again["offsets"]) == (None, None, found["offsets"])

@@ -1,0 +1,123 @@
+"""Claims of a table's log: what is written is read, what is outdated goes, and nothing else is understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarn.core.errors import CorruptStateError
+from tarn.core.log_claims import (
+    FORGET_MAX,
+    KEY_MS,
+    MARK_MS,
+    PRODUCER_MS,
+    RECENT_MAX,
+    Appended,
+    Change,
+    Fate,
+    KeyClaim,
+    LogBook,
+    ProducerClaim,
+    Run,
+    runs_of,
+)
+from tarn.core.quota import Used
+from tarn.core.spec.source import KafkaSource
+
+NOW_MS = 1_800_000_000_000
+
+
+def run(first: int, last: int, partition: int = 0) -> Run:
+    return Run(partition=partition, first=first, last=last)
+
+
+def change(**more: object) -> Change:
+    return Change(**({"mark": "m1", "writer": "w1", "at_ms": NOW_MS} | more))  # type: ignore[arg-type]
+
+
+def test_offsets_become_runs_where_they_are_consecutive() -> None:
+    places = [(0, 5), (0, 6), (0, 8), (1, 9), (1, 10), (0, 9)]
+    assert runs_of(places) == (run(5, 6), run(8, 8), run(9, 10, 1), run(9, 9))
+    assert runs_of([]) == ()
+
+
+def test_what_is_claimed_is_read_by_another_process() -> None:
+    producer = ProducerClaim(end=0, at_ms=0).plus(
+        Appended(start=0, end=3, fate=Fate(runs=(run(7, 8),), rejected=((1, 2),))), NOW_MS
+    )
+    key = KeyClaim(digest="d", at_ms=NOW_MS, fate=Fate.of([(1, 1), (0, 4)], range(0, 200, 2)))
+    made = change(producers={"a/p": producer}, keys={"k": key}, used=Used(day=3, rows=4, bytes=5))
+    own, other = LogBook("t"), LogBook("t")
+    own.apply(made)
+    other.read(made.records())
+    for book in (own, other):
+        assert book.producers == {"a/p": producer}
+        assert book.keys == {"k": key}
+        assert book.used == Used(day=3, rows=4, bytes=5)
+        assert (book.mark("w1"), book.mark("w2")) == ("m1", None)
+    assert producer.find(0, 3) == Fate(runs=(run(7, 8),), rejected=((1, 2),))
+    assert producer.find(0, 2) is None
+    assert (key.fate.runs, key.fate.rejected, key.fate.accepted) == ((run(1, 1, 1), run(4, 4)), None, 2)
+
+
+def test_a_producer_keeps_its_last_writes_only() -> None:
+    claim = ProducerClaim(end=0, at_ms=0)
+    for at in range(RECENT_MAX + 2):
+        claim = claim.plus(Appended(start=at, end=at + 1, fate=Fate(runs=(run(at, at),))), NOW_MS - at)
+    assert (claim.end, claim.at_ms) == (RECENT_MAX + 2, NOW_MS)
+    assert [one.start for one in claim.recent] == list(range(2, RECENT_MAX + 2))
+
+
+def test_outdated_claims_are_named_and_their_removal_is_read() -> None:
+    old = NOW_MS - 1
+    book = LogBook("t")
+    book.apply(
+        change(
+            at_ms=old - MARK_MS,
+            producers={
+                "old": ProducerClaim(end=1, at_ms=old - PRODUCER_MS),
+                "young": ProducerClaim(end=1, at_ms=NOW_MS - PRODUCER_MS),
+            },
+            keys={
+                "old": KeyClaim(digest="d", at_ms=old - KEY_MS, fate=Fate()),
+                "young": KeyClaim(digest="d", at_ms=NOW_MS - KEY_MS, fate=Fate()),
+            },
+        )
+    )
+    found = book.outdated(NOW_MS)
+    assert sorted(found) == ["k/old", "m/w1", "p/old"]
+    other = LogBook("t")
+    other.read(change(mark="m2", writer="w2", forgotten=found).records())
+    book.apply(change(mark="m2", writer="w2", forgotten=found))
+    assert (set(book.producers), set(book.keys), book.mark("w1")) == ({"young"}, {"young"}, None)
+    many = {str(n): KeyClaim(digest="d", at_ms=0, fate=Fate()) for n in range(FORGET_MAX + 1)}
+    book = LogBook("t")
+    book.apply(change(keys=many))
+    book.apply(change(keys={"0": KeyClaim(digest="d", at_ms=NOW_MS, fate=Fate())}))
+    assert "k/0" not in book.outdated(NOW_MS)
+    assert len(book.outdated(NOW_MS)) == FORGET_MAX
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"x/1", b'{"v":1,"is":[]}'),
+        (b"k/1", b"{"),
+        (b"k/1", b'{"v":2,"is":["d",1,[]]}'),
+        (b"p/1", b'{"v":1,"is":[1]}'),
+        (b"k/1", b'{"v":1,"is":["d",1,[[],[1]]]}'),
+        (b"u", None),
+        (b"\xff", b"{}"),
+    ],
+)
+def test_a_record_of_another_hand_is_named(key: bytes, value: bytes | None) -> None:
+    with pytest.raises(CorruptStateError, match="topic t: the record with the key"):
+        LogBook("t").read([(key, value)])
+
+
+def test_no_pattern_of_a_spec_matches_topics_of_the_gateway() -> None:
+    found = KafkaSource(topicPattern=".*")
+    assert [found.matches(name) for name in ("tarn.log.x", "tarn.log.claims.x", "tarn.logs")] == [
+        False,
+        False,
+        True,
+    ]
