@@ -43,6 +43,7 @@ class Refusing:
         self._inner = inner
         self._plan = list(plan)
         self._begin = begin
+        self.aborted = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -51,6 +52,9 @@ class Refusing:
         if self._begin is not None:
             raise KafkaException(self._begin)
         self._inner.begin_transaction()
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.aborted += 1
 
     def commit_transaction(self, timeout: float) -> None:
         if self._plan:
@@ -126,10 +130,12 @@ def test_what_fails_before_the_commit_is_named_and_nothing_is_there(
     log = made()
     log.open()
     assert log._producer is not None
-    log._producer = Refusing(log._producer, begin=error)  # type: ignore[assignment]
+    refusing = Refusing(log._producer, begin=error)
+    log._producer = refusing  # type: ignore[assignment]
     with pytest.raises(found) as caught:
         write(log, (0, b"a"))
     assert caught.type is found
+    assert refusing.aborted == 1, "readers would wait for the end of the transaction"
     assert log.open().ends[0] == 1
 
 

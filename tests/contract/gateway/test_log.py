@@ -23,7 +23,7 @@ from tarn.gateway.repeats import REASON_GONE
 from tarn.ingest.batch_commit import streams_named
 from tarn.testing.memory_log import STEPS
 from tarn.testing.memory_topic import Hole, Topic
-from tests.support.gateway import TABLE, Gateway, LogWorld, row
+from tests.support.gateway import NAME, TABLE, Gateway, LogWorld, row
 
 LOG = "?durability=log"
 
@@ -351,6 +351,41 @@ def test_two_gateways_at_once_take_turns_and_double_nothing(world: LogWorld) -> 
         one.join(timeout=60)
     world.land()
     assert world.ids() == sorted(100 * number + at for number in range(4) for at in range(8))
+
+
+def test_a_write_and_its_repeat_in_one_turn_are_written_once(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(0)])
+    go_on = threading.Event()
+    world.logs.at = lambda step: None if step != "begin" else _require(go_on.wait(10))
+    found: list[Any] = []
+    writes: list[dict[str, Any]] = [
+        {"body": [row(1)]},
+        *[{"body": [row(2)], "key": "k"}] * 2,
+        *[{"body": [row(3)], "producer": "p"}] * 2,
+    ]
+    inbox = gateway.logs.inbox(NAME)
+    sending = []
+    for number, write in enumerate(writes):
+        sending.append(
+            threading.Thread(target=lambda own: found.append(post(world, gateway, **own)), args=(write,))
+        )
+        sending[-1].start()
+        until_s = time.monotonic() + 10
+        while inbox.waiting[0] < number:  # the first is taken at once, and holds the others up
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        time.sleep(0.05)
+    go_on.set()
+    for one in sending:
+        one.join(timeout=10)
+    assert sorted(one["repeated"] for one in found) == [False, False, False, True, True]
+    world.land()
+    assert world.ids() == [0, 1, 2, 3]
+
+
+def _require(met: bool) -> None:
+    assert met
 
 
 def test_a_gateway_that_stops_answers_what_it_took(world: LogWorld) -> None:
