@@ -13,6 +13,7 @@ from typing import Any
 
 from tarn.adapters.kafka_client import KafkaConnection, TopicPartition, create_topic, describe_topic, vendor
 from tarn.adapters.kafka_login import ANONYMOUS, Login
+from tarn.adapters.kafka_producer import LibrdkafkaProducer
 from tarn.core.errors import DataError, UnavailableError
 from tarn_demo.flights.events import PARTITIONS, TOPIC, Stream
 from tarn_demo.flights.pace import Pace
@@ -157,13 +158,12 @@ class Topic:
             DataError: Kafka refused a message, so the topic lacks one.
         """
         with self._errors("write to", operation="WRITE"):
-            producer = self._connection.producer(
-                acks="all",
-                enable_idempotence=True,
+            producer = LibrdkafkaProducer(
+                self._connection,
+                delivery_ms_max=DELIVERY_MS_MAX,
                 linger_ms=20,
-                batch_size=256 * 1024,
-                max_request_size=4 * 1024 * 1024,
-                delivery_timeout_ms=DELIVERY_MS_MAX,
+                batch_bytes=256 * 1024,
+                message_bytes_max=4 * 1024 * 1024,
             )
         try:
             player = Player(send=producer.send, topic=self.name, partitions=len(play.next))
@@ -201,7 +201,7 @@ class Player:
     """Sends messages of a stream in order, a bounded number of them unacknowledged.
 
     Args:
-        send: hands one message over, as KafkaProducer.send does.
+        send: hands one message over, as `LibrdkafkaProducer.send` does.
         topic: where to.
         partitions: how many it has.
     """
