@@ -21,6 +21,7 @@ from tarn_jobs.schema import BRONZE, EVENT_COLUMNS, GOLD, KEY, NAMESPACES, REFER
 
 STREAM = "flights"
 OFFSETS_MAX = 400_000
+REMADE_SHARE = 0.5
 
 _BRONZE_COLUMNS = {
     "event_id": "string",
@@ -58,6 +59,8 @@ class Pipeline:
         lake: the tables.
         stream: the ingestor's name, under which bronze keeps its offset map.
         offsets_max: the maximum number of offsets per silver commit.
+        remade_share: share of the stream from which on a gold table is replaced: a MERGE of most groups
+            takes longer.
         on_step: called after each commit.
         reached: called with the name of each point between two steps; a test may raise there.
         monotonic: monotonic clock, seconds.
@@ -66,6 +69,7 @@ class Pipeline:
     lake: Lake
     stream: str = STREAM
     offsets_max: int = OFFSETS_MAX
+    remade_share: float = REMADE_SHARE
     on_step: Callable[[Step], None] = lambda step: None
     reached: Callable[[str], None] = lambda point: None
     monotonic: Callable[[], float] = time.monotonic
@@ -168,18 +172,26 @@ class Pipeline:
         begun = self.monotonic()
         self.reached(f"before {gold.table.name}")
         summary = {PROPERTY: available.to_json()}
-        if done is None or done.source != available.source:
+        if is_remade(done, available, share=self.remade_share):
             self.lake.replace(gold.table.name, transforms.delays(grouped, gold), summary)
         else:
             changed = transforms.touched(grouped, gold, changed_since(done, available))
             self.lake.merge(statements.merge_gold(gold), transforms.delays(changed, gold), summary)
         self.reached(f"after {gold.table.name}")
-        offsets = sum(end - (done.offset(p) if done else 0) for p, end in available.next)
-        self.on_step(Step(table=gold.table.name, offsets=offsets, seconds=self.monotonic() - begun))
+        self.on_step(
+            Step(table=gold.table.name, offsets=available.since(done), seconds=self.monotonic() - begun)
+        )
 
     def _position(self, table: str) -> Position | None:
         _, text = newest(self.lake.snapshots(table, PROPERTY))
         return Position.from_json(text) if text is not None else None
+
+
+def is_remade(done: Position | None, available: Position, *, share: float) -> bool:
+    """Return whether a gold table at `done` is made from all of silver, and not merged with what changed."""
+    if done is None or done.source != available.source:
+        return True
+    return available.since(done) >= share * available.since(None)
 
 
 def changed_since(done: Position, available: Position) -> str:

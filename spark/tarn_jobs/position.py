@@ -61,6 +61,10 @@ class Position:
         """Return whether this position includes everything up to `other`."""
         return all(self.offset(p) >= end for p, end in other.next)
 
+    def since(self, done: Position | None) -> int:
+        """Return the number of offsets from an earlier position of the stream, or its begin, to this one."""
+        return sum(end - (done.offset(p) if done is not None else 0) for p, end in self.next)
+
     def to_json(self) -> str:
         """Return the JSON stored in a snapshot summary: `v`, `source`, `next`."""
         return json.dumps(

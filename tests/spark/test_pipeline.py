@@ -35,7 +35,7 @@ def test_one_batch_equals_the_oracle(lake: Lake, seed: int) -> None:
 def test_many_small_batches_equal_the_oracle(lake: Lake) -> None:
     flights.load_reference(lake)
     log, steps = bronze.Log(), list[Step]()
-    pipeline = Pipeline(lake=lake, offsets_max=1_300, on_step=steps.append)
+    pipeline = Pipeline(lake=lake, offsets_max=1_300, remade_share=2, on_step=steps.append)  # MERGE only
     for part in flights.messages(flights.stream(seed=4), parts=3):
         bronze.append(lake, log, part)
         pipeline.cycle()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarn.core.offsets import OffsetMap, TopicIdentity
-from tarn_jobs.pipeline import changed_since
+from tarn_jobs.pipeline import changed_since, is_remade
 from tarn_jobs.position import Position, PositionError, Snapshot, newest, next_range
 
 SOURCE = (("cluster", "c"), ("table", "s3://tarn/x"), ("topic", "flight-events"), ("topic-id", "t"))
@@ -82,6 +82,16 @@ def test_what_changed_between_two_positions() -> None:
     assert changed_since(_at(p0=5), _at(p0=9)) == (
         "(_tarn.partition = 0 AND _tarn.offset >= 5 AND _tarn.offset < 9)"
     )
+
+
+def test_gold_is_made_from_all_of_silver_when_half_of_the_stream_is_new() -> None:
+    done, after = _at(p0=100, p1=99), _at(p0=199, p1=200, p2=1)
+    assert after.since(done) == 201 and after.since(None) == 400
+    assert is_remade(done, after, share=0.5)
+    assert not is_remade(done, after, share=0.51)
+    assert is_remade(None, _at(p0=1), share=2)
+    elsewhere = Position(source=(("topic", "other"),), next=after.next)
+    assert is_remade(elsewhere, after, share=2), "of another stream"
 
 
 def test_offsets_that_went_back_stop() -> None:
