@@ -48,8 +48,9 @@ def gateway_listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Liste
         head_wait_s: how long the head of a request may take, in seconds; None for the usual time.
     """
     visitors = Visitors()
-    protocol = door(visitors) if head_wait_s is None else door(visitors, head_wait_s=head_wait_s)
-    return listener(app, protocol, header_bytes_max=HEADER_BYTES_MAX, stop_wait_s=STOP_WAIT_S)
+    waits = {} if head_wait_s is None else {"head_wait_s": head_wait_s}
+    protocol = door(visitors, head_bytes_max=HEADER_BYTES_MAX, **waits)
+    return listener(app, protocol, stop_wait_s=STOP_WAIT_S)
 
 
 async def serve(server: Listener, at: socket.socket, tables: Tables, logs: Logs, stop: Event) -> None:
