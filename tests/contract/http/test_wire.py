@@ -317,6 +317,30 @@ def test_fields_are_read_exactly(echo: Echo) -> None:
         assert odd["path"] == "//evil.example/a"
 
 
+def test_every_target_that_is_a_path_is_read_as_it_is(echo: Echo) -> None:
+    odd = [
+        "/",
+        "//",
+        "/?",
+        "/??",
+        "/?a?b",
+        "/:80",
+        "//user@host:80/x?y",
+        "/[::1]",
+        "/%",
+        "/%zz%00%ff",
+        "/../.",
+        "/a//",
+    ]
+    odd += [f"/x{chr(c)}y{chr(c)}?z{chr(c)}=1" for c in range(0x21, 0x7F) if chr(c) != "#"]
+    odd.append("/" + "a" * (HEAD_BYTES_MAX - 100) + "?b")
+    with echo.connect() as client:
+        for target in odd:
+            found = client.send(b"GET " + target.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n").echo()
+            path, _, query = target.partition("?")
+            assert (found["path"], found["query"]) == (path, query)
+
+
 @pytest.mark.parametrize("step", [1, 3, 10_000])
 def test_requests_in_a_row_are_answered_in_their_order(echo: Echo, step: int) -> None:
     chunked = post(CHUNKED, path=b"/2") + b"3\r\n\r\n\r\r\n4;x=y\r\n\n\r\n\r\r\n0\r\n\r\n"
