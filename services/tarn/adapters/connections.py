@@ -11,7 +11,7 @@ import asyncio
 from enum import Enum, auto
 from typing import Any
 
-from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tarn.core.http_heads import END, Frame, HeadError, frame_of, is_hopeless
@@ -251,7 +251,6 @@ class Door(HttpToolsProtocol):
             self._came, self._parsed = came[1 - len(END) :], min(parsed, len(END) - 1)
             return False
         self._came, self._parsed = came[parsed:], 0
-        self.parser = HttpRequestParser(self)  # the old one may keep a field that followed the body
         return True
 
     def _feed(self, part: bytes) -> bool:
