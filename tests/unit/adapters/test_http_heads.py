@@ -32,6 +32,25 @@ def test_a_head_says_how_long_its_body_is(fields: tuple[bytes, ...], body_bytes:
     assert frame_of(head(*fields)) == Frame(head(*fields), body_bytes, False)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (b"content-length: 5", b"transfer-encoding: chunked"),
+        (b"transfer-encoding: chunked", b"Content-Length: 5"),
+        (b"transfer-encoding: chunked", b"Transfer-Encoding: chunked"),
+        (b"content-length: 5", b"Content-Length: 5"),
+        (b"content-length: 5", b"content-length: 6"),
+        (b"content-length: 5, 5",),
+        (b"content-length:",),
+        (b"transfer-encoding: gzip, chunked",),
+    ],
+)
+def test_a_body_of_two_lengths_or_of_none_is_refused(fields: tuple[bytes, ...]) -> None:
+    # Here, not on a socket: the parser would refuse some of them too.
+    with pytest.raises(HeadError, match=r"Transfer-Encoding|Content-Length"):
+        frame_of(head(*fields))
+
+
 def test_an_older_version_is_said() -> None:
     sent = head(first=b"GET / HTTP/1.0")
     assert frame_of(sent) == Frame(sent, 0, True)
