@@ -224,6 +224,8 @@ REFUSED: dict[str, bytes] = {
     "a tab in the target": b"GET /a\tHTTP/1.1\r\n" + HOST + b"\r\n",
     "no version": b"GET /a\r\n" + HOST + b"\r\n",
     "HTTP/0.9": b"GET /a\r\n\r\n",
+    "HTTP/0.9 by name": b"GET /a HTTP/0.9\r\n" + HOST + b"\r\n",
+    "HTTP/2 without its beginning": b"GET /a HTTP/2.0\r\n" + HOST + b"\r\n",
     "HTTP/1.2": b"GET /a HTTP/1.2\r\n" + HOST + b"\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a method in lower case": b"get /a HTTP/1.1\r\n" + HOST + b"\r\n",
