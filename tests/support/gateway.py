@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 import threading
@@ -31,7 +30,7 @@ from tarn.gateway.health import Looks
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.logs import Logs
 from tarn.gateway.memory import Memory
-from tarn.gateway.server import gateway_listener, gateway_socket
+from tarn.gateway.server import gateway_listener, gateway_socket, on_a_loop
 from tarn.gateway.tables import Tables
 from tarn.gateway.takes import InboxLimits
 from tarn.ingest.bookkeeper import Bookkeepers
@@ -112,7 +111,7 @@ class Gateway:
         self.port = at.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._server.serve(sockets=[at])), daemon=True
+            target=lambda: on_a_loop(self._server.serve(sockets=[at])), daemon=True
         )
         self._thread.start()
         until_s = time.monotonic() + 10

@@ -66,7 +66,7 @@ def _declared(request: Request, bytes_max: int) -> int:
     declared = request.headers.get("content-length")
     if declared is None:
         return bytes_max if "transfer-encoding" in request.headers else 0
-    # h11 has already rejected anything that is not a number.
+    # The head was checked: it is a number (`tarn.core.http_heads`).
     if int(declared) > bytes_max:
         raise TooLargeError(f"The request body has {declared} bytes, at most {bytes_max} are allowed")
     return int(declared)

@@ -90,12 +90,11 @@ def bound(settings: Settings) -> list[socket.socket]:
 def listeners(settings: Settings, routes: Routes) -> list[Listener]:
     """Return the two servers, not yet started: inside, published."""
     limits = Limits()
-    protocol = door(limits.visitors)
+    protocol = door(limits.visitors, head_bytes_max=HEADER_BYTES_MAX)
     return [
         listener(
             make_app(routes, side, limits, settings.own_hosts),
             protocol,
-            header_bytes_max=HEADER_BYTES_MAX,
             stop_wait_s=STOP_WAIT_S,
         )
         for side in sides(settings)

@@ -8,11 +8,15 @@ authenticated once a valid token was sent on it.
 from __future__ import annotations
 
 import asyncio
+from enum import Enum, auto
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from tarn.core.http_heads import END, Frame, HeadError, frame_of, is_hopeless
+
+HEAD_BYTES_MAX = 64 << 10
 HEAD_WAIT_S = 10
 ANSWER_WAIT_S = 60
 CONNECTIONS_MAX = 512
@@ -64,15 +68,28 @@ class Visitors:
         self.works(door)
 
 
-class Door(H11Protocol):
-    """uvicorn's HTTP protocol with time limits on the client.
+class Stage(Enum):
+    """What the next bytes of a connection are."""
+
+    HEAD = auto()
+    BODY = auto()
+    CHUNKS = auto()
+    NEXT = auto()  # of the next message, which waits until this one is answered
+
+
+class Door(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with limits on the client, and one reading of what it sends.
 
     A complete head must arrive within `head_wait_s` seconds, however its bytes are spread, and a response
     must be read within `answer_wait_s` seconds. A request counts as active once its head is complete on an
     authenticated connection, and once its body is complete on any other.
+
+    The parser gets one message at a time, and a head only when it is complete and checked: uvicorn's protocol
+    would take in as many requests as come, and keep an endless head.
     """
 
     visitors: Visitors
+    head_bytes_max: int = HEAD_BYTES_MAX
     head_wait_s: float = HEAD_WAIT_S
     answer_wait_s: float = ANSWER_WAIT_S
 
@@ -81,6 +98,13 @@ class Door(H11Protocol):
         self.known = False
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._stage = Stage.HEAD
+        # What has come and is not parsed; of a body in chunks, `_parsed` bytes of it are.
+        self._came = b""
+        self._parsed = 0
+        self._left = 0  # of a body
+        self._idle_chunk_bytes = 0  # of a body in chunks, without any byte of the body
+        self._frame: Frame | None = None
         self.app_state = {**self.app_state, WELCOME: self.welcome}
 
     def welcome(self) -> None:
@@ -106,22 +130,41 @@ class Door(H11Protocol):
         """See `asyncio.Protocol`."""
         self.visitors.left(self)
         self._forget_head()
+        self._came = b""
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        super().data_received(data)
-        self._settle()
-        if not self._serving and self._late is None:
-            self._expect_head()
+        self._unset_keepalive_if_required()
+        self._came = self._came + data if self._came else bytes(data)
+        self._read()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head; those that follow a body in chunks are left out, as they are unchecked."""
+        if self._stage is Stage.HEAD:
+            super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser once per head."""
+        assert self._frame is not None
+        self.expect_100_continue &= not self._frame.old
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser with a part of the body."""
+        self._idle_chunk_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser at the end of the request."""
+        super().on_message_complete()
+        self._stage = Stage.NEXT
 
     def on_response_complete(self) -> None:
         """Called by uvicorn when the response is written."""
         super().on_response_complete()
-        self._settle()
-        if self.conn.their_state is h11.SEND_BODY and self._late is None:
-            self._expect_head()  # an unread body must end within the limit, or the connection is closed
+        self._read()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -139,6 +182,109 @@ class Door(H11Protocol):
     @property
     def _serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _read(self) -> None:
+        """Give the parser what has come, to the end of the message that is being served."""
+        while not self.transport.is_closing():
+            if self._stage is Stage.NEXT:
+                if self._serving:
+                    break
+                self._stage = Stage.HEAD
+            if not self._came or not self._parse():
+                break
+        if self._stage is Stage.NEXT and self._came:
+            self.flow.pause_reading()
+        self._settle()
+        begun = bool(self._came) or self._stage in (Stage.BODY, Stage.CHUNKS)
+        if begun and not self._serving and self._late is None and not self.transport.is_closing():
+            self._expect_head()  # an unread body must end within the limit too
+
+    def _parse(self) -> bool:
+        """Give the parser a head, or a part of a body; False if more has to come."""
+        if self._stage is Stage.HEAD:
+            return self._parse_head()
+        if self._stage is Stage.CHUNKS:
+            return self._parse_chunks()
+        part, self._came = self._came[: self._left], self._came[self._left :]
+        self._left -= len(part)
+        return self._feed(part) and self._ended(at_end=self._left == 0)
+
+    def _parse_head(self) -> bool:
+        end = self._came.find(END)
+        size = len(self._came) if end < 0 else end + len(END)
+        if size > self.head_bytes_max:
+            self._refuse(431, f"the head of the request has more than {self.head_bytes_max} bytes; send less")
+            return False
+        if end < 0 and not is_hopeless(self._came):
+            return False
+        try:
+            self._frame = frame_of(self._came[:size])
+        except HeadError as e:
+            self._refuse(400, str(e))
+            return False
+        self._unset_keepalive_if_required()
+        self._came = self._came[size:]
+        self._left = self._frame.body_bytes or 0
+        if not self._feed(self._frame.head):
+            return False
+        if not self._ended(at_end=self._frame.body_bytes == 0):
+            return False
+        if self._stage is Stage.HEAD:
+            self._stage = Stage.CHUNKS if self._frame.body_bytes is None else Stage.BODY
+            self._parsed = self._idle_chunk_bytes = 0
+        return True
+
+    def _parse_chunks(self) -> bool:
+        """Parse to the end of the message, which is at an empty line wherever it is, or of what has come."""
+        came, parsed = self._came, self._parsed
+        while parsed < len(came) and self._stage is Stage.CHUNKS:
+            end = came.find(END, max(parsed - len(END) + 1, 0))
+            until = len(came) if end < 0 else end + len(END)
+            self._idle_chunk_bytes += until - parsed
+            if not self._feed(came[parsed:until]):
+                return False
+            if self._idle_chunk_bytes > self.head_bytes_max:
+                self._refuse(400, f"the body has more than {self.head_bytes_max} bytes between its chunks")
+                return False
+            parsed = until
+        if self._stage is Stage.CHUNKS:
+            self._came, self._parsed = came[1 - len(END) :], min(parsed, len(END) - 1)
+            return False
+        self._came, self._parsed = came[parsed:], 0
+        return True
+
+    def _feed(self, part: bytes) -> bool:
+        """Give the parser a part; False if it is refused."""
+        try:
+            self.parser.feed_data(part)
+        except HttpParserCallbackError:
+            raise  # a defect: the event loop logs it and closes the connection
+        except (HttpParserError, HttpParserUpgrade) as e:
+            self._refuse(400, f"the request is not one of HTTP/1.1: {e}")
+            return False
+        return True
+
+    def _ended(self, *, at_end: bool) -> bool:
+        """Whether parser and frame agree that the message ends here; if not, the connection does."""
+        if (self._stage is Stage.NEXT) is at_end:
+            return True
+        self._refuse(400, "the length of the request's body is not clear")
+        return False
+
+    def _refuse(self, status: int, why: str) -> None:
+        """Answer what cannot be read, and close; a response that has begun is cut off instead."""
+        self.logger.warning("Invalid HTTP request received: %s", why[:200])
+        self._came = b""
+        begun = self._stage in (Stage.BODY, Stage.CHUNKS)
+        if self._serving:
+            begun = self.cycle.response_started
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not begun:
+            text = why.encode("ascii", errors="replace")
+            fields = (b"content-type: text/plain", b"content-length: %d" % len(text), b"connection: close")
+            self.transport.write(STATUS_LINE[status] + b"\r\n".join((*fields, b"", text)))
+        self.leave()
 
     def _settle(self) -> None:
         """Update whether the connection is idle or active."""
@@ -161,12 +307,17 @@ class Door(H11Protocol):
 
 
 def door(
-    visitors: Visitors, *, head_wait_s: float = HEAD_WAIT_S, answer_wait_s: float = ANSWER_WAIT_S
+    visitors: Visitors,
+    *,
+    head_bytes_max: int = HEAD_BYTES_MAX,
+    head_wait_s: float = HEAD_WAIT_S,
+    answer_wait_s: float = ANSWER_WAIT_S,
 ) -> type[Door]:
     """Return the protocol class of the listeners that share `visitors`.
 
     Args:
         visitors: the shared connections.
+        head_bytes_max: size of a request head.
         head_wait_s: time limit of a request head, seconds.
         answer_wait_s: time limit of reading a response, seconds.
     """
@@ -175,6 +326,7 @@ def door(
         pass
 
     OneDoor.visitors = visitors
+    OneDoor.head_bytes_max = head_bytes_max
     OneDoor.head_wait_s = head_wait_s
     OneDoor.answer_wait_s = answer_wait_s
     return OneDoor

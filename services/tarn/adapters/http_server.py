@@ -53,13 +53,12 @@ def bound(host: str, port: int, *, variables: tuple[str, str], name: str = "") -
     return made
 
 
-def listener(app: ASGIApp, protocol: type[Door], *, header_bytes_max: int, stop_wait_s: int) -> Listener:
+def listener(app: ASGIApp, protocol: type[Door], *, stop_wait_s: int) -> Listener:
     """The server of an application, not started yet; it serves the sockets that it is given.
 
     Args:
         app: the application.
         protocol: the protocol of its connections (`tarn.adapters.connections.door`).
-        header_bytes_max: size of the head of a request.
         stop_wait_s: how long requests may take to end when the server does, in seconds.
     """
     return Listener(
@@ -74,7 +73,6 @@ def listener(app: ASGIApp, protocol: type[Door], *, header_bytes_max: int, stop_
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_wait_s,
-            h11_max_incomplete_event_size=header_bytes_max,
             backlog=BACKLOG,
         )
     )

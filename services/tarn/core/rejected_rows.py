@@ -56,6 +56,8 @@ def from_gaps(gaps: Sequence[object], base: int = 0) -> Runs:
     Raises:
         ValueError: they are none.
     """
+    if not gaps:
+        return ()
     numbers = [one for one in gaps if type(one) is int and one >= 0]
     if len(numbers) < len(gaps) or len(numbers) % 2 or 0 in numbers[1::2]:
         raise ValueError(f"no runs of rows: {list(gaps)[:10]!r}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio.to_thread
 import structlog
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarn.core.errors import AccessError, NotFoundError, OutcomeUnknownError, TarnError, UnavailableError
@@ -94,6 +93,40 @@ class AppLimits:
     answer_s_max: float = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: its head, and what reads its body.
+
+    Attributes:
+        method: HTTP method.
+        path: path, still percent-encoded.
+        query: what follows the question mark.
+        headers: headers by lower-case name; of several of one name the first.
+        state: what the connection hands over.
+        receive: the next ASGI message.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    state: Mapping[str, Callable[[], None]]
+    receive: Receive
+
+    @staticmethod
+    def of(scope: Scope, receive: Receive) -> Asked:
+        """The request that the server has."""
+        fields = reversed(scope["headers"])
+        return Asked(
+            scope["method"],
+            scope["raw_path"].decode("ascii", errors="replace"),
+            scope["query_string"].decode("latin-1"),
+            {name.decode("latin-1"): value.decode("latin-1") for name, value in fields},
+            scope.get("state", {}),
+            receive,
+        )
+
+
 class App:
     """The gateway's application.
 
@@ -136,7 +169,7 @@ class App:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             started = time.monotonic()
             try:
-                answer = await self._respond(Request(scope, receive))
+                answer = await self._respond(Asked.of(scope, receive))
             except TarnError as e:
                 answer = error_answer(e)
                 if answer.status >= 500:
@@ -158,14 +191,16 @@ class App:
                 status=answer.status,
                 ms=round((time.monotonic() - started) * 1_000, 2),
             )
-            response = Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
-            await response(scope, receive, send)
+            fields = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+            fields.append((b"content-length", b"%d" % len(answer.body)))
+            await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+            await send({"type": "http.response.body", "body": answer.body})
 
         return app
 
-    async def _respond(self, request: Request) -> Answer:
-        path = request.scope["raw_path"].decode("ascii", errors="replace")
-        writes = path == "/health" and request.url.query == "deep"
+    async def _respond(self, request: Asked) -> Answer:
+        path = request.path
+        writes = path == "/health" and request.query == "deep"
         refused = self._hosts.refusal(request.method, request.headers, changes=writes)
         if refused is not None:
             kind = "Misdirected" if refused.status == MISDIRECTED else "Forbidden"
@@ -176,7 +211,7 @@ class App:
             return await self._write(request, rows.group(1))
         if path == "/health":
             _require(request.method, "GET")
-            return await self._healthy(request.url.query)
+            return await self._healthy(request.query)
         if path == "/openapi.json":
             _require(request.method, "GET")
             return json_answer(DESCRIPTION)
@@ -193,12 +228,12 @@ class App:
             return json_answer({"status": "unusable", "faults": found}, status=503)
         return json_answer({"status": "ok"})
 
-    async def _write(self, request: Request, segment: str) -> Answer:
+    async def _write(self, request: Asked, segment: str) -> Answer:
         token = token_of(request.headers.get("authorization"))
         table = table_of(segment)
         client_id = await self._gate.writer(token, table)
-        request.scope.get("state", {}).get(self._welcome, lambda: None)()
-        durability = durability_of(request.url.query)
+        request.state.get(self._welcome, lambda: None)()
+        durability = durability_of(request.query)
         if durability == "log" and self._logs is None:
             raise NotServedError("this gateway has no Kafka (TARN_KAFKA_BOOTSTRAP); send durability=lake")
         repeat = repeat_of(request.headers)
@@ -295,7 +330,7 @@ def _write_of(values: list[bytes], body: bytes, repeat: Repeat, client_id: str) 
     )
 
 
-def _declared(request: Request, bytes_max: int) -> int:
+def _declared(request: Asked, bytes_max: int) -> int:
     """The body's declared length; `bytes_max` if it is chunked, 0 if there is none.
 
     Raises:
@@ -304,7 +339,7 @@ def _declared(request: Request, bytes_max: int) -> int:
     declared = request.headers.get("content-length")
     if declared is None:
         return bytes_max if "transfer-encoding" in request.headers else 0
-    # h11 has already rejected anything that is not a number.
+    # The head was checked: it is a number (`tarn.core.http_heads`).
     if int(declared) > bytes_max:
         raise TooLargeError(
             f"the body has {declared[:20]} bytes, at most {bytes_max} are allowed; send several bodies"
@@ -312,7 +347,7 @@ def _declared(request: Request, bytes_max: int) -> int:
     return int(declared)
 
 
-async def _body(request: Request, bytes_max: int, share: Held) -> bytes:
+async def _body(request: Asked, bytes_max: int, share: Held) -> bytes:
     """Read the whole body.
 
     Raises:
@@ -320,7 +355,13 @@ async def _body(request: Request, bytes_max: int, share: Held) -> bytes:
     """
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
+        more = message.get("more_body", False)
         size += len(chunk)
         if size > bytes_max:
             raise TooLargeError(

@@ -160,8 +160,8 @@ class Memory:
         try:
             if not wanted.granted.done():
                 self._look()
-            async with asyncio.timeout(self._wait_s_max):
-                await wanted.granted
+                async with asyncio.timeout(self._wait_s_max):
+                    await wanted.granted
         except BaseException as e:
             if wanted in self._waiting:
                 self._waiting.remove(wanted)

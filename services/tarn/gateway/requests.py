@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -59,6 +60,7 @@ def token_of(authorization: str | None) -> str:
     return token
 
 
+@lru_cache(maxsize=1_000)
 def table_of(segment: str) -> TableName:
     """The table that a path names, as `namespace.table`, percent-encoded.
 
@@ -82,6 +84,8 @@ def durability_of(query: str) -> Durability:
     Raises:
         InvalidError: there is no such promise, or an unknown parameter.
     """
+    if not query:
+        return "lake"
     wanted = dict(parse_qsl(query, keep_blank_values=True))
     found = wanted.pop("durability", "lake")
     if wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.producers import PROPERTY, STREAM, Advanced, Claim, ProducerBook, advance
@@ -22,7 +23,13 @@ def book_in(state: TableState) -> ProducerBook:
         CorruptStateError: the property is unreadable.
     """
     text = state.properties.get(PROPERTY)
-    return ProducerBook() if text is None else ProducerBook.from_json(text)
+    return ProducerBook() if text is None else _book_of(text)
+
+
+@lru_cache(maxsize=8)
+def _book_of(text: str) -> ProducerBook:
+    """The book that a property states; what a commit left is what the next one begins with."""
+    return ProducerBook.from_json(text)
 
 
 def keys_in(state: TableState) -> KeyEntry | None:

@@ -9,9 +9,12 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Coroutine
 from threading import Event
+from typing import Any
 
 import structlog
+import uvloop
 from starlette.types import ASGIApp
 
 from tarn.adapters.connections import Visitors, door
@@ -48,8 +51,14 @@ def gateway_listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Liste
         head_wait_s: how long the head of a request may take, in seconds; None for the usual time.
     """
     visitors = Visitors()
-    protocol = door(visitors) if head_wait_s is None else door(visitors, head_wait_s=head_wait_s)
-    return listener(app, protocol, header_bytes_max=HEADER_BYTES_MAX, stop_wait_s=STOP_WAIT_S)
+    waits = {} if head_wait_s is None else {"head_wait_s": head_wait_s}
+    protocol = door(visitors, head_bytes_max=HEADER_BYTES_MAX, **waits)
+    return listener(app, protocol, stop_wait_s=STOP_WAIT_S)
+
+
+def on_a_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run on the gateway's event loop, uvloop's: it takes less processor time per write (ADR 38)."""
+    uvloop.run(main)
 
 
 async def serve(server: Listener, at: socket.socket, tables: Tables, logs: Logs, stop: Event) -> None:
@@ -96,7 +105,7 @@ def run(settings: Settings) -> None:
     at = gateway_socket(settings.gateway_listen, settings.gateway_port)
     health.start()
     log.info("gateway starts", listen=settings.gateway_listen, port=settings.gateway_port)
-    asyncio.run(serve(gateway_listener(app), at, tables, logs, stop))
+    on_a_loop(serve(gateway_listener(app), at, tables, logs, stop))
 
 
 def main(arguments: list[str]) -> int:

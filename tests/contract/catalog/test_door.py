@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tarn.adapters.connections import Visitors, door
 from tarn.adapters.store import MemoryStore
@@ -34,13 +34,13 @@ DELAYED_ACK_MS_MIN = 40
 def accepted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The server's side of every connection."""
     found: list[Any] = []
-    made = H11Protocol.connection_made
+    made = HttpToolsProtocol.connection_made
 
-    def connection_made(self: H11Protocol, transport: Any) -> None:
+    def connection_made(self: HttpToolsProtocol, transport: Any) -> None:
         found.append(transport)
         made(self, transport)
 
-    monkeypatch.setattr(H11Protocol, "connection_made", connection_made)
+    monkeypatch.setattr(HttpToolsProtocol, "connection_made", connection_made)
     return found
 
 
