@@ -172,7 +172,7 @@ class Pipeline:
         begun = self.monotonic()
         self.reached(f"before {gold.table.name}")
         summary = {PROPERTY: available.to_json()}
-        if is_remade(done, available, share=self.remade_share):
+        if done is None or is_remade(done, available, share=self.remade_share):
             self.lake.replace(gold.table.name, transforms.delays(grouped, gold), summary)
         else:
             changed = transforms.touched(grouped, gold, changed_since(done, available))
@@ -187,11 +187,9 @@ class Pipeline:
         return Position.from_json(text) if text is not None else None
 
 
-def is_remade(done: Position | None, available: Position, *, share: float) -> bool:
+def is_remade(done: Position, available: Position, *, share: float) -> bool:
     """Return whether a gold table at `done` is made from all of silver, and not merged with what changed."""
-    if done is None or done.source != available.source:
-        return True
-    return available.since(done) >= share * available.since(None)
+    return done.source != available.source or available.since(done) >= share * available.since(None)
 
 
 def changed_since(done: Position, available: Position) -> str:
