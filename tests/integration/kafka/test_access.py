@@ -49,6 +49,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 
 OTHER, OWN, HEALTH, INTERNAL = "somebody-elses", "flight-events", "_tarn_health", "__consumer_offsets"
+LOG, CLAIMS = "tarn.log.a-table", "tarn.log.claims.a-table"
 INVALID_RECORD = 87
 ROOT = Path(__file__).parents[3]
 NEW_SETTINGS = ("authorizer.", "super.users", "allow.everyone", "config.providers")
@@ -211,8 +212,8 @@ class Clients:
         finally:
             consumer.close()
 
-    def transact(self) -> None:
-        producer = KafkaProducer(**self._options, transactional_id="somebody", max_block_ms=10_000)
+    def transact(self, transactional_id: str) -> None:
+        producer = KafkaProducer(**self._options, transactional_id=transactional_id, max_block_ms=10_000)
         try:
             producer.init_transactions()
         finally:
@@ -290,7 +291,14 @@ def actions(user: str) -> dict[str, Callable[[Clients], None]]:
         "commit for a group of ingest": lambda c: c.commit("tarn-orders"),
         "commit for another group": lambda c: c.commit("mine"),
         "delete a group": Clients.forget_group,
-        "begin transactions": Clients.transact,
+        "begin transactions": lambda c: c.transact("somebody"),
+        "read a table's log": lambda c: c.read(LOG),
+        "write a table's log": lambda c: c.write(LOG),
+        "begin transactions of a log": lambda c: c.transact(LOG),
+        "make a table's log": lambda c: c.make(f"tarn.log.of-{user}"),
+        "read claims": lambda c: c.read(CLAIMS),
+        "write claims": lambda c: c.write(CLAIMS),
+        "make claims": lambda c: c.make(f"tarn.log.claims.of-{user}"),
         "give rights": Clients.grant,
         "set a password": Clients.take_a_password,
     }
@@ -304,6 +312,17 @@ MAY = {
         "read the health topic",
         "make a topic",
         "commit for a group of ingest",
+        "read a table's log",
+        "make a table's log",
+        "read claims",
+        "make claims",
+    },
+    "gateway": {
+        "write a table's log",
+        "begin transactions of a log",
+        "read claims",
+        "write claims",
+        "make claims",
     },
     "cli": {
         "read another topic",
@@ -320,8 +339,21 @@ MAY = {
         "commit for another group",
         "delete a group",
         "begin transactions",
+        "read a table's log",
+        "write a table's log",
+        "begin transactions of a log",
+        "make a table's log",
+        "read claims",
+        "write claims",
+        "make claims",
     },
-    "spark": {"read another topic", "read flight-events", "read the health topic"},
+    "spark": {
+        "read another topic",
+        "read flight-events",
+        "read the health topic",
+        "read a table's log",
+        "read claims",
+    },
     "replay": {"read flight-events", "write flight-events"},
     "health": {"read the health topic", "write the health topic"},
 }
@@ -331,7 +363,13 @@ MAY = {
 def topics(broker: Broker) -> None:
     """Create the objects of all actions; the broker's own topic appears once a group wrote an offset."""
     cli = Clients(broker, "cli")
-    about = (OTHER, OWN, *(f"{kind}-{user}" for kind in ("for", "wide") for user in (*USERS, STRANGER)))
+    about = (
+        OTHER,
+        OWN,
+        LOG,
+        CLAIMS,
+        *(f"{kind}-{user}" for kind in ("for", "wide") for user in (*USERS, STRANGER)),
+    )
     cli.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1) for topic in about])
     cli.commit("mine")
     cli.close()

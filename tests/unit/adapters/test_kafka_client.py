@@ -62,8 +62,9 @@ class Clients:
         }
 
     def opens(self, kind: str) -> Callable[..., Clients]:
-        def make(**options: Any) -> Clients:
-            self.made.append((kind, options))
+        def make(connection: KafkaConnection | None = None, **options: Any) -> Clients:
+            if connection is None:  # of the library itself
+                self.made.append((kind, options))
             if self.fault and self.at == f"open {kind}":
                 raise self.fault
             self.open += 1
@@ -88,6 +89,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
     made = Clients()
     for kind in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
         monkeypatch.setattr(kafka_client, kind, made.opens(kind))
+    monkeypatch.setattr(producer, "LibrdkafkaProducer", made.opens("LibrdkafkaProducer"))
     monkeypatch.setattr(producer, "TOPIC_S_MAX", -1)
     return made
 
@@ -202,7 +204,7 @@ CALLS = {
         lambda: topic().end_offsets(), "describe_topics", "ask for the end of topic orders", "DESCRIBE"
     ),
     "demo reads the end": Call(lambda: topic().tails(), "poll", "read topic orders", "READ"),
-    "demo opens a producer": Call(played, "open KafkaProducer", "write to topic orders", "WRITE"),
+    "demo opens a producer": Call(played, "open LibrdkafkaProducer", "write to topic orders", "WRITE"),
     "demo sends": Call(played, "send", "write to topic orders", "WRITE"),
     "demo awaits": Call(played, "get", "write to topic orders", "WRITE"),
 }
