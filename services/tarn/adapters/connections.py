@@ -8,14 +8,21 @@ authenticated once a valid token was sent on it.
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import Enum, auto
 from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER, FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from tarn.core.http_heads import END, Frame, HeadError, frame_of, is_hopeless
 
+TURN_S = 0.002
+"""How long one connection's chunks are parsed before others have their turn, in seconds."""
+PIECE_BYTES_MAX = 4 << 10
+"""The most of a body in chunks that is parsed between two looks at the clock, in bytes."""
 HEAD_BYTES_MAX = 64 << 10
 HEAD_WAIT_S = 10
 ANSWER_WAIT_S = 60
@@ -53,8 +60,8 @@ class Visitors:
         return True
 
     def waits(self, door: Door) -> None:
-        """Mark a connection as idle: waiting for the client."""
-        if door not in self._strangers and door not in self._guests:
+        """Mark a connection as idle: waiting for the client, if only to read what is left of an answer."""
+        if door in self._all and door not in self._strangers and door not in self._guests:
             (self._guests if door.known else self._strangers)[door] = None
 
     def works(self, door: Door) -> None:
@@ -66,6 +73,50 @@ class Visitors:
         """Remove a connection that is closed or closing."""
         self._all.discard(door)
         self.works(door)
+
+
+class Flow(FlowControl):
+    """uvicorn's flow of a connection, which can be held: nothing is read then, whoever wishes it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._held = False
+
+    def hold(self) -> None:
+        """Read nothing until `go_on`."""
+        self._held = True
+        self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again, unless reading is paused."""
+        self._held = False
+        if not self.read_paused:
+            self._transport.resume_reading()
+
+    def resume_reading(self) -> None:
+        """See `FlowControl`; if the flow is held, it is for later."""
+        if self._held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+
+def _ending_unasked(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """An application whose answer ends the connection if the client was not asked for its body.
+
+    Such a client may leave the body out, and its next request would be read as that.
+    """
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        async def answer(message: Any) -> None:
+            unasked = cycle.waiting_for_100_continue and cycle.more_body
+            if unasked and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), CLOSE_HEADER]}
+            await send(message)
+
+        await app(scope, receive, answer)
+
+    return run
 
 
 class Stage(Enum):
@@ -81,7 +132,8 @@ class Door(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits on the client, and one reading of what it sends.
 
     A complete head must arrive within `head_wait_s` seconds, however its bytes are spread, and a response
-    must be read within `answer_wait_s` seconds. A request counts as active once its head is complete on an
+    must be read within `answer_wait_s` seconds, and so must what is left of it when the connection is closed:
+    a transport waits for that without end. A request counts as active once its head is complete on an
     authenticated connection, and once its body is complete on any other.
 
     The parser gets one message at a time, and a head only when it is complete and checked: uvicorn's protocol
@@ -99,7 +151,7 @@ class Door(HttpToolsProtocol):
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._stage = Stage.HEAD
-        # What has come and is not parsed; of a body in chunks, `_parsed` bytes of it are.
+        # What has come. Of a body in chunks, `_parsed` bytes of it are parsed; in those of a head is no end.
         self._came = b""
         self._parsed = 0
         self._left = 0  # of a body
@@ -109,19 +161,24 @@ class Door(HttpToolsProtocol):
 
     def welcome(self) -> None:
         """Mark the connection as authenticated."""
-        if not self.known:
+        if not self.known and not self.transport.is_closing():
             self.visitors.works(self)
             self.known = True
             self._settle()
 
     def leave(self) -> None:
-        """Close the connection; data already sent is still delivered."""
-        if not self.transport.is_closing():
-            self.transport.close()
+        """Close the connection; data already sent is still delivered. One that is closing ends now."""
+        if self.transport.is_closing():
+            self.transport.abort()
+            return
+        self._forget_head()
+        self.transport.close()
+        self._expect_end()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        self.flow = self._flow = Flow(transport)
         if not self.visitors.came(self):
             self.limit_concurrency = 0  # uvicorn then answers its request with 503, and closes
         self._expect_head()
@@ -130,8 +187,9 @@ class Door(HttpToolsProtocol):
         """See `asyncio.Protocol`."""
         self.visitors.left(self)
         self._forget_head()
+        self._forget_end()
+        self._unset_keepalive_if_required()  # or its timer keeps all of this after a reset
         self._came = b""
-        self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -151,6 +209,11 @@ class Door(HttpToolsProtocol):
         self.expect_100_continue &= not self._frame.old
         super().on_headers_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.waiting_for_100_continue:
+            app = _ending_unasked(app, cycle)
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         """Called by the parser with a part of the body."""
         self._idle_chunk_bytes = 0
@@ -169,15 +232,18 @@ class Door(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
         super().pause_writing()
-        if self._unread is None:
-            self._unread = self.loop.call_later(self.answer_wait_s, self.transport.abort)
+        self._expect_end()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         super().resume_writing()
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+        if not self.transport.is_closing():
+            self._forget_end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Called when a connection has been idle for too long."""
+        if not self.transport.is_closing():
+            self.leave()
 
     @property
     def _serving(self) -> bool:
@@ -198,6 +264,11 @@ class Door(HttpToolsProtocol):
         begun = bool(self._came) or self._stage in (Stage.BODY, Stage.CHUNKS)
         if begun and not self._serving and self._late is None and not self.transport.is_closing():
             self._expect_head()  # an unread body must end within the limit too
+        elif not begun and not self._serving and self.cycle is not None and self._late is not None:
+            self._forget_head()  # that body has ended: the connection is as idle as behind its answer
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _parse(self) -> bool:
         """Give the parser a head, or a part of a body; False if more has to come."""
@@ -210,12 +281,13 @@ class Door(HttpToolsProtocol):
         return self._feed(part) and self._ended(at_end=self._left == 0)
 
     def _parse_head(self) -> bool:
-        end = self._came.find(END)
+        end = self._came.find(END, max(self._parsed - len(END) + 1, 0))
         size = len(self._came) if end < 0 else end + len(END)
         if size > self.head_bytes_max:
             self._refuse(431, f"the head of the request has more than {self.head_bytes_max} bytes; send less")
             return False
-        if end < 0 and not is_hopeless(self._came):
+        if end < 0 and not is_hopeless(self._came, looked=self._parsed):
+            self._parsed = len(self._came)
             return False
         try:
             self._frame = frame_of(self._came[:size])
@@ -223,7 +295,7 @@ class Door(HttpToolsProtocol):
             self._refuse(400, str(e))
             return False
         self._unset_keepalive_if_required()
-        self._came = self._came[size:]
+        self._came, self._parsed = self._came[size:], 0
         self._left = self._frame.body_bytes or 0
         if not self._feed(self._frame.head):
             return False
@@ -231,15 +303,17 @@ class Door(HttpToolsProtocol):
             return False
         if self._stage is Stage.HEAD:
             self._stage = Stage.CHUNKS if self._frame.body_bytes is None else Stage.BODY
-            self._parsed = self._idle_chunk_bytes = 0
+            self._idle_chunk_bytes = 0
         return True
 
     def _parse_chunks(self) -> bool:
         """Parse to the end of the message, which is at an empty line wherever it is, or of what has come."""
         came, parsed = self._came, self._parsed
+        ends_s = time.monotonic() + TURN_S  # not the loop's time, which uvloop keeps for a turn
         while parsed < len(came) and self._stage is Stage.CHUNKS:
-            end = came.find(END, max(parsed - len(END) + 1, 0))
-            until = len(came) if end < 0 else end + len(END)
+            upto = min(parsed + PIECE_BYTES_MAX, len(came))
+            end = came.find(END, max(parsed - len(END) + 1, 0), upto)
+            until = upto if end < 0 else end + len(END)
             self._idle_chunk_bytes += until - parsed
             if not self._feed(came[parsed:until]):
                 return False
@@ -247,11 +321,22 @@ class Door(HttpToolsProtocol):
                 self._refuse(400, f"the body has more than {self.head_bytes_max} bytes between its chunks")
                 return False
             parsed = until
+            if parsed < len(came) and self._stage is Stage.CHUNKS and time.monotonic() > ends_s:
+                self._parsed = parsed
+                self._flow.hold()
+                self.loop.call_soon(self._go_on)
+                return False
         if self._stage is Stage.CHUNKS:
             self._came, self._parsed = came[1 - len(END) :], min(parsed, len(END) - 1)
             return False
         self._came, self._parsed = came[parsed:], 0
         return True
+
+    def _go_on(self) -> None:
+        """Parse what the last turn left."""
+        if not self.transport.is_closing():
+            self._flow.go_on()
+            self._read()
 
     def _feed(self, part: bytes) -> bool:
         """Give the parser a part; False if it is refused."""
@@ -289,6 +374,9 @@ class Door(HttpToolsProtocol):
     def _settle(self) -> None:
         """Update whether the connection is idle or active."""
         if self.transport.is_closing():
+            self._forget_head()
+            self._expect_end()  # it is not closed before its client has read the answer
+            self.visitors.waits(self)
             return
         if self._serving:
             self._forget_head()
@@ -304,6 +392,16 @@ class Door(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _expect_end(self) -> None:
+        """Give the client time to read the rest of an answer."""
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.answer_wait_s, self.transport.abort)
+
+    def _forget_end(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def door(

@@ -41,13 +41,15 @@ class Frame:
     old: bool
 
 
-def is_hopeless(start: bytes) -> bool:
+def is_hopeless(start: bytes, *, looked: int = 0) -> bool:
     """Whether no head can begin like this, so that there is nothing to wait for.
 
     Args:
         start: what has come of a head that is not complete.
+        looked: so many bytes of it have been found not to be hopeless before.
     """
-    return start[:1] <= b" " or start.count(b"\n") > start.count(b"\r\n")
+    since = looked - start.endswith(b"\r", 0, looked)
+    return start[:1] <= b" " or start.count(b"\n", since) > start.count(b"\r\n", since)
 
 
 def frame_of(head: bytes) -> Frame:

@@ -22,6 +22,7 @@ from tarn.core import versioned_json
 from tarn.core.errors import CorruptStateError
 from tarn.core.rejected_rows import Runs, from_gaps, to_gaps
 
+JSON = "application/json"
 FORMAT = 1
 OBJECT_FORMAT = 2
 """Format of the objects; those of format 1 do not say which rows were rejected."""
@@ -52,10 +53,20 @@ class KeyedWrite:
     digest: str
 
     @staticmethod
-    def of(principal: str, key: str, body: bytes) -> KeyedWrite:
-        """The write of a principal under a key."""
+    def of(principal: str, key: str, body: bytes, *, media: str = JSON) -> KeyedWrite:
+        """The write of a principal under a key.
+
+        Args:
+            principal: id of the principal.
+            key: the key.
+            body: what was sent.
+            media: its media type. The same bytes are other rows as another one.
+        """
         named = hashlib.sha256(b"\0".join((principal.encode(), key.encode("utf-8", "surrogateescape"))))
-        return KeyedWrite(key=named.hexdigest()[:32], digest=hashlib.sha256(body).hexdigest()[:16])
+        sent = hashlib.sha256(body)
+        if media != JSON:
+            sent.update(b"\0" + media.encode())  # no JSON has a NUL
+        return KeyedWrite(key=named.hexdigest()[:32], digest=sent.hexdigest()[:16])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

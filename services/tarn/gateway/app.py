@@ -238,7 +238,8 @@ class App:
             raise NotServedError("this gateway has no Kafka (TARN_KAFKA_BOOTSTRAP); send durability=lake")
         repeat = repeat_of(request.headers)
         read = reader_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
-        if durability == "log" and media_type(request.headers.get("content-type")) == ARROW:
+        media = media_type(request.headers.get("content-type"))
+        if durability == "log" and media == ARROW:
             raise MediaError(
                 f"Content-Type {ARROW} is not taken with durability=log, whose rows are JSON; send JSON, or "
                 "durability=lake"
@@ -259,7 +260,7 @@ class App:
                 values = read(body, self._limits.body)
             else:
                 values = await anyio.to_thread.run_sync(read, body, self._limits.body)
-            write = _write_of(values, body, repeat, client_id)
+            write = _write_of(values, body, repeat, client_id, media)
             share.resize(write.bytes)  # rows of an Arrow stream have its schema each
             del body, values
             receipt = await self._receipt(inbox, write, share)
@@ -319,14 +320,14 @@ async def _held_back(pressure: Pressure, table: str) -> None:
     await asyncio.sleep(pressure.delay_s)
 
 
-def _write_of(values: list[bytes], body: bytes, repeat: Repeat, client_id: str) -> Write:
+def _write_of(values: list[bytes], body: bytes, repeat: Repeat, client_id: str, media: str) -> Write:
     """The write of a principal: its producers and keys are its own."""
     return Write(
         values=values,
         at_ms=time.time_ns() // 1_000_000,
         producer=None if repeat.producer is None else f"{client_id}/{repeat.producer}",
         sequence=repeat.sequence,
-        keyed=None if repeat.key is None else KeyedWrite.of(client_id, repeat.key, body),
+        keyed=None if repeat.key is None else KeyedWrite.of(client_id, repeat.key, body, media=media),
     )
 
 

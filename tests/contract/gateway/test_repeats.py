@@ -344,3 +344,13 @@ def test_a_numbered_write_of_bad_rows_alone_is_kept_as_the_next_rows_follow_it(w
     assert world.post(one, [{}, {}], producer="p").status_code == 422
     assert world.post(other, row(1), producer="p", sequence=2).json()["accepted"] == 1
     assert world.ids() == [1]
+
+
+def test_the_same_bytes_read_as_other_rows_are_no_repeat(world: World) -> None:
+    gateway = world.gateway()
+    body = b'[{"id": 1}, {"id": 2}, {"id": 3}, {}]'
+    assert world.post(gateway, body, key="k").json()["accepted"] == 3
+    again = world.post(gateway, body, key="k", kind="application/x-ndjson")
+    assert (again.status_code, again.json()["error"]["type"]) == (422, "KeyReused")
+    same = world.post(gateway, body, key="k", kind="Application/JSON; charset=utf-8").json()
+    assert (same["accepted"], same["repeated"]) == (3, True)

@@ -100,3 +100,14 @@ def test_a_long_head_takes_little_time(odd: bytes) -> None:
     with suppress(HeadError):
         frame_of(odd)
     assert time.thread_time() - began_s < 0.1
+
+
+@pytest.mark.parametrize("start", [b"\r\n", b"GET / HTTP/1.1\r\nx: y\r\n", b"G\r\r\n", b"G\n", b"G\r\nx\ny"])
+def test_a_start_is_judged_by_what_is_new_of_it(start: bytes) -> None:
+    for looked in range(len(start) + 1):
+        if not is_hopeless(start[:looked]):
+            assert is_hopeless(start, looked=looked) is is_hopeless(start)
+
+
+def test_what_was_looked_at_is_not_looked_at_once_more() -> None:
+    assert not is_hopeless(b"G\nx: y\r\n", looked=2)
