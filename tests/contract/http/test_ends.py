@@ -162,7 +162,7 @@ def test_chunks_that_take_long_to_parse_keep_nobody_waiting(serve: Serve, loop: 
             longest_s = max(longest_s, time.monotonic() - began_s)
         sending.join()
         assert client.echo()["path"] == "/a"
-    assert longest_s < 0.2, longest_s
+    assert longest_s < 0.5, longest_s
 
 
 def test_a_body_that_takes_long_to_parse_is_read_whole(
