@@ -188,7 +188,7 @@ class KeyMemory:
                     "the table's keys have changed meanwhile; nothing was written, send it again"
                 )
             before = on.index if on is not None else self._index
-            room = RUNS_KEPT_MAX - self._runs
+            room = max(0, RUNS_KEPT_MAX - self._runs)
         fresh: dict[str, Remembered] = {}
         for one in writes:
             runs: Runs | None = rejected.get(one.key, ())

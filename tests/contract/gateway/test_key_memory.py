@@ -111,6 +111,17 @@ def test_runs_of_rejected_rows_are_bounded_for_all_keys_together(monkeypatch: py
     assert all(one is not None for one in kept), "the keys themselves are known"
 
 
+def test_of_a_write_without_rejected_rows_that_is_always_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarn.gateway.key_memory.RUNS_KEPT_MAX", 3)
+    mine, two = memory(Files()), ((0, 1), (2, 3))
+    first = mine.draft(None, ROOT, [key(1)], {key(1).key: two})
+    second = mine.draft(first, ROOT, [key(2)], {key(2).key: two})  # before the first is in the table
+    assert mine.follow(first)
+    assert mine.follow(second)
+    assert mine.follow(mine.draft(second, ROOT, [key(3), key(4)], {key(3).key: ((0, 1),)}))
+    assert [getattr(mine.find(key(number).key), "rejected", 0) for number in (3, 4)] == [None, ()]
+
+
 def test_objects_from_before_rejected_rows_were_kept_say_nothing_of_them() -> None:
     text = b'{"v":1,"keys":[["a","d",5]],"segments":[]}'
     found = KeyIndex.from_json(text, path="p")
