@@ -77,6 +77,7 @@ class LogLimits:
         lag_slow: rows that are not in the table yet, from which on each write is delayed.
         lag_stop: the same, from which on writes are refused.
         keys_max: keys in one window.
+        settle_s_max: how long it is asked what became of a transaction, in seconds.
         turn_s: how long this gateway waits after another one took the log, in seconds; spread.
     """
 
@@ -91,6 +92,7 @@ class LogLimits:
     lag_slow: int = 500_000
     lag_stop: int = 2_000_000
     keys_max: int = KEYS_MAX
+    settle_s_max: float = 120.0
     turn_s: float = 0.5
 
     def lag(self, offsets: int) -> Pressure:
