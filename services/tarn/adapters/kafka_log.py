@@ -119,11 +119,9 @@ class KafkaLog:
         require_login(connection.bootstrap, connection.login.options())
         options = _options(connection)
         with self._errors(connection, "open", operation="DESCRIBE"):
-            if self._admin is None:
-                self._admin = AdminClient(options)
-            place = self._found(self._admin)
+            place = self._found(self._asking(options))
         with self._errors(connection, "create the claims of", operation="CREATE"):
-            self._create_claims(self._admin)
+            self._create_claims(self._asking(options))
         with self._errors(connection, "begin transactions of", operation="WRITE"):
             self._producer = producer = Producer(
                 {
@@ -138,24 +136,25 @@ class KafkaLog:
                 }
             )
             producer.init_transactions(OPEN_S_MAX)
-            ends = self._ends(self._admin, list(place.ends))
+            ends = self._ends(self._asking(options), list(place.ends))
         return LogPlace(identity=place.identity, ends=ends)
 
     def claims(self) -> Iterator[Record]:
         """See `TableLog.claims`."""
         connection = self._connect()
         with self._errors(connection, "read the claims of", operation="READ"):
-            assert self._admin is not None
             # Up to the last record there is, not the last one that is committed: a transaction whose commit
             # was confirmed is visible a little later.
             end = self._ask(
-                self._admin.list_offsets(
+                self._asking(_options(connection)).list_offsets(
                     {TopicPartition(self._claims, 0): _latest()},
                     isolation_level=IsolationLevel.READ_UNCOMMITTED,
                     request_timeout=ASK_S_MAX,
                 )
             ).offset
-            if self._next >= end:
+            if self._next > end:
+                self._next = 0  # the topic was deleted, and is another one now
+            if self._next == end:
                 return
             consumer = Consumer(
                 {
@@ -201,6 +200,12 @@ class KafkaLog:
         """See `TableLog.close`."""
         self._end_producer()
         self._admin = None
+
+    def _asking(self, options: dict[str, Any]) -> AdminClient:
+        """The client for questions; a new one after an error, which may be that of an old password."""
+        if self._admin is None:
+            self._admin = AdminClient(options)
+        return self._admin
 
     def _found(self, admin: AdminClient) -> LogPlace:
         found = self._ask(admin.describe_topics(TopicCollection([self._topic]), request_timeout=ASK_S_MAX))
@@ -255,8 +260,9 @@ class KafkaLog:
                         raise KafkaException(error)
                     self._next = max(self._next, int(message.offset() or 0))
                     continue
-                self._next = int(message.offset() or 0) + 1
                 yield bytes(message.key() or b""), message.value()
+                # Only now: a record that could not be understood comes again, and is not passed over.
+                self._next = int(message.offset() or 0) + 1
 
     def _sent(self, producer: Producer, rows: Sequence[tuple[int, bytes]]) -> list[int]:
         """Send rows and wait until the broker has them; returns their offsets.
@@ -329,6 +335,7 @@ class KafkaLog:
         try:
             yield
         except KafkaException as e:
+            self._admin = None
             error = e.args[0]
             if error.code() in _FENCED:
                 raise LogFencedError(f"another gateway writes topic {self._topic} ({error.str()})") from e
@@ -336,6 +343,7 @@ class KafkaLog:
                 translated(error), f"{action} topic {self._topic}", operation=operation, topic=self._topic
             ) from e
         except TimeoutError as e:  # of the admin client's futures
+            self._admin = None
             late = vendor.KafkaTimeoutError(f"no answer within {ASK_S_MAX:g} s")
             raise connection.error(
                 late, f"{action} topic {self._topic}", operation=operation, topic=self._topic

@@ -271,6 +271,14 @@ class LogBook:
         )
         return [key for key, _ in zip(found, range(FORGET_MAX), strict=False)]
 
+    def freed(self, now_ms: int) -> tuple[frozenset[str], frozenset[str]]:
+        """Keys and producers that the next transaction removes; see `outdated`."""
+        found = self.outdated(now_ms)
+        return (
+            frozenset(one.removeprefix(_KEY) for one in found if one.startswith(_KEY)),
+            frozenset(one.removeprefix(_PRODUCER) for one in found if one.startswith(_PRODUCER)),
+        )
+
     def _keep(self, key: str, claim: KeyClaim) -> None:
         """Remember a key as the newest."""
         self.keys.pop(key, None)

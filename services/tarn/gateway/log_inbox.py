@@ -71,6 +71,7 @@ class Sent:
 
     Attributes:
         mark: identifies it.
+        since_s: when it began, on the monotonic clock.
         parts: its writes, each with the reasons why rows of it were rejected, by index.
         change: what it claims, once its rows have offsets.
         fates: what becomes of each write, likewise.
@@ -78,6 +79,7 @@ class Sent:
     """
 
     mark: str
+    since_s: float
     parts: Sequence[tuple[Waiting, dict[int, str]]]
     change: Change | None = None
     fates: Sequence[Fate] = ()
@@ -92,7 +94,7 @@ class LogInbox:
         context: dependencies.
         commits: the table's bookkeeper, which loads it; nothing is committed.
         logs: the logs of all tables.
-        own: id of this process, for the marks of its transactions.
+        own: id of this inbox, for the marks of its transactions.
         limits: bounds.
         room: what all inboxes may decode at one time.
 
@@ -228,9 +230,14 @@ class LogInbox:
                 f"the log of table {self.name}: the gateway stopped; nothing was written, send it again"
             ),
         )
-        if self._unsettled is not None:
-            self._fail([one for one, _ in self._unsettled.parts], self._unknown("the gateway stopped"))
+        self._leave_unsettled("the gateway stopped")
         self._drop_log()
+
+    def _leave_unsettled(self, reason: str) -> None:
+        """Answer the writes of a transaction whose outcome is not asked for any more."""
+        if self._unsettled is not None:
+            self._fail([one for one, _ in self._unsettled.parts], self._unknown(reason))
+            self._unsettled = None
 
     # What is known of table and log.
 
@@ -244,7 +251,10 @@ class LogInbox:
         if plan is None or self._context.clock() - plan.asked_s > self._limits.look_s:
             self._plan = None
             asked_s = self._context.clock()
-            plan = self._plan = self._look(self._commits.load(), asked_s)
+            state = self._commits.load()
+            if state.uuid != self._uuid:
+                self._leave_unsettled("another table has its name now")
+            plan = self._plan = self._look(state, asked_s)
         if self._log is None or self._uuid != plan.state.uuid:
             self._drop_log()
             self._uuid = plan.state.uuid
@@ -343,7 +353,7 @@ class LogInbox:
             rows += [(partition, value) for i, value in enumerate(values) if i not in own]
             parts.append((one, own))
             spans.append((begin, len(rows)))
-        sent = Sent(mark=self._context.new_id(), parts=parts)
+        sent = Sent(mark=self._context.new_id(), since_s=self._context.clock(), parts=parts)
         self._turn += 1
 
         def claims(offsets: Sequence[int]) -> Sequence[Record]:
@@ -466,6 +476,11 @@ class LogInbox:
     def _failed(self, taken: LogTaken, error: Exception) -> None:
         """Nothing was taken, or nothing of it is in the log: those who wait are answered."""
         self._plan = None
+        if (
+            self._unsettled is not None
+            and self._context.clock() - self._unsettled.since_s > self._limits.settle_s_max
+        ):
+            self._leave_unsettled(str(error))
         waiting = taken.parts or [one for one, _ in taken.repeats] or self._queue.empty()
         if self._unsettled is not None and not waiting:
             log.debug("outcome of a transaction still unknown", table=str(self.name), error=repr(error))

@@ -48,6 +48,7 @@ class LogTaken:
         rows: number of rows.
         bytes: size of the rows.
         stale: whether a write has to be judged again once the claims are read again.
+        freed: outdated keys and producers, which the transaction removes; None before anybody asks.
     """
 
     parts: list[Waiting] = field(default_factory=list)
@@ -57,6 +58,7 @@ class LogTaken:
     rows: int = 0
     bytes: int = 0
     stale: bool = False
+    freed: tuple[frozenset[str], frozenset[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class LogLimits:
         lag_slow: rows that are not in the table yet, from which on each write is delayed.
         lag_stop: the same, from which on writes are refused.
         keys_max: keys in one window.
+        settle_s_max: how long it is asked what became of a transaction, in seconds.
         turn_s: how long this gateway waits after another one took the log, in seconds; spread.
     """
 
@@ -89,6 +92,7 @@ class LogLimits:
     lag_slow: int = 500_000
     lag_stop: int = 2_000_000
     keys_max: int = KEYS_MAX
+    settle_s_max: float = 120.0
     turn_s: float = 0.5
 
     def lag(self, offsets: int) -> Pressure:
@@ -199,7 +203,7 @@ class LogJudge:
                 return verdict
         if lag.refused:
             raise BusyError(f"table {self._table}: {lag.reason}", retry_after_s=lag.retry_s)
-        self._require_room(write, taken, book)
+        self._require_room(write, taken, book, now_ms)
         used = book.used.plus(now_ms // DAY_MS, taken.rows + len(write.values), taken.bytes + write.bytes)
         if plan.quota.limited and (over := plan.quota.exceeded(_sum(used, plan.used))) is not None:
             raise QuotaError(
@@ -258,29 +262,42 @@ class LogJudge:
             expected=wanted,
         )
 
-    def _require_room(self, write: Write, taken: LogTaken, book: LogBook) -> None:
-        """Require that a new producer or key fits.
+    def _require_room(self, write: Write, taken: LogTaken, book: LogBook, now_ms: int) -> None:
+        """Require that a new producer or key fits, once the transaction has removed outdated ones.
 
         Raises:
             BusyError: too many are remembered.
         """
-        fresh = sum(name not in book.producers for name in taken.ends)
         name = write.producer
         new = name is not None and name not in book.producers and name not in taken.ends
-        if new and len(book.producers) + fresh >= PRODUCERS_MAX:
-            raise BusyError(
-                f"the log of table {self._table} has {PRODUCERS_MAX} producers already; use fewer "
-                "ids, or wait "
-                "until some are forgotten",
-                retry_after_s=60.0,
-            )
-        if write.keyed is not None and len(book.keys) + len(taken.keys) >= self._limits.keys_max:
-            raise BusyError(
-                f"the log of table {self._table} remembers {len(book.keys)} idempotency keys "
-                "already, no more "
-                "fit in their window; put more rows into a write, or number them (Tarn-Producer)",
-                retry_after_s=60.0,
-            )
+        if new:
+            fresh = sum(name not in book.producers for name in taken.ends)
+            held = len(book.producers) + fresh
+            # Only a transaction removes claims: if outdated ones counted, a full log would stay full.
+            if held >= PRODUCERS_MAX and held - len(_freed(taken, book, now_ms)[1]) >= PRODUCERS_MAX:
+                raise BusyError(
+                    f"the log of table {self._table} has {PRODUCERS_MAX} producers already; use fewer "
+                    "ids, or wait "
+                    "until some are forgotten",
+                    retry_after_s=60.0,
+                )
+        if write.keyed is not None:
+            held, most = len(book.keys) + len(taken.keys), self._limits.keys_max
+            if held >= most and held - len(_freed(taken, book, now_ms)[0]) >= most:
+                raise BusyError(
+                    f"the log of table {self._table} remembers {len(book.keys)} idempotency keys "
+                    "already, no more "
+                    "fit in their window; put more rows into a write, or number them (Tarn-Producer)",
+                    retry_after_s=60.0,
+                )
+
+
+def _freed(taken: LogTaken, book: LogBook, now_ms: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Keys and producers that this transaction removes."""
+    if taken.freed is None:
+        taken.freed = book.freed(now_ms)
+    keys, producers = taken.freed
+    return keys, producers - taken.ends.keys()
 
 
 def _sum(log: Used, lake: Used) -> Used:

@@ -53,7 +53,6 @@ class Logs:
         self._limits = limits or LogLimits()
         self._logs_max = logs_max
         self._clock = clock
-        self._own = context.new_id()
         self._lock = threading.Lock()
         self._open: dict[TableName, _Open] = {}
         self._closed = False
@@ -96,7 +95,7 @@ class Logs:
             context,
             Committer(context.catalog, table, ports=context.ports, retention=context.retention),
             self._logs,
-            own=self._own,
+            own=context.new_id(),  # not one of the gateway: two names may be of one table, after a rename
             limits=self._limits,
             room=self._room,
         )

@@ -115,8 +115,8 @@ class MemoryLog:
         held = self._logs.held(self._topic)
         while self._read < len(held.claims):
             self._logs.at("claims")
+            yield held.claims[self._read]
             self._read += 1
-            yield held.claims[self._read - 1]
 
     def append(
         self, rows: Sequence[tuple[int, bytes]], claims: Callable[[Sequence[int]], Sequence[Record]]

@@ -17,8 +17,14 @@ from tarn.adapters import kafka_log
 from tarn.adapters.kafka_client import KafkaConnection
 from tarn.adapters.kafka_log import KafkaLog, KafkaLogs
 from tarn.adapters.kafka_login import ANONYMOUS
-from tarn.core.errors import ForbiddenError, OutcomeUnknownError, TarnError, UnavailableError
-from tarn.core.log_claims import claims_topic_of, topic_of
+from tarn.core.errors import (
+    CorruptStateError,
+    ForbiddenError,
+    OutcomeUnknownError,
+    TarnError,
+    UnavailableError,
+)
+from tarn.core.log_claims import LogBook, claims_topic_of, topic_of
 from tarn.core.offsets import TopicIdentity
 from tarn.core.table_log import LogFencedError, LogPlace, Record
 
@@ -189,3 +195,70 @@ def test_a_broker_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(kafka_log, "ASK_S_MAX", 0.5)
     with pytest.raises(UnavailableError, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
         KafkaLogs("127.0.0.1:1", lambda: ANONYMOUS).of("t").open()
+
+
+class Records:
+    """A consumer with records of the claims."""
+
+    def __init__(self, *records: tuple[int, bytes, bytes | None]) -> None:
+        self._left = list(records)
+
+    def poll(self, _: float) -> object:
+        return Given(*self._left.pop(0)) if self._left else None
+
+    def consume(self, most: int, _: float) -> list[object]:
+        found, self._left = [Given(*one) for one in self._left[:most]], self._left[most:]
+        return list(found)
+
+
+class Given:
+    """A record of the claims."""
+
+    def __init__(self, offset: int, key: bytes, value: bytes | None) -> None:
+        self._offset, self._key, self._value = offset, key, value
+
+    def error(self) -> None:
+        return None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+def test_a_claim_that_could_not_be_taken_is_read_again(made: Callable[[], Log]) -> None:
+    log = made()
+    book = LogBook("claims")
+    with pytest.raises(CorruptStateError, match="k/b"):
+        book.read(log._read(Records((0, b"p/a", None), (1, b"k/b", b"?"), (2, b"k/c", None)), 3))  # type: ignore[arg-type]
+    assert log._next == 1
+    book.read(log._read(Records((1, b"k/b", None), (2, b"k/c", None)), 3))  # type: ignore[arg-type]
+    assert log._next == 3
+
+
+def test_claims_of_a_topic_that_was_recreated_are_read_from_its_beginning(made: Callable[[], Log]) -> None:
+    log = made()
+    assert [key for key, _ in log.claims()] == [b"k/1"]
+    assert list(log.claims()) == []
+    log._next = 7
+    assert [key for key, _ in log.claims()] == [b"k/1"]
+
+
+def test_questions_go_over_a_new_connection_after_an_error(
+    made: Callable[[], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a change of the gateway's password: the former connection is of no use any more."""
+    log = made()
+    right = log._connect
+    monkeypatch.setattr(kafka_log, "ASK_S_MAX", 0.5)
+    log._connect = lambda: KafkaConnection(bootstrap="127.0.0.1:1", client_id="test", login=ANONYMOUS)
+    with pytest.raises(UnavailableError):
+        list(log.claims())
+    monkeypatch.undo()
+    log._connect = right
+    assert [key for key, _ in log.claims()] == [b"k/1"]
+    assert log.open().ends[0] == 1

@@ -1,0 +1,150 @@
+"""`durability=log` over a long time: what is full becomes free again, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tarn.core import log_claims
+from tarn.core.errors import UnavailableError
+from tarn.core.log_claims import KEY_MS, PRODUCER_MS, topic_of
+from tarn.gateway import log_judge
+from tarn.gateway.log_judge import LogLimits
+from tests.support.gateway import NAME, LogWorld, row
+
+LOG = "?durability=log"
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LogWorld]:
+    with LogWorld.opened(tmp_path) as made:
+        yield made
+
+
+def test_keys_that_are_forgotten_make_room_for_others(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_claims, "FORGET_MAX", 2)
+    now_ms = [NOW_MS]
+    gateway = world.gateway(log=LogLimits(keys_max=3), now_ms=lambda: now_ms[0])
+
+    def answers(*numbers: int) -> list[int]:
+        return [world.post(gateway, [row(n)], key=f"k{n}", query=LOG).status_code for n in numbers]
+
+    assert answers(1, 2, 3, 4) == [200, 200, 200, 429]
+    now_ms[0] += KEY_MS + 1
+    assert answers(4, 5, 6, 7) == [200, 200, 200, 429]
+
+
+def test_producers_that_are_forgotten_make_room_for_others(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_judge, "PRODUCERS_MAX", 2)
+    now_ms = [NOW_MS]
+    gateway = world.gateway(now_ms=lambda: now_ms[0])
+
+    def answers(*numbers: int) -> list[int]:
+        return [
+            world.post(gateway, [row(n)], producer=f"p{n}", sequence=0, query=LOG).status_code
+            for n in numbers
+        ]
+
+    assert answers(1, 2, 3) == [200, 200, 429]
+    now_ms[0] += PRODUCER_MS + 1
+    assert answers(3, 4, 5) == [200, 200, 429]
+
+
+def test_a_claim_that_is_not_understood_stops_the_log_and_is_not_passed_over(world: LogWorld) -> None:
+    assert world.post(world.gateway(), [row(1)], key="k", query=LOG).status_code == 200
+    held = world.logs.held(topic_of(world.uuid))
+    at = next(at for at, (key, _) in enumerate(held.claims) if key.startswith(b"k/"))
+    written = held.claims[at]
+    held.claims[at] = (written[0], b'{"v": 99}')
+    gateway = world.gateway()
+    answers = [world.post(gateway, [row(1)], key="k", query=LOG) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [answers[0].status_code] * 2
+    assert "format 99" in answers[1].text
+    held.claims[at] = written
+    assert world.post(gateway, [row(1)], key="k", query=LOG).json()["repeated"]
+
+
+class Away:
+    """A broker that commits one transaction without an answer, and lets one log wait for its opening."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._left = 1
+        self.waits = True
+        self.asked = 0
+
+    def __call__(self, step: str) -> None:
+        if threading.current_thread().name != f"log-{self._table}":
+            return
+        if step == "committed" and self._left:
+            self._left = 0
+            raise UnavailableError("gone")
+        if step == "open" and not self._left and self.waits:
+            self.asked += 1
+            raise UnavailableError("away")
+
+    def wait(self) -> None:
+        until_s = time.monotonic() + 10
+        while not self.asked:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
+
+def rename(world: LogWorld, was: str, to: str) -> None:
+    body = {
+        "source": {"namespace": ["bronze"], "name": was},
+        "destination": {"namespace": ["bronze"], "name": to},
+    }
+    world.admin("POST", "/v1/tables/rename", body)
+
+
+def test_an_outcome_is_asked_for_by_what_this_name_of_the_table_wrote(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    away = world.logs.at = Away("bronze.orders")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(world.post, gateway, [row(1)], query=LOG)
+        away.wait()
+        rename(world, "orders", "renamed")
+        assert world.post(gateway, [row(2)], table="bronze.renamed", query=LOG).status_code == 200
+        rename(world, "renamed", "orders")
+        away.waits = False
+        assert first.result().status_code == 200
+    world.land()
+    assert world.ids() == [1, 2]
+
+
+def test_an_outcome_that_nobody_knows_is_not_asked_for_for_ever(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(settle_s_max=0.2))
+    world.logs.at = Away("bronze.orders")
+    began_s = time.monotonic()
+    answer = world.post(gateway, [row(1)], query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (504, "OutcomeUnknown")
+    assert time.monotonic() - began_s < 10
+    assert gateway.logs.inbox(NAME).waiting == (0, 0)
+    assert gateway.memory.held == 0
+
+
+def test_rows_that_may_be_in_one_table_are_not_written_to_another_of_its_name(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    away = world.logs.at = Away("bronze.orders")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(world.post, gateway, [row(1)], query=LOG)
+        away.wait()
+        rename(world, "orders", "renamed")
+        world.other_table()
+        rename(world, "others", "orders")
+        away.waits, began_s = False, time.monotonic()
+        answer = first.result()
+    assert (answer.status_code, answer.json()["error"]["type"]) == (504, "OutcomeUnknown")
+    assert time.monotonic() - began_s < 10
+    assert "another table has its name now" in answer.text
