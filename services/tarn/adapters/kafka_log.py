@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -195,6 +195,13 @@ class KafkaLog:
             self._abort(producer)
             raise
         self._commit(producer)
+
+    def rest(self) -> None:
+        """See `TableLog.rest`; the library holds what it reports until it is asked for, without a bound."""
+        for client in (self._producer, self._admin):
+            if client is not None:
+                with suppress(KafkaException):  # of a fatal error, which the next write meets
+                    client.poll(0)
 
     def close(self) -> None:
         """See `TableLog.close`."""

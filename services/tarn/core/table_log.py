@@ -64,6 +64,9 @@ class TableLog(Protocol):
             OutcomeUnknownError: all may be there; known once `open` and `claims` have succeeded.
         """
 
+    def rest(self) -> None:
+        """Called every few seconds while nothing is written; asks the broker nothing."""
+
     def close(self) -> None:
         """Close all connections. An open transaction is aborted by the broker, or by the next `open`."""
 

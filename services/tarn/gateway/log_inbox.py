@@ -62,6 +62,8 @@ GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
 SETTLE_LOOK_S = 0.5
 """How often a broker that does not respond is asked what became of a transaction, in seconds."""
+REST_S = 5.0
+"""How often the log is attended to while nothing is written, in seconds."""
 BROKER_AWAY = "nothing was written, send it again; durability=lake needs no Kafka"
 
 
@@ -215,10 +217,14 @@ class LogInbox:
     def _wait(self) -> bool:
         """Wait for writes, or until the outcome of a transaction may be known; False if there is no more."""
         with self._queue.changed:
-            self._queue.changed.wait_for(
+            while not self._queue.changed.wait_for(
                 lambda: self._queue.size[0] or self._queue.closed,
-                timeout=SETTLE_LOOK_S if self._unsettled is not None else None,
-            )
+                timeout=REST_S if self._unsettled is None else SETTLE_LOOK_S,
+            ):
+                if self._unsettled is not None:
+                    break
+                if self._log is not None:
+                    self._log.rest()
             return bool(self._queue.size[0]) or (self._unsettled is not None and not self._queue.closed)
 
     def _end(self) -> None:

@@ -153,6 +153,9 @@ class MemoryLog:
         except UnavailableError as e:
             raise OutcomeUnknownError(f"the answer is lost: {e.message}") from e
 
+    def rest(self) -> None:
+        """See `TableLog.rest`."""
+
     def close(self) -> None:
         """See `TableLog.close`."""
 

@@ -6,6 +6,7 @@ tests/e2e/test_log.py has those.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
@@ -262,3 +263,22 @@ def test_questions_go_over_a_new_connection_after_an_error(
     log._connect = right
     assert [key for key, _ in log.claims()] == [b"k/1"]
     assert log.open().ends[0] == 1
+
+
+def test_what_the_library_reports_of_a_broker_that_is_away_is_let_go(
+    made: Callable[[], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = made()
+    monkeypatch.setattr(kafka_log, "ASK_S_MAX", 0.5)
+    log._connect = lambda: KafkaConnection(bootstrap="127.0.0.1:1", client_id="test", login=ANONYMOUS)
+    log._producer = Producer({**kafka_log._options(log._connect()), "transactional.id": "away"})
+    log._asking(kafka_log._options(log._connect()))
+    assert log._admin is not None
+    until_s = time.monotonic() + WAIT_S
+    while not (len(log._producer) and len(log._admin)):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    until_s = time.monotonic() + WAIT_S
+    while len(log._producer) or len(log._admin):  # further reports may come meanwhile
+        assert time.monotonic() < until_s, "they are held for ever"
+        log.rest()

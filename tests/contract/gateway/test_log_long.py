@@ -13,8 +13,9 @@ import pytest
 from tarn.core import log_claims
 from tarn.core.errors import UnavailableError
 from tarn.core.log_claims import KEY_MS, PRODUCER_MS, topic_of
-from tarn.gateway import log_judge
+from tarn.gateway import log_inbox, log_judge
 from tarn.gateway.log_judge import LogLimits
+from tarn.testing.memory_log import MemoryLog
 from tests.support.gateway import NAME, LogWorld, row
 
 LOG = "?durability=log"
@@ -148,3 +149,15 @@ def test_rows_that_may_be_in_one_table_are_not_written_to_another_of_its_name(wo
     assert (answer.status_code, answer.json()["error"]["type"]) == (504, "OutcomeUnknown")
     assert time.monotonic() - began_s < 10
     assert "another table has its name now" in answer.text
+
+
+def test_a_log_is_attended_to_while_nothing_is_written(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested = threading.Event()
+    monkeypatch.setattr(log_inbox, "REST_S", 0.05)
+    monkeypatch.setattr(MemoryLog, "rest", lambda log: rested.set())
+    gateway = world.gateway()
+    assert world.post(gateway, [row(1)], query=LOG).status_code == 200
+    assert rested.wait(10)
+    assert world.post(gateway, [row(2)], query=LOG).status_code == 200
