@@ -11,7 +11,16 @@ import pyarrow as pa
 import pytest
 
 from tarn.core.errors import InvalidError
-from tarn.gateway.bodies import BodyLimits, TooLargeError, arrow_rows, json_rows, ndjson_rows
+from tarn.gateway.bodies import (
+    QUICK_BYTES,
+    QUICK_MARKS,
+    BodyLimits,
+    TooLargeError,
+    arrow_rows,
+    is_quick,
+    json_rows,
+    ndjson_rows,
+)
 
 LIMITS = BodyLimits(rows_max=1_000)
 SIZE = 1 << 20
@@ -69,3 +78,12 @@ def test_rows_with_many_commas_are_no_more_rows() -> None:
     rows = [{"id": n, "many": [[1, 2], {"a": ",],"}] * 12} for n in range(1_000)]
     assert [json.loads(row) for row in json_rows(json.dumps(rows).encode(), LIMITS)] == rows
     assert ndjson_rows(b'\n \r\n{"a": 1} \r\n\n  {"b": 2}', LIMITS) == [b'{"a": 1}', b'{"b": 2}']
+
+
+def test_a_body_is_quick_by_its_size_and_by_what_takes_time_in_it() -> None:
+    assert is_quick(b'{"note": "' + b"x" * (QUICK_BYTES - 12) + b'"}')
+    assert not is_quick(b'{"note": "' + b"x" * QUICK_BYTES + b'"}')
+    for mark in b"[{,\n":
+        assert is_quick(bytes([mark]) * QUICK_MARKS)
+        assert not is_quick(bytes([mark]) * (QUICK_MARKS + 1)), chr(mark)
+    assert not is_quick(b"[" * 500 + b"{" * 501)
