@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tarn.core.errors import DataError
-from tarn_demo.bench.small_writes import Tally, peer_cell, summed
+from tarn.core.table_catalog import TableName
+from tarn_demo.bench.small_writes import Tally, peer_cell, require_all, summed
 from tests.unit.demo.test_bench_commits import Table
 
 
@@ -37,3 +38,12 @@ def test_a_lost_or_doubled_write_ends_the_benchmark_or_is_a_peers_result(copies:
     with pytest.raises(DataError, match="something was lost or doubled"):
         peer_cell(Table(kept=kept), 1, seconds=0.1)
     assert peer_cell(Table(on_tarn=False, kept=kept), 1, seconds=0.1)["wrong_rows"] == wrong
+
+
+@pytest.mark.parametrize(("rows", "failed"), [(9, 0), (11, 0), (9, 1), (12, 1)])
+def test_a_row_too_few_or_too_many_ends_the_benchmark(rows: int, failed: int) -> None:
+    name = TableName(("bench",), "t")
+    with pytest.raises(DataError, match="something was lost or doubled"):
+        require_all(name, rows, {"acked": 10, "failed": failed})
+    require_all(name, 10 + failed, {"acked": 10, "failed": failed})
+    require_all(name, 10, {"acked": 10, "failed": failed})

@@ -46,6 +46,35 @@ def test_the_aims_are_reached_at_their_bounds_and_else_missed() -> None:
         assert found.startswith("**missed**")
 
 
+def log_cell(producers: int, per_s: float, p99_ms: float) -> dict[str, Any]:
+    return cell(producers, per_s, p99_ms) | {"landed_s": 2.5}
+
+
+def test_rows_of_the_log_are_a_table_and_an_aim_of_their_own() -> None:
+    text = small_writes.section([run(cell(4, 812.0, 55.06), log=[log_cell(4, 900.0, 12.34)])])
+    assert "| 4 | 900 | 20.0 | 12.3 | 3 and 1,200 | 2 | 2.5 |" in text
+    assert "- **missed**: `log`, 4 producers: 900 of 5,000 writes a second, at p99 12 of 50 ms." in text
+    assert "all in the table after" not in small_writes.section([run(cell(4, 812.0, 55.06))])
+
+
+@pytest.mark.parametrize(
+    ("cells", "begins"),
+    [
+        ([log_cell(64, 5_000, 50.0)], "reached: `log`, 64 producers: 5,000 of 5,000"),
+        ([log_cell(64, 4_999, 50.0)], "**missed**: `log`, 64 producers: 4,999"),
+        ([log_cell(64, 5_000, 50.1)], "**missed**: `log`, 64 producers: 5,000"),
+        ([log_cell(64, 9_000, 60.0), log_cell(16, 4_000, 40.0)], "**missed**: `log`, 16 producers: 4,000"),
+        (
+            [log_cell(64, 9_000, 40.0) | {"failed": 1}, log_cell(4, 10, 40.0)],
+            "**missed**: `log`, 4 producers",
+        ),
+    ],
+)
+def test_the_aim_of_the_log_is_that_of_the_fastest_in_time(cells: list[dict[str, Any]], begins: str) -> None:
+    (found,) = small_writes.aims(run(log=cells))
+    assert found.startswith(begins)
+
+
 def test_nothing_acknowledged_is_no_division_and_who_is_missing_is_named() -> None:
     nothing = cell(64, 0, 0.0) | {"p50_ms": None, "p99_ms": None}
     bad = run(nothing, peers=[], missing={"deltalake": "no network"})
@@ -98,3 +127,6 @@ def test_a_quick_run_is_small_printed_and_kept_nowhere(
 def test_the_words_are_the_options() -> None:
     words = small_writes.Options(producers=(4, 64), seconds=5, writers=()).words()
     assert words == "--producers 4,64 --seconds 5 --writers 0"
+    without = small_writes.Options(producers=(4,), seconds=5, writers=(), log=False)
+    assert without.words() == "--producers 4 --seconds 5 --writers 0 --no-log"
+    assert small_writes.Options().small().log

@@ -73,6 +73,11 @@ class Adder:
         )
         return self
 
+    def flag(self, name: str, text: str) -> Adder:
+        """Add `--name`, which takes no value."""
+        self._parser.add_argument(f"--{name}", action="store_true", help=text)
+        return self
+
 
 def require(holds: bool, sizes: Sizes, fix: str) -> None:
     """Require that sizes make sense.

@@ -6,10 +6,11 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tarn_host.bench import commit
-from tarn_host.bench.ingest import own_stack
+from tarn_host.bench.ingest import Own, own_stack
 from tarn_host.bench.options import Adder, Verbs, asked, counts, require, shown
 from tarn_host.console import line
 from tarn_host.testing import python
@@ -19,12 +20,19 @@ PEERS = ("pyiceberg, Tarn's catalog", "deltalake")
 PRODUCERS_MAX, SECONDS_MAX, BYTES_LIMIT = 256, 7_200, 65_536
 AIMS = {64: (2_000, 80), 256: (5_000, 150)}
 """Producers to the writes a second that are aimed at, and the milliseconds at the 99th percentile."""
+LOG_AIM = (5_000, 50)
+"""The same with `durability=log`, whatever the number of producers."""
+LOG_WAIT_S = 120
 ABOUT = """Each producer sends one row of {low:,} to {high:,} bytes, waits for the answer, and sends the next,
 all into one table; with `durability=lake` the row can be read when it is answered. Producers number their
 rows, a refused write is repeated. They are connections of one Python process on the host, which shares the
 machine's cores with the gateway, the catalog and the store. Nothing is sent before the time begins. Each
 number of producers is measured once. Rows are counted at the end, from the data files: one too few or too
 many ends the benchmark.
+
+With `durability=log` a row is in Kafka when it is answered, and ingest, which runs beside, brings it into the
+table (`scripts/tarn log`). *All in the table after* is from the last answer. Kafka and ingest are stopped
+while `lake` and the peers are measured.
 
 The peers are threads of a like process, after one commit that does not count; a write is a commit of 50 rows,
 some 2 kB, which is repeated until it is in. Their *rows wrong* are acknowledged rows that the table does not
@@ -44,6 +52,7 @@ class Options:
         bytes_max: largest row, likewise.
         writers: numbers of writers of the peers; none: no peers.
         writer_s: how long these write.
+        log: whether `durability=log` is measured too.
     """
 
     producers: tuple[int, ...] = (1, 4, 16, 64, 256)
@@ -52,6 +61,7 @@ class Options:
     bytes_max: int = 10_000
     writers: tuple[int, ...] = (1, 4, 16, 64)
     writer_s: float = 10.0
+    log: bool = True
 
     def small(self) -> Options:
         """The same with everything small: whether it works, not what it costs."""
@@ -60,7 +70,8 @@ class Options:
     def words(self) -> str:
         """The options of the command that measures this."""
         writers = shown(self.writers) or "0"
-        return f"--producers {shown(self.producers)} --seconds {self.seconds:g} --writers {writers}"
+        text = f"--producers {shown(self.producers)} --seconds {self.seconds:g} --writers {writers}"
+        return text if self.log else f"{text} --no-log"
 
 
 def add(verbs: Verbs) -> None:
@@ -70,6 +81,7 @@ def add(verbs: Verbs) -> None:
     command.number("producers", counts, "of one table")
     command.number("seconds", float, "that they write")
     command.number("writers", counts, "of the peers; 0: none")
+    command.flag("no-log", "without durability=log")
 
 
 def options_of(found: argparse.Namespace) -> Options:
@@ -82,6 +94,7 @@ def options_of(found: argparse.Namespace) -> Options:
         producers=tuple(sorted(set(found.producers))),
         seconds=found.seconds,
         writers=tuple(sorted(set(found.writers) - {0})),
+        log=not found.no_log,
     )
     require(
         1 <= numbers.producers[0] <= numbers.producers[-1] <= PRODUCERS_MAX
@@ -104,7 +117,6 @@ def measure(options: Options) -> list[dict[str, Any]]:
     missing = {"deltalake": why} if why else {}
     with own_stack(log_level="info") as own, commit.scratch_folder() as folder:
         own.compose("up", "--detach", "--no-deps", "--wait", "gateway", timeout_s=300)
-        own.compose("stop", "ingest", "kafka")
         asked = {
             **asdict(options),
             "missing": missing,
@@ -113,10 +125,31 @@ def measure(options: Options) -> list[dict[str, Any]]:
         }
         file = folder / "asked.json"
         file.touch(mode=0o600)
+        logs = []
+        for producers in options.producers if options.log else ():
+            logs.append(_log_cell(own, file, asked, producers))
+        own.compose("stop", "ingest", "kafka")
         file.write_text(json.dumps(asked), encoding="utf-8")
         found = commit.run_module(MODULE, file, verb="small-writes")
         found["memory_peak_mib"] = round(own.memory_peak_mib("gateway"), 1)
-        return [found]
+        return [{**found, "log": logs}]
+
+
+def _log_cell(own: Own, file: Path, asked: Mapping[str, Any], producers: int) -> dict[str, Any]:
+    """So many producers into the log of a new table.
+
+    Raises:
+        StopError: its ingestor does not run, or a row was lost or doubled.
+    """
+    line(f"durability=log, {producers} producers")
+    file.write_text(json.dumps({**asked, "create": f"log_{producers}"}), encoding="utf-8")
+    table = commit.run_module(MODULE, file, verb="small-writes")["table"]
+    own.compose("run", "--rm", "--no-deps", "-T", "cli", "log", table, "--wait", str(LOG_WAIT_S))
+    cell = {**asked, "log_table": table, "producers": [producers]}
+    file.write_text(json.dumps(cell), encoding="utf-8")
+    (found,) = commit.run_module(MODULE, file, verb="small-writes")["log"]
+    assert isinstance(found, dict)
+    return found
 
 
 def section(runs: Sequence[Run]) -> str:
@@ -133,9 +166,15 @@ def section(runs: Sequence[Run]) -> str:
     parts += [f"| {_row(cell)} |\n" for cell in run["lake"]]
     parts += [
         f"\nOf {cell['producers']} producers {cell['failed']} ended early: {'; '.join(cell['errors'])}\n"
-        for cell in run["lake"]
+        for cell in [*run["lake"], *run.get("log", [])]
         if cell.get("failed")
     ]
+    if run.get("log"):
+        parts.append(
+            "\n| producers, `log` | writes/s | p50, ms | p99, ms | slowest and fastest producer, writes "
+            "| refused | all in the table after, s |\n|---|---|---|---|---|---|---|\n"
+        )
+        parts += [f"| {_log(cell)} |\n" for cell in run["log"]]
     if run["peers"]:
         parts.append(
             "\n| writers | peer | writes/s | p50, ms | p99, ms | slowest and fastest writer, writes "
@@ -160,7 +199,23 @@ def aims(run: Run) -> list[str]:
             f"{word}: {cell['producers']} producers: {mine:,.0f} of {rate:,} "
             f"writes a second, at p99 {cell['p99_ms']:,.0f} of {p99_ms} ms."
         )
-    return found
+    return found + _log_aim(run.get("log", []))
+
+
+def _log_aim(cells: Sequence[Run]) -> list[str]:
+    """Whether a number of producers reached the aim with `durability=log`; of several the fastest."""
+    answered = [cell for cell in cells if cell["p99_ms"] is not None and not cell.get("failed")]
+    if not answered:
+        return []
+    rate, p99_ms = LOG_AIM
+    in_time = [cell for cell in answered if cell["p99_ms"] <= p99_ms]
+    best = max(in_time or answered, key=lambda cell: cell["acked"] / cell["seconds"])
+    mine = best["acked"] / best["seconds"]
+    word = "reached" if in_time and mine >= rate else "**missed**"
+    return [
+        f"{word}: `log`, {best['producers']} producers: {mine:,.0f} of {rate:,} "
+        f"writes a second, at p99 {best['p99_ms']:,.0f} of {p99_ms} ms."
+    ]
 
 
 def _row(cell: Run) -> str:
@@ -175,6 +230,19 @@ def _row(cell: Run) -> str:
         f"{cell['data_files']:,}",
         f"{cell['objects']:,}",
         *(f"{cell[key] / 1e6:,.1f}" for key in ("bytes", "stored_data_bytes", "stored_bytes")),
+    )
+    return " | ".join(cells)
+
+
+def _log(cell: Run) -> str:
+    cells = (
+        str(cell["producers"]),
+        f"{cell['acked'] / cell['seconds']:,.0f}",
+        _ms(cell["p50_ms"]),
+        _ms(cell["p99_ms"]),
+        f"{cell['slowest']:,} and {cell['fastest']:,}",
+        f"{cell['refused']:,}",
+        f"{cell['landed_s']:,.1f}",
     )
     return " | ".join(cells)
 

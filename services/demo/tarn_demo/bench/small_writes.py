@@ -1,8 +1,10 @@
 """`python -m tarn_demo.bench.small_writes FILE`: producers of small writes, as the JSON file says.
 
 The file has `places` (see `Places`), `gateway` (its address), `missing` (peer -> why it cannot be measured),
-and the sizes: `producers`, `seconds`, `bytes_min`, `bytes_max`, `writers` of the peers and `writer_s`. The
-result is one line of JSON; progress goes to stderr.
+and the sizes: `producers`, `seconds`, `bytes_min`, `bytes_max`, `writers` of the peers and `writer_s`. With
+`create`, a table is made and its name is the result; with `log_table`, the name of such a table whose log is
+brought in, so many producers write to it with `durability=log`. The result is one line of JSON; progress goes
+to stderr.
 A producer sends one row, waits for the answer, and sends the next.
 """
 
@@ -38,6 +40,9 @@ from tarn_demo.bench.lines import printed, say
 
 ANSWER_S_MAX = 75.0
 PAUSE_S_MAX = 5.0
+LAND_S_MAX = 300.0
+"""How long the rows of a log may take into their table, in seconds."""
+LAND_LOOK_S = 0.5
 NOISE_CHARS = 1 << 20
 PEER_ROWS = 50
 """Rows of one write of a peer: some 2 kB."""
@@ -82,15 +87,24 @@ class Producer:
         token: bearer token.
         number: number of the producer.
         row: makes the body of a row from its sequence.
+        durability: what an answer promises: `lake` or `log`.
     """
 
     def __init__(
-        self, address: tuple[str, int], table: str, token: str, number: int, row: Callable[[int], bytes]
+        self,
+        address: tuple[str, int],
+        table: str,
+        token: str,
+        number: int,
+        row: Callable[[int], bytes],
+        *,
+        durability: str = "lake",
     ) -> None:
         self._address = address
         self._row = row
         self._head = (
-            f"POST /v1/tables/{table}/rows HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+            f"POST /v1/tables/{table}/rows?durability={durability} HTTP/1.1\r\n"
+            f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
             f"Content-Type: application/json\r\nTarn-Producer: p{number}\r\n"
         )
         self.tally = Tally()
@@ -154,6 +168,56 @@ def noise(seed: int, bytes_min: int, bytes_max: int) -> Callable[[int, int], byt
     return row
 
 
+def new_table(catalog: RestCatalog, prefix: str) -> TableName:
+    """A table of the benchmark's rows.
+
+    Raises:
+        TarnError: the catalog does not answer.
+    """
+    name = TableName((NAMESPACE,), f"{prefix}_{secrets.token_hex(3)}")
+    catalog.create(name, {"schema": SCHEMA})
+    return name
+
+
+def written(
+    catalog: RestCatalog, asked: dict[str, Any], name: TableName, producers: int, durability: str
+) -> dict[str, Any]:
+    """What so many producers did that write to one table."""
+    parts = urlsplit(asked["gateway"])
+    address = (parts.hostname or "127.0.0.1", parts.port or 8090)
+    make = noise(producers, asked["bytes_min"], asked["bytes_max"])
+    token = catalog.token()
+
+    def row_of(number: int) -> Callable[[int], bytes]:
+        return lambda sequence: make(number, sequence)
+
+    everybody = [
+        Producer(address, str(name), token, number, row_of(number), durability=durability)
+        for number in range(producers)
+    ]
+
+    async def run() -> float:
+        began_s = time.monotonic()
+        await asyncio.gather(*(one.run(began_s + asked["seconds"]) for one in everybody))
+        return time.monotonic() - began_s
+
+    seconds = asyncio.run(run())
+    return summed([one.tally for one in everybody], seconds)
+
+
+def require_all(name: TableName, rows: int, found: dict[str, Any]) -> None:
+    """Require that a table has each acknowledged row once.
+
+    Raises:
+        DataError: rows were lost or doubled.
+    """
+    if measure.wrong_rows(rows, acked=found["acked"], unknown=found["failed"], each=1):
+        raise DataError(
+            f"{name}: {rows:,} rows after {found['acked']:,} acknowledged writes of one row and "
+            f"{found['failed']} failed ones: something was lost or doubled"
+        )
+
+
 def gateway_cell(
     catalog: RestCatalog, places: Places, asked: dict[str, Any], producers: int
 ) -> dict[str, Any]:
@@ -163,32 +227,10 @@ def gateway_cell(
         DataError: rows were lost or doubled.
         TarnError: the catalog does not answer.
     """
-    name = TableName((NAMESPACE,), f"small_{producers}_{secrets.token_hex(3)}")
-    catalog.create(name, {"schema": SCHEMA})
-    parts = urlsplit(asked["gateway"])
-    address = (parts.hostname or "127.0.0.1", parts.port or 8090)
-    make = noise(producers, asked["bytes_min"], asked["bytes_max"])
-    token = catalog.token()
-
-    def row_of(number: int) -> Callable[[int], bytes]:
-        return lambda sequence: make(number, sequence)
-
-    everybody = [Producer(address, str(name), token, number, row_of(number)) for number in range(producers)]
-
-    async def run() -> float:
-        began_s = time.monotonic()
-        await asyncio.gather(*(one.run(began_s + asked["seconds"]) for one in everybody))
-        return time.monotonic() - began_s
-
-    seconds = asyncio.run(run())
+    name = new_table(catalog, f"small_{producers}")
+    found = written(catalog, asked, name, producers, "lake")
     state = catalog.load(name)
-    found = summed([one.tally for one in everybody], seconds)
-    rows = pyiceberg_peer.on_tarn(places).rows(name.name)
-    if measure.wrong_rows(rows, acked=found["acked"], unknown=found["failed"], each=1):
-        raise DataError(
-            f"{name}: {rows:,} rows after {found['acked']:,} acknowledged writes of one row and "
-            f"{found['failed']} failed ones: something was lost or doubled"
-        )
+    require_all(name, pyiceberg_peer.on_tarn(places).rows(name.name), found)
     sizes = places.sizes(state.root)
     data = sum(size for path, size in sizes.items() if path.endswith(".parquet"))
     return {
@@ -200,6 +242,28 @@ def gateway_cell(
         "stored_bytes": sum(sizes.values()),
         "stored_data_bytes": data,
     }
+
+
+def log_cell(catalog: RestCatalog, places: Places, asked: dict[str, Any], producers: int) -> dict[str, Any]:
+    """So many producers into the log of a table, until its rows are in the table.
+
+    Raises:
+        DataError: rows were lost or doubled, or did not come in time.
+        TarnError: the catalog does not answer.
+    """
+    name = TableName((NAMESPACE,), str(asked["log_table"]))
+    found = written(catalog, asked, name, producers, "log")
+    began_s = time.monotonic()
+    wanted, counted = found["acked"] + found["failed"], 0
+    while counted < wanted and time.monotonic() < began_s + LAND_S_MAX:
+        time.sleep(LAND_LOOK_S)
+        state = catalog.load(name)
+        counted = state.total("records") if state.head is not None else 0
+        if counted >= found["acked"] and found["failed"]:
+            break  # a write that failed may be in the log, and need not
+    landed_s = time.monotonic() - began_s
+    require_all(name, pyiceberg_peer.on_tarn(places).rows(name.name), found)
+    return {"producers": producers, **found, "landed_s": round(landed_s, 1)}
 
 
 def summed(tallies: Sequence[Tally], seconds: float) -> dict[str, Any]:
@@ -312,12 +376,17 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     )
     with contextlib.suppress(AlreadyExistsError):
         catalog.create_namespace((NAMESPACE,))
+    if "create" in asked:
+        return {"table": str(new_table(catalog, str(asked["create"])))}
+    cell = log_cell if "log_table" in asked else gateway_cell
     cells = []
     for producers in asked["producers"]:
-        one = gateway_cell(catalog, places, asked, producers)
+        one = cell(catalog, places, asked, producers)
         cells.append(one)
         rate = one["acked"] / one["seconds"]
         say(f"    {producers} producers: {rate:,.0f} a second, p99 {one['p99_ms']} ms {one['errors']}")
+    if "log_table" in asked:
+        return {"log": cells}
     sizes = {key: asked[key] for key in ("seconds", "bytes_min", "bytes_max", "writer_s")}
     return {**sizes, "lake": cells, "peers": peers(places, asked, missing), "missing": missing}
 
