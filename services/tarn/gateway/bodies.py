@@ -25,6 +25,8 @@ _LINE = re.compile(rb"\S[^\n]*")
 _MARKS = re.compile(_TEXT + rb"|[\[\]{},]", re.DOTALL)
 COMMAS_PER_ROW = 20
 """With more commas for each row that is allowed, the rows are counted before they are taken apart."""
+QUICK_BYTES = 64 << 10
+QUICK_MARKS = 1_000
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -75,6 +77,15 @@ def reader_of(content_type: str | None, encoding: str | None) -> Callable[[bytes
 def media_type(content_type: str | None) -> str:
     """The media type of a header Content-Type, in lower case and without parameters."""
     return (content_type or "").split(";")[0].strip().lower()
+
+
+def is_quick(body: bytes) -> bool:
+    """Whether the rows of a body of JSON are found in less than a millisecond, whatever it says.
+
+    Then it is done on the event loop: to hand it to a thread costs more. 64 KiB of text take 0.1 to 0.5 ms, a
+    thousand brackets or lines 0.2 to 0.8 ms (measured on 2026-11-24).
+    """
+    return len(body) <= QUICK_BYTES and sum(map(body.count, b"[{,\n")) <= QUICK_MARKS
 
 
 def json_rows(body: bytes, limits: BodyLimits) -> list[bytes]:

@@ -1,8 +1,8 @@
 """The inbox of a table: writes that wait become one file and one commit.
 
 Writes are handed in by the threads of the HTTP server. One thread takes all that wait, decodes them together
-and writes their file; another commits it, while the next file is made. A write is answered once its rows can
-be read, or are certainly not in the table. What a client repeats is found by its sequence
+and writes their file; another commits it, while the next file is made, if it is large. A write is answered
+once its rows can be read, or are certainly not in the table. What a client repeats is found by its sequence
 (`tarn.core.producers`): in the table, or on its way there.
 """
 
@@ -26,6 +26,7 @@ from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
 from tarn.core.table_state import TableState, WrittenFile, current_schema
+from tarn.gateway.group_wait import TOGETHER_BYTES, GroupWait
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
@@ -100,6 +101,9 @@ class Inbox:
         self._way = OnTheWay()
         self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
         self._failed_commit = False
+        self._committing = False
+        self._company = 0
+        self._group = GroupWait()
         self._own = own
 
     def submit(self, write: Write) -> Future[Receipt]:
@@ -192,12 +196,14 @@ class Inbox:
                 if prepared is not None and self._failed_commit:
                     self.put_back(prepared)  # it was made to follow a commit that did not come
                 elif prepared is not None:
+                    self._committing = True
                     under_way = committing.submit(self._commit, prepared)
             if under_way is not None:
                 under_way.result()
 
     def _commit(self, prepared: Prepared) -> None:
         """Commit a file; a fault of the code ends neither the inbox nor the wait of its writes."""
+        began_s = self._context.clock()
         try:
             self.commit(prepared)
         except Exception as e:
@@ -206,6 +212,12 @@ class Inbox:
                 self._plan, self._failed_commit = None, True
                 self._way.land(prepared, self._keys)
             self._answer_unknown([one for one, _ in prepared.parts], repr(e))
+        finally:
+            with self._changed:
+                now_s = self._context.clock()
+                self._group = GroupWait.after(self._company, took_s=now_s - began_s, now_s=now_s)
+                self._committing = False
+                self._changed.notify_all()
 
     def _end(self) -> None:
         """Answer what is left after `run`: nothing, but for a fault of the code."""
@@ -231,9 +243,14 @@ class Inbox:
                 one.answer.set_exception(error)
 
     def _wait(self) -> bool:
-        """Wait for writes; False if there will be none."""
+        """Wait for writes, and for those that will come with them; False if there will be none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed)
+            wait_for = self._changed.wait_for
+            wait_for(lambda: self._queue or self._closed)
+            wait_for(lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed)
+            group = self._group
+            left_s = group.left_s(self._context.clock())
+            wait_for(lambda: len(self._queue) >= group.writes or self._closed, timeout=left_s)
             return bool(self._queue)
 
     def prepare(self) -> Prepared | None:
@@ -283,6 +300,7 @@ class Inbox:
         with self._changed:
             self._plan = self._seen(result.state, asked_s)
             self._way.land(prepared, self._keys)
+            self._company = len(prepared.parts) + len(self._queue)  # before those who are answered come back
         if self.merges is not None and result.by_us:
             self.merges.add(prepared.change.files, prepared.writer, result.state)
         head = result.state.head_id

@@ -27,6 +27,8 @@ SPECS = "/etc/tarn/bench"
 """Folder of the spec of a contender: at the service's own, Compose's mount would hide it."""
 LOOK_S = 0.5
 WARM_UP = 20_000
+WORKERS_MAX = 3
+"""Workers of Kafka Connect that are started for a topic until one of them reads."""
 OURS = {"ingest": "librdkafka", "ingest-kafka-python": "kafka-python"}
 """Contender -> the Kafka client that reads for it."""
 CONTENDERS = (*OURS, "spark", "connect", "loop")
@@ -41,7 +43,7 @@ ABOUT = """One topic of 4 partitions per size, filled before and read whole by e
 table of its own, in turns that rotate; 2 % of the messages are bad. The table has partition and offset
 of each row (ingest: `_tarn`). The stack has no other work, but broker, store and catalog share the
 machine's cores with whoever reads. A time counts only if the table holds the right number of rows and
-the right sum of their ids.
+the right sum of their ids; a peer's that does not is left out, and the number of its rounds stated.
 
 - *Ingest* waits frozen until its turn, in a container of its own; its time is from its thaw to its last
   commit. It keeps each bad message as a dead letter; Spark and the loop drop them.
@@ -163,39 +165,34 @@ def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int, warm_
         warm_rows: rows of the topic `warm-up`.
 
     Raises:
-        StopError: a contender did not end, or its table is wrong.
+        StopError: ingest did not end, or its table is wrong. A peer of which that is so is left out.
     """
     topic = f"bench-{size}-{turn}"
     verb(own, "create", topic=topic)
-    spark = f"{own.env['COMPOSE_PROJECT_NAME']}-spark-1"
     found: dict[str, Any] = {}
     with ExitStack() as held:
         ours = {
             name: held.enter_context(_frozen_ingest(own, folder / f"{name}-{topic}", name, topic))
             for name in OURS
         }
-        connect = held.enter_context(sink.worker(own))
-        verb(own, "sink", topic="warm-up", table=f"bench.warm_up_{size}_{turn}", rows=warm_rows)
+        connect = held.enter_context(_warm_sink(own, f"bench.warm_up_{size}_{turn}", warm_rows))
         wanted = verb(own, "produce", topic=topic, count=count, size=size)
         line(f"    {size} bytes: {count:,} messages wait")
         for name in rotated(CONTENDERS, turn):
+            if name == "connect" and connect is None:
+                continue
             table = f"bench.{name.replace('-', '_')}_{size}_{turn}"
-            if name in ours:
-                result = _thawed(ours[name], f"{name}-{size}-{turn}", count)
-            elif name == "spark":
-                before = _cpu_s(spark)
-                result = verb(own, "spark", topic=topic, table=table)
-                result["cpu_s"] = _cpu_s(spark) - before
-            elif name == "connect":
-                before = _cpu_s(connect)
-                result = verb(own, "sink", topic=topic, table=table, rows=wanted["rows"])
-                result["cpu_s"] = _cpu_s(connect) - before
-                result["memory_peak_mib"] = _peak_mib(connect)
-            else:
-                result = verb(own, "loop", topic=topic, table=table)
-            table_has = verb(own, "count", table=table)
-            if table_has != {"rows": wanted["rows"], "sum": wanted["sum"]}:
-                raise StopError(f"{name} made {table_has} of {wanted}", "its time does not count; " + FIX)
+            try:
+                if name in ours:
+                    result = _thawed(ours[name], f"{name}-{size}-{turn}", count)
+                else:
+                    result = _read(own, name, topic, table, wanted["rows"], connect or "")
+                _require_equal(verb(own, "count", table=table), wanted, name)
+            except StopError as e:
+                if name in ours:
+                    raise
+                line(f"    {size} bytes, {name}: not counted: {e}")
+                continue
             found[name] = {
                 **result,
                 "rows_per_s": wanted["rows"] / result["seconds"],
@@ -205,6 +202,60 @@ def one_topic(own: Own, folder: Path, *, size: int, count: int, turn: int, warm_
             line(f"    {size} bytes, {name}: {found[name]['rows_per_s']:,.0f} rows/s")
     found["messages"], found["bytes"], found["rows"] = count, wanted["bytes"], wanted["rows"]
     return found
+
+
+def _read(own: Own, name: str, topic: str, table: str, rows: int, connect: str) -> dict[str, Any]:
+    """What it cost a peer to read a topic.
+
+    Args:
+        own: the stack.
+        name: name of the peer.
+        topic: the topic.
+        table: name of the table.
+        rows: the rows that it should have then.
+        connect: container of the worker of Kafka Connect.
+
+    Raises:
+        StopError: it did not end.
+    """
+    if name == "loop":
+        return verb(own, "loop", topic=topic, table=table)
+    if name == "spark":
+        container, options = f"{own.env['COMPOSE_PROJECT_NAME']}-spark-1", {}
+    else:
+        container, options = connect, {"rows": rows}
+    before = _cpu_s(container)
+    result = verb(own, "spark" if name == "spark" else "sink", topic=topic, table=table, **options)
+    result["cpu_s"] = _cpu_s(container) - before
+    if name == "connect":
+        result["memory_peak_mib"] = _peak_mib(container)
+    return result
+
+
+def _require_equal(table_has: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> None:
+    """Require that a contender's table has the right rows.
+
+    Raises:
+        StopError: it has not.
+    """
+    if table_has != {"rows": wanted["rows"], "sum": wanted["sum"]}:
+        raise StopError(f"{name} made {table_has} of {wanted}", "its time does not count; " + FIX)
+
+
+@contextmanager
+def _warm_sink(own: Own, table: str, rows: int) -> Iterator[str | None]:
+    """A worker of Kafka Connect that has read another topic; None if none of several did."""
+    for number in range(WORKERS_MAX):
+        with sink.worker(own) as container:
+            try:
+                verb(own, "sink", topic="warm-up", table=f"{table}_{number}", rows=rows)
+            except StopError as e:
+                sink.keep_words(container)
+                line(f"    worker {number + 1} of Kafka Connect: {e}")
+            else:
+                yield container
+                return
+    yield None
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
@@ -370,16 +421,18 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
             "|---|---|---|---|---|---|\n"
         )
         for name in CONTENDERS:
-            if any(name not in run[size] for run in runs):
+            having = [run for run in runs if name in run[size]]
+            if not having:
                 parts.append(f"| {NAMES[name]} | not measured | | | | |\n")
                 continue
-            each = [run[size][name] for run in runs]
+            each = [run[size][name] for run in having]
             ratios = [
-                run[size][name]["rows_per_cpu_s"] / run[size]["ingest"]["rows_per_cpu_s"] for run in runs
+                run[size][name]["rows_per_cpu_s"] / run[size]["ingest"]["rows_per_cpu_s"] for run in having
             ]
+            rounds = "" if len(having) == len(runs) else f", {len(having)} of {len(runs)} rounds"
             memory = [one["memory_peak_mib"] for one in each if "memory_peak_mib" in one]
             parts.append(
-                f"| {NAMES[name]} | {spread([one['rows_per_s'] for one in each], ',.0f')} "
+                f"| {NAMES[name]}{rounds} | {spread([one['rows_per_s'] for one in each], ',.0f')} "
                 f"| {spread([one['mb_per_s'] for one in each], ',.1f')} "
                 f"| {spread([one['rows_per_cpu_s'] for one in each], ',.0f')} "
                 f"| {spread(ratios, '.2f')} "

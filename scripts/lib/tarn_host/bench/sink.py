@@ -53,9 +53,14 @@ def worker(own: Own) -> Iterator[str]:
         own.compose(*FILES, *run)
         yield container
     except BaseException:
-        said = shell.capture(["docker", "logs", "--tail", "300", container], timeout_s=60)
-        with LOG.open("a", encoding="utf-8") as log:
-            log.write(said.out + said.err)
+        keep_words(container)
         raise
     finally:
         shell.capture(["docker", "rm", "--force", container], timeout_s=60)
+
+
+def keep_words(container: str) -> None:
+    """Add what a worker said to the log of the benchmark."""
+    said = shell.capture(["docker", "logs", "--tail", "300", container], timeout_s=60)
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(said.out + said.err)
