@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SHARE = 0.25
+SHARE = 1.0
 """Of the time of the last commit, how much is waited at most."""
 WAIT_S_MAX = 0.02
 TOGETHER_BYTES = 1 << 20
