@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import secrets
 import time
 from collections import OrderedDict
@@ -83,7 +82,7 @@ class Gate:
             AccessError, NotFoundError: the caller may not, or there is no such table.
             UnavailableError: the catalog does not respond; `BusyError` if too many are asked about.
         """
-        key = (hmac.digest(self._secret, token.encode(), hashlib.sha256), table)
+        key = (hashlib.blake2b(token.encode(), key=self._secret, digest_size=32).digest(), table)
         known = self._known.get(key)
         if known is not None and known.until_s > self._clock():
             if known.error is not None:

@@ -29,6 +29,7 @@ from tarn.gateway.answers import (
     receipt_answer,
     refusal,
 )
+from tarn.gateway.bell import Bell
 from tarn.gateway.bodies import (
     ARROW,
     BodyLimits,
@@ -157,6 +158,7 @@ class App:
         self._health = health
         self._deep = OneDeepLook(health) if health is not None else None
         self._welcome = welcome
+        self._rings: Bell | None = None
 
     def asgi(self) -> ASGIApp:
         """The application as uvicorn runs it."""
@@ -261,6 +263,13 @@ class App:
             receipt = await self._receipt(inbox, write, share)
         return receipt_answer(receipt, pressure=pressure.reason)
 
+    def _bell(self) -> Bell:
+        """The bell of the loop that runs."""
+        loop = asyncio.get_running_loop()
+        if self._rings is None or self._rings.loop is not loop:
+            self._rings = Bell(loop)
+        return self._rings
+
     async def _receipt(self, inbox: Inbox, write: Write, share: Held) -> Receipt:
         """Hand a write in and wait until its rows are in the table.
 
@@ -269,7 +278,7 @@ class App:
             OutcomeUnknownError: they may be, or may still come.
         """
         answer = inbox.submit(write)
-        arrived = await _arrives(answer, self._limits.answer_s_max)
+        arrived = await self._bell().wait(answer, self._limits.answer_s_max)
         if not arrived and inbox.withdraw(answer):
             raise UnavailableError(
                 f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; "
@@ -366,22 +375,3 @@ async def _body(request: Asked, bytes_max: int, share: Held) -> bytes:
         share.came(len(chunk))
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-async def _arrives(answer: Future[Receipt], wait_s_max: float) -> bool:
-    """Wait for an answer of the inbox's threads; False if it did not come in time. It is not cancelled."""
-    loop = asyncio.get_running_loop()
-    arrived = asyncio.Event()
-    ring: Callable[[], object] = arrived.set
-
-    def done(_: Future[Receipt]) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(ring)
-
-    answer.add_done_callback(done)
-    try:
-        async with asyncio.timeout(wait_s_max):
-            await arrived.wait()
-    except TimeoutError:
-        return answer.done()
-    return True
