@@ -251,7 +251,7 @@ def log_cell(catalog: RestCatalog, places: Places, asked: dict[str, Any], produc
         DataError: rows were lost or doubled, or did not come in time.
         TarnError: the catalog does not answer.
     """
-    name = TableName((NAMESPACE,), str(asked["log_table"]))
+    name = TableName((NAMESPACE,), str(asked["log_table"]).removeprefix(f"{NAMESPACE}."))
     found = written(catalog, asked, name, producers, "log")
     began_s = time.monotonic()
     wanted, counted = found["acked"] + found["failed"], 0
