@@ -1,4 +1,4 @@
-"""`python -m tests.campaign`: simulate, real, mutants, page; see docs/faults.md."""
+"""`python -m tests.campaign`: simulate, real, soak, mutants, page; see docs/faults.md."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
     real.add_argument("--project", default="", help="use this running project; else one is started")
     real.add_argument("--replicas", type=readers, default=[1, 3], help="readers per engine (1,3)")
     real.add_argument("--lanes", type=int, default=3, help="rounds at the same time (3)")
+    soaked = commands.add_parser("soak", help="a mix of faults for an hour, on a stack of its own")
+    soaked.add_argument("--minutes", type=float, default=60.0, help="how long faults are drawn (60)")
+    soaked.add_argument("--seed", type=int, default=0, help="what the draws follow (0)")
+    soaked.add_argument("--out", type=Path, required=True, help="result file")
+    soaked.add_argument("--project", default="", help="use this running project; else one is started")
     mutants = commands.add_parser("mutants", help="take rules out; each must be noticed")
     mutants.add_argument("names", nargs="*", help="some of them; all by default")
     mutants.add_argument("--seeds", type=int, default=40, help="seeds per mutant and fault at most (40)")
@@ -88,9 +93,20 @@ def _ended(result: Result) -> int:
     return 1 if failed else 0
 
 
-def _real(asked: argparse.Namespace) -> int:
-    # The users' scripts are not an installed package.
+def _users_scripts() -> None:
+    """Make the users' scripts importable: they are not an installed package."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "lib"))
+
+
+def _soak(asked: argparse.Namespace) -> int:
+    _users_scripts()
+    from tests.campaign.real_soak import soak
+
+    return soak(minutes=asked.minutes, seed=asked.seed, file=asked.out, project=asked.project)
+
+
+def _real(asked: argparse.Namespace) -> int:
+    _users_scripts()
     from tests.campaign.real import campaign
 
     return campaign(
@@ -122,7 +138,7 @@ def _page(asked: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"simulate": _simulate, "real": _real, "mutants": _mutants, "page": _page}
+COMMANDS = {"simulate": _simulate, "real": _real, "soak": _soak, "mutants": _mutants, "page": _page}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from tests.campaign.faults import FAULTS
 from tests.campaign.mutants import MUTANTS
 from tests.campaign.real_faults import NOT_REAL, REAL
 from tests.campaign.results import ROOT, Counts, Kind, Result, read
+from tests.campaign.soak_results import read as read_soak
+from tests.campaign.soak_results import section as soak_section
 
 FILE = ROOT / "docs" / "faults.md"
 RESULTS = ROOT / "docs" / "results"
@@ -29,7 +31,7 @@ def page() -> str:
     """The whole page."""
     head, limits = ((HERE / f"page_{name}.md").read_text(encoding="utf-8") for name in ("head", "limits"))
     counts = [_kind("simulated", "Simulated"), _kind("real", "Real")]
-    parts = [head, *counts, _faults(), _mutants(), limits]
+    parts = [head, *counts, _soak(), _faults(), _mutants(), limits]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
@@ -90,6 +92,12 @@ def _row(counts: Counts) -> str:
         *times,
     )
     return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _soak() -> str:
+    """The section about the soak that ended last."""
+    every = sorted(map(read_soak, RESULTS.glob("soak-*.json")), key=lambda one: one.end)
+    return soak_section(every[-1] if every else None)
 
 
 def _faults() -> str:

@@ -51,13 +51,16 @@ class Round:
         replicas: readers of each engine.
         number: number of the fault.
         seed: the seed.
+        fault: how the fault is made; that of its number if no other is given.
     """
 
-    def __init__(self, lane: Lane, replicas: int, number: int, seed: int) -> None:
+    def __init__(
+        self, lane: Lane, replicas: int, number: int, seed: int, *, fault: RealFault | None = None
+    ) -> None:
         self.lane = lane
         self.rig = lane.rig
         self.replicas = replicas
-        self.fault: RealFault = REAL[number]
+        self.fault: RealFault = fault or REAL[number]
         self.number = number
         self.seed = seed
         self.chance = random.Random(f"real/{number}/{seed}/{replicas}")
