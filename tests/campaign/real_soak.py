@@ -127,7 +127,7 @@ class Soak(Round):
             at_s=round(at_s, 1),
             fault=name,
             times=times,
-            behind=sent - self._in_table(),
+            behind=max(0, sent - self._in_table()),  # of those that had been sent before the look
             rows_sent=sent,
             memory_mib=self._memory(),
         )
