@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any
 
@@ -116,7 +117,7 @@ class Fate:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Appended:
     """A numbered write that is in the log.
 
@@ -129,6 +130,11 @@ class Appended:
     start: int
     end: int
     fate: Fate
+
+    @cached_property
+    def json(self) -> orjson.Fragment:
+        """As JSON, made once: each of a producer's next claims says it again."""
+        return orjson.Fragment(orjson.dumps([self.start, self.end, self.fate.plain()]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +199,16 @@ class Change:
     used: Used | None = None
     forgotten: Sequence[str] = ()
 
+    def names(self) -> set[str]:
+        """Keys of the records with a value."""
+        found = {_MARK + self.writer, *(_PRODUCER + name for name in self.producers)}
+        found.update(_KEY + key for key in self.keys)
+        return found if self.used is None else {*found, _USED}
+
     def records(self) -> list[tuple[bytes, bytes | None]]:
         """The records, by key; without a value a record removes another."""
         found: list[tuple[str, object]] = [
-            (_PRODUCER + name, [one.end, one.at_ms, [[w.start, w.end, w.fate.plain()] for w in one.recent]])
+            (_PRODUCER + name, [one.end, one.at_ms, [written.json for written in one.recent]])
             for name, one in self.producers.items()
         ]
         found += [(_KEY + key, [one.digest, one.at_ms, one.fate.plain()]) for key, one in self.keys.items()]

@@ -436,7 +436,7 @@ class LogInbox:
             keys=keys,
             used=self._book.used.plus(now_ms // DAY_MS, taken.rows, taken.bytes),
         )
-        written = {key.decode() for key, _ in change.records()}
+        written = change.names()
         return replace(change, forgotten=[key for key in self._book.outdated(now_ms) if key not in written])
 
     def _partition(self, write: Write) -> int:

@@ -59,6 +59,18 @@ def test_what_is_claimed_is_read_by_another_process() -> None:
     assert (key.fate.runs, key.fate.rejected, key.fate.accepted) == ((run(1, 1, 1), run(4, 4)), None, 2)
 
 
+def test_the_names_of_a_change_are_the_keys_of_its_records() -> None:
+    fate = Fate.of([(0, 5)], [])
+    claim = ProducerClaim(end=0, at_ms=0).plus(Appended(start=0, end=1, fate=fate), 5)
+    keys = {"k": KeyClaim(digest="d", at_ms=1, fate=fate)}
+    for used in (None, Used(day=1, rows=2, bytes=3)):
+        change = Change(
+            mark="m", writer="w", at_ms=1, producers={"p": claim}, keys=keys, used=used, forgotten=["old"]
+        )
+        assert change.names() == {key.decode() for key, value in change.records() if value is not None}
+        assert len(change.names()) == 3 + (used is not None)
+
+
 def test_a_producer_keeps_its_last_writes_only() -> None:
     claim = ProducerClaim(end=0, at_ms=0)
     for at in range(RECENT_MAX + 2):
