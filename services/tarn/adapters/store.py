@@ -277,7 +277,11 @@ class MemoryStore:
 
 
 class FileStore:
-    """A store in a local folder, for tests and small scripts. Safe for several processes on one machine."""
+    """A store in a local folder, for tests and small scripts. Safe for several processes on one machine.
+
+    What a write or delete has answered survives a loss of power, if the disk keeps its word: file and folder
+    are synchronized before (fsync).
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -311,20 +315,36 @@ class FileStore:
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
             if if_absent or if_match is not None:
                 found = self.get(key)
                 _check(found.data if found else None, key, if_absent, if_match)
-            handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".put-")
+            self._write(path, data)
+        return _md5(data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Have a file on the disk under its name, whole or not at all."""
+        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".put-")
+        try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
             Path(temporary).replace(path)
-        return _md5(data)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        for folder in (path.parent, *(one.parent for one in new)):
+            _sync(folder)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
-        self._path(key).unlink(missing_ok=True)
+        path = self._path(key)
+        if path.exists():
+            path.unlink(missing_ok=True)
+            _sync(path.parent)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""
@@ -339,3 +359,12 @@ class FileStore:
                     yield Listed(
                         key=key, etag=stored.etag, size_bytes=len(stored.data), modified_ms=modified_ms
                     )
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

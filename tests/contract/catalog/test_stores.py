@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -181,3 +183,43 @@ def test_two_processes_share_a_folder(tmp_path: Path) -> None:
         two.put("k", b"2", if_absent=True)
     two.put("k", b"2", if_match=etag)
     assert one.get("k").data == b"2"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    steps: list[str] = []
+    sync, replace, unlink = os.fsync, Path.replace, Path.unlink
+
+    def synced(handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        name = "data" if path.name.startswith(".put-") else path.relative_to(tmp_path).as_posix()
+        steps.append(f"sync {name}")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda one, to: (steps.append("rename"), replace(one, to))[1])
+    monkeypatch.setattr(Path, "unlink", lambda one, **how: (steps.append("unlink"), unlink(one, **how))[1])
+    store.put("a/b/c", b"1")
+    assert steps == ["sync data", "rename", "sync a/b", "sync a", "sync ."], "new folders have names too"
+    steps.clear()
+    store.put("a/b/c", b"2")
+    assert steps == ["sync data", "rename", "sync a/b"]
+    steps.clear()
+    store.delete("a/b/c")
+    assert steps == ["unlink", "sync a/b"]
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path)
+    store.put("k", b"1")
+
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.put("k", b"2")
+    assert store.get("k").data == b"1"
+    assert {path.name for path in tmp_path.iterdir()} == {"k", ".lock"}
