@@ -14,6 +14,8 @@ import structlog
 
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.watermark import as_text
+from tarn.ingest.commit_ring import CommitRing
+from tarn.ingest.figures import TableFigures
 
 log = structlog.get_logger()
 
@@ -91,12 +93,9 @@ class IngestorStatus:
         freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
         commit_at_ms: wall-clock time of the last commit, in milliseconds since the epoch.
+        freshness_s: age of the oldest record of the last batch, in seconds; None while unknown.
         snapshot_id: the table's current snapshot after that commit.
-        table_files: data files of the table after that commit; None while unknown.
-        table_bytes: bytes of these files; None while unknown.
-        table_snapshots: snapshots of the table after that commit; None while unknown.
-        table_manifests: manifests of its current snapshot; None while unknown.
-        metadata_bytes: bytes of its metadata, the manifest list and these manifests; None while unknown.
+        figures: the table after that commit, in numbers; None before it.
         event_column: column of the event time; empty if the spec names none.
         watermark_us: the watermark, in microseconds since the epoch; None while unknown.
         complete_us: the same, floored to the table's partitions; None if they are not by that time.
@@ -134,12 +133,9 @@ class IngestorStatus:
     freshness: Histogram = field(default_factory=Histogram)
     commit_ms: float = 0.0
     commit_at_ms: int = 0
+    freshness_s: float | None = None
     snapshot_id: int | None = None
-    table_files: int | None = None
-    table_bytes: int | None = None
-    table_snapshots: int | None = None
-    table_manifests: int | None = None
-    metadata_bytes: int | None = None
+    figures: TableFigures | None = None
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
@@ -320,9 +316,17 @@ class Dependency:
 
 
 class StatusRegistry:
-    """Statuses of all readers and dependencies. Thread-safe."""
+    """Statuses of all readers and dependencies. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        since_ms: wall-clock time of its first use, in milliseconds since the epoch.
+
+    Attributes:
+        commits: the last commits of all readers.
+    """
+
+    def __init__(self, *, since_ms: int = 0) -> None:
+        self.commits = CommitRing(since_ms=since_ms)
         self._lock = threading.Lock()
         self._ingestors: dict[str, IngestorStatus] = {}
         self._dependencies: dict[str, Dependency] = {}

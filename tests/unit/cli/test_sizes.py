@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tarn.adapters.store import MemoryStore
-from tarn.cli.clients.measured import Measured
+from tarn.keeper.measured import Measured
 from tarn.cli.ports import Sizes, TableFacts
 from tarn.cli.render import print_status
 from tarn.cli.status import Status, as_data
