@@ -117,10 +117,12 @@ class CommitRing:
             return CommitPage(commits=found, next=self._last, missed=False)
 
     def after(self, number: int, limit: int) -> CommitPage:
-        """The first commits after a number."""
+        """The first commits after a number; all that are known after one that this ring has not given yet."""
         with self._lock:
-            held = tuple(self._seen)
-            dropped = self._dropped
+            held, dropped, last = tuple(self._seen), self._dropped, self._last
+        strange = number > last
+        number = dropped if strange else number
         at = bisect_right(held, number, key=lambda one: one.number)
         found = held[at : at + limit]
-        return CommitPage(commits=found, next=found[-1].number if found else number, missed=number < dropped)
+        following = found[-1].number if found else number
+        return CommitPage(commits=found, next=following, missed=strange or number < dropped)
