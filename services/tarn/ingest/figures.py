@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import orjson
 
@@ -13,6 +14,7 @@ LOOK_BACK_MAX = 1_000
 """Snapshots in which a commit is looked for, newest first."""
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFigures:
     """One version of a table in numbers; None where its metadata do not say.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import final
 
 import orjson
 
@@ -13,6 +14,7 @@ from tarn.core.object_store import ObjectStore
 from tarn.core.reap import MEASURED_KEY
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Bytes that a table takes in the store, as measured by the reaper.

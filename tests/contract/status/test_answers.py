@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ import pytest
 
 from tarn.adapters import manifest_audit
 from tarn.adapters.manifests import read_list
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import InvalidSettingError, UnavailableError
 from tarn.core.outcome import Unknown
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest
@@ -25,6 +26,7 @@ from tarn.ingest.status_api.views import Engine, Query
 from tarn.keeper.reaper import Reaper
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest import test_merge as merging
+from tests.contract.ingest import test_retention as retention
 from tests.support.lake import BUCKET, TABLE, Lake, LocalCatalog, order, spec
 from tests.support.status_api import NOW_S, LakeTables, check, look_of, now_of, schema_of, served
 
@@ -134,6 +136,19 @@ def test_merges_are_commits_too() -> None:
         assert merge["bytes"] in {entry.data_file.file_size_in_bytes for entry in lake.files()}
         assert client.get("/v1/ingestors/orders")["merges"] == 1
         assert sum(one["rows"] for one in page) == 45 == len(lake.rows())
+
+
+def test_rows_that_are_dropped_because_of_their_age_are_a_commit_too() -> None:
+    world = retention.World()
+    world.send(60, 50)
+    world.wait()
+    lake = world.lake
+    with served(lake.registry, now_ms=now_of(lake)) as client:
+        batch, drop = client.get("/v1/commits")["commits"]
+        assert (batch["kind"], batch["rows"], batch["rowsRemoved"]) == ("batch", 2, 0)
+        assert (drop["kind"], drop["rows"], drop["rowsRemoved"], drop["bytes"]) == ("retirement", 0, 2, 0)
+        assert drop["snapshotId"] == str(lake.table().head_id)
+        assert client.get("/v1/ingestors/orders")["retiredRows"] == 2
 
 
 def test_a_table_is_shown_as_its_files_are() -> None:
@@ -309,8 +324,11 @@ def test_while_the_catalog_is_away_what_was_seen_is_shown_with_its_time() -> Non
         assert page["lookedAt"] == page["tables"][0]["seenAt"], "of the look that was complete"
         storage = client.get("/v1/storage")
         assert (storage["fault"], storage["lookedAt"]) == ("the store does not respond", None)
-        (service,) = client.get("/v1/services")["services"]
+        page = client.get("/v1/services")
+        (service,) = page["services"]
         assert (service["name"], service["ok"], service["message"]) == ("catalog", False, "no answer")
+        age = datetime.fromisoformat(page["at"]) - datetime.fromisoformat(service["lookedAt"])
+        assert age == timedelta(seconds=1)
         index = client.get("/v1")
         assert (index["healthy"], index["faults"]) == (False, ["catalog: no answer"])
 
@@ -544,6 +562,11 @@ def test_a_deep_check_that_waits_holds_nobody_up() -> None:
             for thread in asking:
                 thread.join(10)
         assert begun == [1], "one look for all who ask"
+
+
+def test_a_port_that_is_taken_is_named_with_its_variable() -> None:
+    with served(StatusRegistry()) as client, pytest.raises(InvalidSettingError, match="TARN_INGEST_PORT"):
+        server.StatusServer(StatusRegistry(), listen="127.0.0.1", port=client.port, clock=lambda: NOW_S)
 
 
 def test_clients_that_are_idle_or_slow_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:

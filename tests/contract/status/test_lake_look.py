@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_tables import CatalogTables
+from tarn.core.credentials import ACCESS_KEY_FILE, CREDENTIAL_FILE, SECRET_KEY_FILE
 from tarn.core.errors import CorruptStateError, ForbiddenError, NoSuchTableError, UnavailableError
 from tarn.core.reap import MEASURED_KEY
 from tarn.ingest.context import StoppedError
 from tarn.ingest.figures import figures_of
 from tarn.ingest.lake_look import PAUSE_S, REST_S_MAX, SHARE, LakeLook
+from tarn.ingest.settings import Settings
+from tarn.ingest.wiring import make_lake_look
 from tarn.testing.memory_topic import Topic
 from tests.support.gateway import a_world
 from tests.support.lake import TABLE, Lake, order
@@ -54,6 +58,28 @@ def test_it_sees_the_tables_of_the_catalog_over_http(tmp_path: Path) -> None:
         assert look.seen().fault == ""
         assert look.seen().tables[TABLE].figures.rows == 1
         assert look.seen().tables[TABLE].figures.manifests == 1
+
+
+def test_wired_for_production_it_sees_the_tables_and_says_that_the_store_is_away(tmp_path: Path) -> None:
+    with a_world(tmp_path / "world") as world:
+        world.lake.sources.topics["orders"].send(0, order(1))
+        world.lake.work(world.lake.ingestor(), turns=40)
+        for name, content in {
+            CREDENTIAL_FILE: world.credentials["admin"],
+            ACCESS_KEY_FILE: "key",
+            SECRET_KEY_FILE: "secret",
+        }.items():
+            (tmp_path / name).write_text(content)
+        settings = Settings(
+            secrets_dir=tmp_path, catalog_uri=world.catalog_url, s3_endpoint="http://127.0.0.1:1"
+        )
+        look = make_lake_look(settings, threading.Event())
+        look.look()
+        seen = look.seen()
+        assert (seen.fault, seen.tables[TABLE].figures.rows) == ("", 1)
+        assert seen.tables[TABLE].figures.manifests is None, "the store has its list"
+        assert (seen.sizes, seen.sizes_ms) == ({}, None)
+        assert seen.sizes_fault
 
 
 def test_without_a_catalog_everything_stays_as_it_was_and_nobody_else_is_asked(lake: Lake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 import structlog
@@ -122,7 +123,8 @@ class StatusApp:
             status = next(
                 status for kind, status in ((NotFoundError, 404), (InvalidError, 400)) if isinstance(e, kind)
             )
-            return refusal(status, ERRORS[status][0], e.message, **e.fields)
+            wrong: dict[str, Any] = {**e.fields}
+            return refusal(status, ERRORS[status][0], e.message, **wrong)
         return Answer(body=body, headers={"content-type": "application/json"})
 
     async def _healthy(self, query: str) -> Answer:

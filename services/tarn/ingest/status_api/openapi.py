@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 from tarn.ingest.status_api import models
 from tarn.ingest.status_api.routes import NAME_CHARS_MAX, ROUTES, Parameter, Route
@@ -30,9 +31,11 @@ class _Plain(GenerateJsonSchema):
 
 
 def _schemas() -> Json:
-    wanted = [route.answer for route in ROUTES if route.answer is not None]
+    wanted: list[type[BaseModel]] = [models.Error]
+    wanted += [route.answer for route in ROUTES if route.answer is not None]
+    mode: JsonSchemaMode = "serialization"
     _, found = models_json_schema(
-        [(one, "serialization") for one in (*wanted, models.Error)],
+        [(one, mode) for one in wanted],
         ref_template="#/components/schemas/{model}",
         schema_generator=_Plain,
     )
