@@ -31,6 +31,7 @@ class TableFigures:
         metadata_bytes: bytes of the metadata as compact JSON, of the manifest list and of these manifests.
         snapshot_id: id of the current snapshot; None before the first one.
         commit_at_ms: time of that snapshot, in milliseconds since the epoch; None before the first one.
+        sequence: highest sequence number of the table; grows with each snapshot.
         updated_ms: time of the last change of the metadata, in milliseconds since the epoch.
     """
 
@@ -45,6 +46,7 @@ class TableFigures:
     metadata_bytes: int | None
     snapshot_id: int | None
     commit_at_ms: int | None
+    sequence: int
     updated_ms: int
 
 
@@ -77,14 +79,29 @@ def figures_of(state: TableState, listed: WrittenList | None = None) -> TableFig
         metadata_bytes=metadata_bytes,
         snapshot_id=state.head_id,
         commit_at_ms=None if head is None else int(head["timestamp-ms"]),
+        sequence=state.last_sequence,
         updated_ms=int(state.metadata.get("last-updated-ms") or 0),
     )
 
 
 def newest(*seen: TableFigures | None) -> TableFigures | None:
-    """The figures of the newest version; of those of one version, some that know its manifests."""
+    """The figures of the newest version; of those of one version, some that know its manifests.
+
+    Versions of one table are in the order of their snapshots: a writer whose clock is slow gives several
+    snapshots the same time. A table that was recreated begins with snapshot 1.
+    """
     known = [one for one in seen if one is not None]
-    return max(known, key=lambda one: (one.updated_ms, one.manifests is not None), default=None)
+    last = max(known, key=lambda one: one.updated_ms, default=None)
+    return max(
+        (one for one in known if last is not None and one.uuid == last.uuid),
+        key=lambda one: (one.sequence, one.updated_ms, one.manifests is not None),
+        default=None,
+    )
+
+
+def same_version(one: TableFigures, other: TableFigures) -> bool:
+    """Whether both are figures of the same version of the same table."""
+    return (one.uuid, one.sequence, one.updated_ms) == (other.uuid, other.sequence, other.updated_ms)
 
 
 def snapshot_of(state: TableState, commit_id: str) -> int | None:

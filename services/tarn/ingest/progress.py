@@ -124,16 +124,7 @@ class Progress:
                 registry.observe(self.name, freshness_s)
         registry.advance(self.name, after)
         self.watermark(done.state)
-        registry.update(
-            self.name,
-            commit_ms=took_ms,
-            commit_at_ms=now_ms,
-            freshness_s=freshness_s,
-            progress_s=self._context.clock(),
-            snapshot_id=done.state.head_id,
-            figures=figures_of(done.state, done.listed),
-        )
-        self._remember(
+        seen = self._remember(
             CommitKind.BATCH,
             commit_id,
             done,
@@ -143,6 +134,15 @@ class Progress:
             bad_records=len(made.bad),
             bytes=size,
             oldest_age_ms=age_ms,
+        )
+        registry.update(
+            self.name,
+            commit_ms=took_ms,
+            commit_at_ms=now_ms,
+            commit_snapshot_id=seen.snapshot_id,
+            freshness_s=freshness_s,
+            progress_s=self._context.clock(),
+            snapshot_id=done.state.head_id,
         )
         log.debug(
             "batch committed",
@@ -216,26 +216,29 @@ class Progress:
         rows_removed: int = 0,
         bytes: int = 0,
         oldest_age_ms: int | None = None,
-    ) -> None:
-        self._context.registry.commits.add(
-            CommitSeen(
-                at_ms=now_ms,
-                ingestor=self._ingestor,
-                reader=self.name,
-                table=self._table,
-                kind=kind,
-                outcome=_outcome(done),
-                commit_id=commit_id,
-                snapshot_id=snapshot_of(done.state, commit_id),
-                attempts=done.attempts,
-                rows=rows,
-                bad_records=bad_records,
-                rows_removed=rows_removed,
-                bytes=bytes,
-                took_ms=took_ms,
-                oldest_age_ms=oldest_age_ms,
-            )
+    ) -> CommitSeen:
+        """Remember a commit, and the table after it."""
+        registry = self._context.registry
+        registry.update(self.name, figures=figures_of(done.state, done.listed), figures_at_ms=now_ms)
+        seen = CommitSeen(
+            at_ms=now_ms,
+            ingestor=self._ingestor,
+            reader=self.name,
+            table=self._table,
+            kind=kind,
+            outcome=_outcome(done),
+            commit_id=commit_id,
+            snapshot_id=snapshot_of(done.state, commit_id),
+            attempts=done.attempts,
+            rows=rows,
+            bad_records=bad_records,
+            rows_removed=rows_removed,
+            bytes=bytes,
+            took_ms=took_ms,
+            oldest_age_ms=oldest_age_ms,
         )
+        registry.commits.add(seen)
+        return seen
 
     def refused(self, outcome: Conflict | Unknown) -> None:
         """Count a commit request that brought nothing into the table, as far as is known."""

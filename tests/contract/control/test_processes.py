@@ -269,7 +269,8 @@ def test_a_status_goes_through_json() -> None:
             metadata_bytes=None,
             snapshot_id=2**62,
             commit_at_ms=5,
-            updated_ms=6,
+            sequence=6,
+            updated_ms=7,
         ),
     )
     assert status_of(orjson.loads(orjson.dumps(status, option=orjson.OPT_NON_STR_KEYS))) == status

@@ -100,6 +100,8 @@ def test_a_commit_whose_answer_was_lost_is_shown_once_and_as_resolved() -> None:
         head = lake.table().head
         assert head is not None
         assert one["snapshotId"] == str(head["parent-snapshot-id"]), "not that of the other one"
+        last = client.get("/v1/ingestors/orders")["lastCommit"]
+        assert (last["snapshotId"], last["at"]) == (one["snapshotId"], one["at"])
         shown = client.get("/v1/ingestors/orders")
         assert (shown["unknowns"], shown["unknownsResolved"], shown["commits"]) == (1, 1, 1)
 
@@ -133,6 +135,8 @@ def test_merges_are_commits_too() -> None:
         assert (merge["rows"], merge["badRecords"], merge["oldestAgeSeconds"]) == (0, 0, None)
         assert merge["bytes"] in {entry.data_file.file_size_in_bytes for entry in lake.files()}
         assert client.get("/v1/ingestors/orders")["merges"] == 1
+        table = client.get(f"/v1/tables/{TABLE}")
+        assert (table["files"], table["seenAt"]) == (len(lake.files()), merge["at"]), "as it left them"
         assert sum(one["rows"] for one in page) == 45 == len(lake.rows())
 
 

@@ -25,7 +25,7 @@ NOW = 1_000.0
 
 def figures(**changes: object) -> TableFigures:
     found: dict[str, object] = {name.name: None for name in fields(TableFigures)}
-    return TableFigures(**(found | {"uuid": "u", "updated_ms": 1} | changes))  # type: ignore[arg-type]
+    return TableFigures(**(found | {"uuid": "u", "sequence": 1, "updated_ms": 1} | changes))  # type: ignore[arg-type]
 
 
 def registry(**changes: object) -> StatusRegistry:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tarn.core.errors import NotFoundError
 from tarn.ingest.commit_ring import CommitSeen
-from tarn.ingest.figures import TableFigures, newest
+from tarn.ingest.figures import TableFigures, newest, same_version
 from tarn.ingest.health import faults, hanging
 from tarn.ingest.lake_look import LakeSeen
 from tarn.ingest.status import (
@@ -250,7 +250,7 @@ def _ingestor(name: str, status: IngestorStatus) -> dict[str, Any]:
         last = models.LastCommit(
             at=_required(status.commit_at_ms),
             milliseconds=round(status.commit_ms, 3),
-            snapshot_id=_id(status.figures and status.figures.snapshot_id),
+            snapshot_id=_id(status.commit_snapshot_id),
             freshness_seconds=status.freshness_s,
         )
     return {
@@ -335,17 +335,13 @@ def _tables(engine: Engine, lake: LakeSeen) -> dict[str, _Table]:
     found = {}
     for name in lake.tables.keys() | writers.keys():
         looked, mine = lake.tables.get(name), writers.get(name, {})
-        seen = [(one.figures, one.commit_at_ms) for one in mine.values()]
+        seen = [(one.figures, one.figures_at_ms) for one in mine.values()]
         seen += [(looked.figures, looked.looked_ms)] if looked is not None else []
         figures = newest(*(one for one, _ in seen))
         # Whoever saw this version last says how old the figures are.
-        at_ms = [ms for one, ms in seen if one is not None and figures is not None and _same(one, figures)]
+        at_ms = [ms for one, ms in seen if one and figures and ms and same_version(one, figures)]
         found[name] = _Table(figures=figures, seen_ms=max(at_ms, default=None), writers=mine)
     return found
-
-
-def _same(one: TableFigures, other: TableFigures) -> bool:
-    return (one.uuid, one.updated_ms) == (other.uuid, other.updated_ms)
 
 
 def _table(name: str, found: _Table) -> dict[str, Any]:
