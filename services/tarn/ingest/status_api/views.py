@@ -181,7 +181,8 @@ def storage(engine: Engine, query: Query) -> models.Storage:
     """What the tables take in the store, by name."""
     lake = engine.lake()
     known = _tables(engine, lake)
-    names, after = _page(known.keys() | lake.sizes.keys(), query)
+    every = known.keys() | lake.sizes.keys()
+    names, after = _page(every, query)
     waiting = [one.to_be_removed for one in lake.sizes.values()]
     stored = [(one.live or 0) + one.history + one.to_be_removed for one in lake.sizes.values()]
     return models.Storage(
@@ -192,7 +193,7 @@ def storage(engine: Engine, query: Query) -> models.Storage:
         stored_bytes=sum(stored) if stored else None,
         waiting_bytes=sum(waiting) if waiting else None,
         tables=[_storage(name, known.get(name, _Table()).figures, lake) for name in names],
-        total=len(known.keys() | lake.sizes.keys()),
+        total=len(every),
         next=after,
     )
 
