@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import browser
-from tests.support.stack import Stack
+from tests.support.stack import Stack, eventually
 
 EVIL = "evil.example"
 MARK = "SELECT 'asked by a page of another site'"
@@ -39,6 +39,7 @@ DOORS = {
     "jupyter": Door(variable="TARN_PORT_JUPYTER", path="/login"),
     "catalog": Door(variable="TARN_PORT_CATALOG", path="/v1/config", names=("catalog",), open_status=401),
     "ingest": Door(variable="TARN_PORT_INGEST", path="/status", names=("ingest",)),
+    "ingest-api": Door(variable="TARN_PORT_INGEST", path="/v1", names=("ingest",)),
     "gateway": Door(variable="TARN_PORT_GATEWAY", path="/openapi.json", names=("gateway",)),
 }
 
@@ -96,6 +97,16 @@ def test_its_own_page_is_answered(stack: Stack, name: str) -> None:
     door = DOORS[name]
     own = f"127.0.0.1:{stack.ports[door.variable]}"
     assert ask(stack, door, Host=own, Origin=f"http://{own}")[0] == 200
+
+
+def test_the_status_api_has_looked_at_the_lake_with_the_rights_of_ingest(stack: Stack) -> None:
+    door = DOORS["ingest-api"]
+
+    def looked() -> bool:
+        pages = [json.loads(ask(stack, door, path=f"/v1/{name}")[1]) for name in ("tables", "storage")]
+        return all(page["lookedAt"] is not None and page["fault"] is None for page in pages)
+
+    eventually(looked, timeout_s=60, what="a look at the lake")
 
 
 def asked_by_pages(stack: Stack) -> int:

@@ -26,7 +26,6 @@ from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_state import current_schema
 from tarn.gateway.access import Gate
 from tarn.gateway.app import App, AppLimits
-from tarn.gateway.health import Looks
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.logs import Logs
 from tarn.gateway.memory import Memory
@@ -36,6 +35,7 @@ from tarn.gateway.takes import InboxLimits
 from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import StoppedError
+from tarn.ingest.deep_look import Looks
 from tarn.ingest.wiring import new_id, new_snapshot_id, uuid7
 from tarn.testing.memory_log import MemoryLogs
 from tarn.testing.memory_topic import Topic

@@ -12,6 +12,7 @@ from tarn.core.offsets import OffsetMap
 from tarn.core.position import Position
 from tarn.ingest.lake_ports import Clock as Clock
 from tarn.ingest.lake_ports import Tell as Tell
+from tarn.keeper.measured import Sizes as Sizes
 
 Bounds = Mapping[int, tuple[int, int]]
 """Per partition of a topic its first offset (log start) and the offset of the next message (log end)."""
@@ -74,25 +75,6 @@ class TableFacts:
     streams: Mapping[str, OffsetMap] = field(default_factory=dict)
     position: Position | None = None
     location: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Bytes that a table takes in the store, as measured by the reaper.
-
-    Attributes:
-        objects: number of objects.
-        live: files of the current snapshot; None if its summary does not say, and then part of `history`.
-        history: metadata, manifests, and files that only older snapshots reference; also orphans.
-        to_be_removed: unreferenced files in their grace period.
-        at: time of the measurement, by the store's clock.
-    """
-
-    objects: int
-    live: int | None
-    history: int
-    to_be_removed: int
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,7 +222,7 @@ def sources(settings: Settings) -> Sources:
     from tarn.cli.clients.catalog_facts import CatalogFacts
     from tarn.cli.clients.http import get_json
     from tarn.cli.clients.kafka_offsets import KafkaOffsets
-    from tarn.cli.clients.measured import Measured
+    from tarn.keeper.measured import Measured
 
     credential = settings.secret(CREDENTIAL_FILE)
     store = S3Store(**settings.store_access(), request_timeout_ms=int(LOOK_S * 1_000))

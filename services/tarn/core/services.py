@@ -127,6 +127,8 @@ SERVICES: Mapping[str, Service] = {
             Area.TRAIL: _READ_LIST,
             # Files of the spec folder, tombstones and status; no object there is ever deleted.
             Area.SPECS: _READ_LIST | {Action.WRITE},
+            # What the tables take in the store, for the status API.
+            Area.MEASURED: _READ,
             # What principals lend to ingestors that act as them: nobody else may read it.
             Area.CREDENTIALS: _READ,
         },

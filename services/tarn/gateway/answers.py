@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
-
-import orjson
 
 from tarn.core.errors import (
     DataError,
@@ -20,6 +16,9 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from tarn.core.http_answers import Answer as Answer
+from tarn.core.http_answers import json_answer as json_answer
+from tarn.core.http_answers import refusal as refusal
 from tarn.gateway.bodies import MediaError, TooLargeError
 from tarn.gateway.memory import SlowBodyError
 from tarn.gateway.writes import (
@@ -40,21 +39,6 @@ class MethodError(InvalidError):
 
 class NotServedError(InvalidError):
     """This version does not do that (HTTP 501)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """An HTTP response.
-
-    Attributes:
-        status: HTTP status.
-        body: the body.
-        headers: the headers, by lower-case name.
-    """
-
-    status: int = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 # Ordered: the first matching type applies.
@@ -78,21 +62,6 @@ ERRORS: tuple[tuple[type[TarnError], int, str], ...] = (
     (OutcomeUnknownError, 504, "OutcomeUnknown"),
     (UnavailableError, 503, "Unavailable"),
 )
-
-
-def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    """A JSON response.
-
-    Args:
-        value: what to serialise.
-        status: HTTP status.
-        headers: further headers, by lower-case name.
-    """
-    return Answer(
-        status=status,
-        body=orjson.dumps(value),
-        headers={"content-type": "application/json", **(headers or {})},
-    )
 
 
 def receipt_answer(receipt: Receipt, *, pressure: str) -> Answer:
@@ -137,20 +106,3 @@ def error_answer(error: TarnError) -> Answer:
         headers["allow"] = str(error.fields.get("allow", "GET"))
     more = {"expected": error.fields["expected"]} if isinstance(error, SequenceError) else {}
     return refusal(status, kind, error.message, headers=headers, **more)
-
-
-def refusal(
-    status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None, **more: object
-) -> Answer:
-    """The response for a request that was not carried out.
-
-    Args:
-        status: HTTP status, repeated in the body.
-        kind: name of the error.
-        message: what, the value, and what to do.
-        headers: further headers.
-        **more: further fields of the error.
-    """
-    return json_answer(
-        {"error": {"type": kind, "code": status, "message": message, **more}}, status=status, headers=headers
-    )

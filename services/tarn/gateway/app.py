@@ -40,7 +40,6 @@ from tarn.gateway.bodies import (
     media_type,
     reader_of,
 )
-from tarn.gateway.health import Looks, OneDeepLook
 from tarn.gateway.logs import Logs
 from tarn.gateway.memory import Held, Memory
 from tarn.gateway.openapi import DESCRIPTION
@@ -48,6 +47,7 @@ from tarn.gateway.requests import ROWS_PATH, Repeat, durability_of, repeat_of, t
 from tarn.gateway.tables import Tables
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.context import StoppedError
+from tarn.ingest.deep_look import Looks, OneDeepLook
 
 log = structlog.get_logger()
 

@@ -445,7 +445,8 @@ class Ingestor:
             return result
         self._reporter.tell(State.RUNNING)
         self._small_files.add(change.files, level=group.level + 1)
-        self._context.registry.add(self.name, merges=int(result.by_us))
+        took_s = self._context.clock() - started_s
+        self._progress.merged(change, result, took_s=took_s)
         self._follow(writer, result.state)
         log.info(
             "small files merged",
@@ -453,7 +454,7 @@ class Ingestor:
             files=len(group.files),
             rows=sum(file.records for file in change.files),
             merge_level=group.level + 1,
-            ms=round((self._context.clock() - started_s) * 1_000, 1),
+            ms=round(took_s * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
 

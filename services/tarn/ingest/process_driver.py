@@ -1,7 +1,7 @@
 """Writers as processes of their own, with limits: `python -m tarn.ingest.worker`, spoken to by its pipes.
 
 stdin    one line of JSON (what to run); then `drain`. Its end means the same: the controller is gone
-stdout   a line of JSON per second: the reader's status; before a failure, what it is
+stdout   lines of JSON: each second the reader's last commits and its status; before a failure, what it is
 stderr   the log
 """
 
@@ -23,7 +23,9 @@ import structlog
 
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.spec import IngestorSpec
+from tarn.ingest.commit_ring import CommitKind, CommitOutcome, CommitSeen
 from tarn.ingest.drivers import Writer, cannot_start, reader_of
+from tarn.ingest.figures import TableFigures
 from tarn.ingest.status import Histogram, IngestorStatus, State, StatusRegistry
 
 log = structlog.get_logger()
@@ -211,6 +213,10 @@ class ProcessDriver:
             value = orjson.loads(line)
             if "failure" in value:
                 return str(value["failure"]), str(value["message"])
+            if "seen" in value:
+                for one in value["seen"]:
+                    self._registry.commits.add(commit_of(one))
+                return None
             status = status_of(value)
         except (ValueError, KeyError, TypeError) as e:
             log.warning("a writer's status is unreadable", writer=str(id_), error=f"{e}")
@@ -254,9 +260,21 @@ def status_of(value: Mapping[str, Any]) -> IngestorStatus:
     fields = dict(value)
     for name in ("committed", "ends"):
         fields[name] = {int(p): int(o) for p, o in fields[name].items()}
+    figures = fields["figures"]
+    fields["figures"] = None if figures is None else TableFigures(**figures)
     freshness = fields["freshness"]
     fields["freshness"] = Histogram(counts=tuple(freshness["counts"]), sum_s=float(freshness["sum_s"]))
     return IngestorStatus(**{**fields, "state": State(fields["state"]), "held_by": tuple(fields["held_by"])})
+
+
+def commit_of(value: Mapping[str, Any]) -> CommitSeen:
+    """A commit from the JSON of `orjson.dumps(commit)`.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    kind, outcome = CommitKind(value["kind"]), CommitOutcome(value["outcome"])
+    return CommitSeen(**{**value, "kind": kind, "outcome": outcome})
 
 
 def resident_bytes(pid: int) -> int | None:

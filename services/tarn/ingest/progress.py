@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
 import structlog
 
 from tarn.core.offsets import OffsetMap, TopicIdentity, next_or_start
@@ -14,8 +13,10 @@ from tarn.core.spec import IngestorSpec
 from tarn.core.table_state import TableState
 from tarn.core.watermark import complete_through
 from tarn.ingest.batch_commit import WrittenBatch, watermark_in
-from tarn.ingest.changes import Done
+from tarn.ingest.changes import Change, Done
+from tarn.ingest.commit_ring import CommitKind, CommitOutcome, CommitSeen
 from tarn.ingest.context import IngestContext
+from tarn.ingest.figures import figures_of, snapshot_of
 from tarn.ingest.replicas import Replica
 from tarn.ingest.status import IngestorStatus
 
@@ -38,13 +39,15 @@ class Progress:
     def __init__(self, spec: IngestorSpec, replica: Replica, context: IngestContext) -> None:
         self.name = replica.name(spec.name)
         self.measured = False
+        self._ingestor = spec.name
+        self._table = str(spec.spec.table)
         self._stream = spec.stream
         self._replica = replica
         self._context = context
         self._dead_letters = str(spec.spec.dead_letters.table)
         self._event_time = spec.spec.event_time is not None
         registry = context.registry
-        registry.update(self.name, table=str(spec.spec.table), topic=spec.topic, stream=spec.stream)
+        registry.update(self.name, table=self._table, topic=spec.topic, stream=spec.stream)
         if replica.count > 1:
             registry.update(self.name, replica_of=spec.name, replicas=replica.count)
         if spec.spec.event_time is not None:
@@ -105,29 +108,41 @@ class Progress:
         """
         registry, made, took_ms = self._context.registry, written.made, took_s * 1_000
         now_ms = self._context.ports.now_ms()
+        size = sum(file.bytes for file in written.files)
+        age_ms = None if oldest_ms is None else max(0, now_ms - oldest_ms)
+        freshness_s = None if age_ms is None else age_ms / 1_000
         if done.by_us:
             registry.add(
                 self.name,
                 rows=made.rows,
                 bad_records=len(made.bad),
-                bytes=sum(file.bytes for file in written.files),
+                bytes=size,
                 commits=1,
                 snapshots=int(done.first),
             )
-            if oldest_ms is not None:
-                registry.observe(self.name, max(0, now_ms - oldest_ms) / 1_000)
+            if freshness_s is not None:
+                registry.observe(self.name, freshness_s)
         registry.advance(self.name, after)
         self.watermark(done.state)
+        seen = self._remember(
+            CommitKind.BATCH,
+            commit_id,
+            done,
+            now_ms=now_ms,
+            took_ms=took_ms,
+            rows=made.rows,
+            bad_records=len(made.bad),
+            bytes=size,
+            oldest_age_ms=age_ms,
+        )
         registry.update(
             self.name,
             commit_ms=took_ms,
             commit_at_ms=now_ms,
+            commit_snapshot_id=seen.snapshot_id,
+            freshness_s=freshness_s,
             progress_s=self._context.clock(),
             snapshot_id=done.state.head_id,
-            table_files=done.state.total("data-files"),
-            table_bytes=done.state.total("files-size"),
-            table_snapshots=len(done.state.metadata.get("snapshots") or ()),
-            **_sizes(done),
         )
         log.debug(
             "batch committed",
@@ -148,6 +163,82 @@ class Progress:
                 table=self._dead_letters,
                 first=next(iter(made.bad.values())),
             )
+
+    def merged(self, change: Change, done: Done, *, took_s: float) -> None:
+        """Show a commit that replaced small files by one with the same rows.
+
+        Args:
+            change: the merge.
+            done: its commit.
+            took_s: duration from reading the files to the commit's response, in seconds.
+        """
+        self._context.registry.add(self.name, merges=int(done.by_us))
+        self._remember(
+            CommitKind.MERGE,
+            change.commit_id,
+            done,
+            now_ms=self._context.ports.now_ms(),
+            took_ms=took_s * 1_000,
+            bytes=sum(file.bytes for file in change.files),
+        )
+
+    def retired(self, change: Change, done: Done, *, took_s: float) -> int:
+        """Show a commit that dropped files whose rows are too old; returns the number of these rows.
+
+        Args:
+            change: the drop.
+            done: its commit.
+            took_s: duration from looking for the files to the commit's response, in seconds.
+        """
+        rows = sum(file.records for file in change.removed)
+        if done.by_us:
+            self._context.registry.add(self.name, retired_rows=rows, retired_files=len(change.removed))
+        self._remember(
+            CommitKind.RETIREMENT,
+            change.commit_id,
+            done,
+            now_ms=self._context.ports.now_ms(),
+            took_ms=took_s * 1_000,
+            rows_removed=rows,
+        )
+        return rows
+
+    def _remember(
+        self,
+        kind: CommitKind,
+        commit_id: str,
+        done: Done,
+        *,
+        now_ms: int,
+        took_ms: float,
+        rows: int = 0,
+        bad_records: int = 0,
+        rows_removed: int = 0,
+        bytes: int = 0,
+        oldest_age_ms: int | None = None,
+    ) -> CommitSeen:
+        """Remember a commit, and the table after it."""
+        registry = self._context.registry
+        registry.update(self.name, figures=figures_of(done.state, done.listed), figures_at_ms=now_ms)
+        seen = CommitSeen(
+            at_ms=now_ms,
+            ingestor=self._ingestor,
+            reader=self.name,
+            table=self._table,
+            kind=kind,
+            outcome=_outcome(done),
+            commit_id=commit_id,
+            snapshot_id=snapshot_of(done.state, commit_id),
+            attempts=done.attempts,
+            rows=rows,
+            bad_records=bad_records,
+            rows_removed=rows_removed,
+            bytes=bytes,
+            took_ms=took_ms,
+            oldest_age_ms=oldest_age_ms,
+        )
+        registry.commits.add(seen)
+        return seen
 
     def refused(self, outcome: Conflict | Unknown) -> None:
         """Count a commit request that brought nothing into the table, as far as is known."""
@@ -173,9 +264,8 @@ class Progress:
         return self._replica.own({p: b.end for p, b in bounds.items()})
 
 
-def _sizes(done: Done) -> dict[str, int | None]:
-    """Sizes of the table's metadata for the status page; none if another list than the last was applied."""
-    if done.listed is None:
-        return {}
-    size = len(orjson.dumps(done.state.metadata)) + done.listed.bytes
-    return {"table_manifests": done.listed.manifests, "metadata_bytes": size}
+def _outcome(done: Done) -> CommitOutcome:
+    if not done.by_us:
+        return CommitOutcome.FOUND
+    # Of a commit that was found after a request without an answer, the manifest list is not known.
+    return CommitOutcome.RESOLVED if done.listed is None else CommitOutcome.COMMITTED

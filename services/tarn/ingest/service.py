@@ -44,11 +44,11 @@ from tarn.ingest.facts import facts_of
 from tarn.ingest.health import (
     CONTROLLER,
     DependencyMonitor,
-    StatusServer,
     check_catalog,
     check_store,
     write_to_store,
 )
+from tarn.ingest.server import StatusServer
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import State, StatusRegistry
 from tarn.ingest.thread_driver import ThreadDriver
@@ -59,6 +59,7 @@ from tarn.ingest.wiring import (
     make_audits,
     make_catalog,
     make_driver,
+    make_lake_look,
     make_specs,
     make_store,
     make_world,
@@ -279,7 +280,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    registry = StatusRegistry()
+    registry = StatusRegistry(since_ms=time.time_ns() // 1_000_000)
     context = make_world(settings, registry, stop)
     service = Service(
         loaded,
@@ -290,6 +291,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         driver=make_driver(settings, context, registry),
     )
     looked_at = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
+    look = make_lake_look(settings, stop)
     page = StatusServer(
         registry,
         listen=settings.ingest_listen,
@@ -298,6 +300,8 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         deep=lambda: write_to_store(looked_at),
         hosts=settings.own_hosts,
         wake=service.controller.wake,
+        lake=look.seen,
+        version=package_version("tarn"),
     )
     freeze_heap()
     page.start()
@@ -311,6 +315,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         stop,
     ).start()
     service.start()
+    threading.Thread(target=look.run, name="lake-look", daemon=True).start()
     audits = make_audits(settings, registry, stop)
     if audits is not None:
         threading.Thread(target=audits.run, name="audits", daemon=True).start()

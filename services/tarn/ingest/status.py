@@ -14,6 +14,8 @@ import structlog
 
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.watermark import as_text
+from tarn.ingest.commit_ring import CommitRing
+from tarn.ingest.figures import TableFigures, newest
 
 log = structlog.get_logger()
 
@@ -91,12 +93,11 @@ class IngestorStatus:
         freshness: age of the oldest record of each batch when its commit was done.
         commit_ms: duration of the last commit in milliseconds, including its files.
         commit_at_ms: wall-clock time of the last commit, in milliseconds since the epoch.
-        snapshot_id: the table's current snapshot after that commit.
-        table_files: data files of the table after that commit; None while unknown.
-        table_bytes: bytes of these files; None while unknown.
-        table_snapshots: snapshots of the table after that commit; None while unknown.
-        table_manifests: manifests of its current snapshot; None while unknown.
-        metadata_bytes: bytes of its metadata, the manifest list and these manifests; None while unknown.
+        freshness_s: age of the oldest record of the last batch, in seconds; None while unknown.
+        commit_snapshot_id: snapshot that holds that commit; None if it is not known.
+        snapshot_id: the table's current snapshot, as last seen.
+        figures: the table after its last commit of any kind, in numbers; None before it.
+        figures_at_ms: wall-clock time of that commit, in milliseconds since the epoch.
         event_column: column of the event time; empty if the spec names none.
         watermark_us: the watermark, in microseconds since the epoch; None while unknown.
         complete_us: the same, floored to the table's partitions; None if they are not by that time.
@@ -134,12 +135,11 @@ class IngestorStatus:
     freshness: Histogram = field(default_factory=Histogram)
     commit_ms: float = 0.0
     commit_at_ms: int = 0
+    freshness_s: float | None = None
+    commit_snapshot_id: int | None = None
     snapshot_id: int | None = None
-    table_files: int | None = None
-    table_bytes: int | None = None
-    table_snapshots: int | None = None
-    table_manifests: int | None = None
-    metadata_bytes: int | None = None
+    figures: TableFigures | None = None
+    figures_at_ms: int | None = None
     event_column: str = ""
     watermark_us: int | None = None
     complete_us: int | None = None
@@ -217,6 +217,8 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
         return statuses[0]
     shown = min(statuses, key=lambda one: _WORST_FIRST.index(one.state))
     last = max(statuses, key=lambda one: one.commit_at_ms)
+    figures = newest(*(one.figures for one in statuses))
+    seen_ms = [one.figures_at_ms for one in statuses if one.figures_at_ms and one.figures == figures]
     marks = [one.watermark_us for one in statuses if one.watermark_us is not None]
     complete = [one.complete_us for one in statuses if one.complete_us is not None]
     return replace(
@@ -244,6 +246,8 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
         events_failed=sum(one.events_failed for one in statuses),
         retired_rows=sum(one.retired_rows for one in statuses),
         retired_files=sum(one.retired_files for one in statuses),
+        figures=figures,
+        figures_at_ms=max(seen_ms, default=None),
         freshness=reduce(lambda sums, one: sums.joined(one), (one.freshness for one in statuses)),
         watermark_us=max(marks, default=None),
         complete_us=max(complete, default=None),
@@ -320,9 +324,17 @@ class Dependency:
 
 
 class StatusRegistry:
-    """Statuses of all readers and dependencies. Thread-safe."""
+    """Statuses of all readers and dependencies. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        since_ms: wall-clock time of its first use, in milliseconds since the epoch.
+
+    Attributes:
+        commits: the last commits of all readers.
+    """
+
+    def __init__(self, *, since_ms: int = 0) -> None:
+        self.commits = CommitRing(since_ms=since_ms)
         self._lock = threading.Lock()
         self._ingestors: dict[str, IngestorStatus] = {}
         self._dependencies: dict[str, Dependency] = {}

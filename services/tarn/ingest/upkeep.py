@@ -170,16 +170,15 @@ class Upkeep:
         self._reporter.tell(State.RUNNING)
         on_removed(change.removed)
         self._look_soon()
-        rows = sum(file.records for file in change.removed)
-        if result.by_us:
-            context.registry.add(self._name, retired_rows=rows, retired_files=len(change.removed))
+        took_s = context.clock() - started_s
+        rows = self._progress.retired(change, result, took_s=took_s)
         log.info(
             "old rows dropped",
             ingestor=self._name,
             table=self._table,
             files=len(change.removed),
             rows=rows,
-            ms=round((context.clock() - started_s) * 1_000, 1),
+            ms=round(took_s * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
 

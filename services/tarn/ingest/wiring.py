@@ -22,6 +22,7 @@ from tarn.adapters.table_files import IcebergFormat
 from tarn.adapters.trail_topics import TrailTopics
 from tarn.core.credentials import CREDENTIAL_FILE
 from tarn.core.object_store import ObjectStore
+from tarn.core.table_files import WrittenList
 from tarn.ingest.audit_schedule import AuditSchedule
 from tarn.ingest.batch_memory import BatchMemory
 from tarn.ingest.committer import Ports
@@ -32,11 +33,13 @@ from tarn.ingest.effects import new_snapshot_id as new_snapshot_id
 from tarn.ingest.effects import stoppable_sleep as stoppable_sleep
 from tarn.ingest.effects import uuid7 as uuid7
 from tarn.ingest.lake_files import LakePorts
+from tarn.ingest.lake_look import LakeLook
 from tarn.ingest.principals import Principals
 from tarn.ingest.process_driver import ProcessDriver
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.thread_driver import ThreadDriver
+from tarn.keeper.measured import Measured
 from tarn.keeper.walk import Places
 
 PUT_TIMEOUT_MS = 60_000
@@ -184,3 +187,37 @@ def make_audits(settings: Settings, registry: StatusRegistry, stop: Event) -> Au
         now_ms=lambda: time.time_ns() // 1_000_000,
         sleep=stoppable_sleep(stop),
     )
+
+
+def make_lake_look(settings: Settings, stop: Event) -> LakeLook:
+    """What looks at all tables now and then, for the status API, with this service's own keys.
+
+    Args:
+        settings: environment variables of the service.
+        stop: set when the process is asked to stop.
+
+    Raises:
+        InvalidSettingError: a secret file cannot be read.
+    """
+    store = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
+    files = FileIO(store, bucket=settings.bucket)
+    return LakeLook(
+        CatalogTables(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
+        listed=lambda location: listed_in(files, location),
+        sizes=Measured(store).sizes,
+        now_s=time.monotonic,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        sleep=stoppable_sleep(stop),
+    )
+
+
+def listed_in(files: FileIO, location: str) -> WrittenList:
+    """The manifest list of a snapshot, with the sizes of what it lists.
+
+    Raises:
+        TarnError: it cannot be read.
+    """
+    data = files.read(location)
+    manifests = [entry for entry, _ in manifest_audit.list_entries(data)]
+    size = len(data) + sum(manifest.bytes for manifest in manifests)
+    return WrittenList(path=location, added_rows=0, manifests=len(manifests), bytes=size)

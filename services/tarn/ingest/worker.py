@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, Any
 
 import orjson
@@ -23,6 +22,7 @@ from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import TarnError
 from tarn.core.spec import spec_of
+from tarn.ingest.commit_ring import COMMITS_MAX
 from tarn.ingest.context import IngestContext
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.settings import Settings
@@ -38,19 +38,34 @@ DATA_EXTRA_BYTES = 512 << 20
 World = Callable[[StatusRegistry, threading.Event], IngestContext]
 
 
-@dataclass(frozen=True, slots=True)
 class _Status:
-    """Writes the status of the reader to the controller."""
+    """Writes to the controller what becomes of the reader.
 
-    out: IO[bytes]
-    lock: threading.Lock
+    Args:
+        out: the controller's pipe.
+        registry: the registry of this process.
+    """
+
+    def __init__(self, out: IO[bytes], registry: StatusRegistry) -> None:
+        self._out = out
+        self._commits = registry.commits
+        self._lock = threading.Lock()
+        self._sent = 0
 
     def send(self, value: Any) -> None:
+        """Write the commits that the controller does not know yet, and a line."""
+        with self._lock:
+            page = self._commits.after(self._sent, COMMITS_MAX)
+            if page.commits:
+                self._write({"seen": page.commits})
+                self._sent = page.next
+            self._write(value)
+
+    def _write(self, value: Any) -> None:
         """Write a line; a controller that is gone does not matter, as the end of stdin says so too."""
         try:
-            with self.lock:
-                self.out.write(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS) + b"\n")
-                self.out.flush()
+            self._out.write(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS) + b"\n")
+            self._out.flush()
         except (OSError, ValueError):
             return
 
@@ -84,8 +99,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tarn-ingest-worker", allow_abbrev=False)
     parser.add_argument("--world", help="module:function of the dependencies, for tests")
     options = parser.parse_args(arguments)
+    registry = StatusRegistry()
     # stdout is the controller's: whatever prints, logs included, goes to stderr.
-    status = _Status(os.fdopen(os.dup(1), "wb"), threading.Lock())
+    status = _Status(os.fdopen(os.dup(1), "wb"), registry)
     os.dup2(2, 1)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Of the whole group, as at Ctrl-C: the controller says when to end.
@@ -95,7 +111,7 @@ def main(arguments: list[str]) -> int:
         return exit_codes.OK
     try:
         limit(order["memoryBytes"], order["threads"])
-        stop, registry = threading.Event(), StatusRegistry()
+        stop = threading.Event()
         world: World = _named(options.world) if options.world else own_world()
         context = world(registry, stop)
         (spec,) = spec_of(order["spec"], file="the controller's spec").per_topic([order["topic"]])

@@ -17,8 +17,10 @@ import pytest
 
 from tarn.core.control.model import Phase, WorkerId
 from tarn.core.spec import spec_of
+from tarn.ingest.commit_ring import COMMITS_MAX, CommitKind, CommitOutcome, CommitSeen
+from tarn.ingest.figures import TableFigures
 from tarn.ingest.health import faults
-from tarn.ingest.process_driver import ProcessDriver, resident_bytes, status_of
+from tarn.ingest.process_driver import ProcessDriver, commit_of, resident_bytes, status_of
 from tarn.ingest.status import Histogram, IngestorStatus, State
 from tests.support.plant import Plant, document
 from tests.support.process_world import ROOT, FileLake, messages
@@ -61,6 +63,14 @@ def test_two_replicas_as_processes_killed_scaled_and_deleted(plant: Plant) -> No
         return status.rows, status.lag, status.replicas, status.ready
 
     plant.until(lambda: shown() == (40, 0, 2, 2))
+
+    def commits() -> list[CommitSeen]:
+        return list(plant.lake.registry.commits.last(COMMITS_MAX).commits)
+
+    plant.until(lambda: sum(one.rows for one in commits()) == 40)
+    assert len({one.commit_id for one in commits()}) == len(commits()), "each is said once"
+    assert {(one.ingestor, one.table) for one in commits()} == {("orders", "bronze.orders")}
+    assert {one.reader for one in commits()} == {"orders/0", "orders/1"}
     plant.lake.sources.topics["orders"].send(0, b'{"id": 1}')
     plant.lake.sources.topics["orders"].send(1, b'{"id": 2}')
     os.kill(first[0], signal.SIGKILL)
@@ -202,7 +212,7 @@ def test_a_process_whose_controller_is_gone_ends(tmp_path: Path, monkeypatch: py
         assert process.stdout is not None
         process.stdin.write(orjson.dumps(order) + b"\n")
         process.stdin.flush()
-        while orjson.loads(process.stdout.readline())["state"] != "Running":
+        while orjson.loads(process.stdout.readline()).get("state") != "Running":
             pass
         process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
@@ -247,10 +257,45 @@ def test_a_status_goes_through_json() -> None:
         freshness=Histogram().plus(0.3),
         held_by=("a",),
         measured=True,
+        figures=TableFigures(
+            uuid="u",
+            format_version=2,
+            rows=1,
+            files=2,
+            delete_files=None,
+            bytes=3,
+            snapshots=4,
+            manifests=None,
+            metadata_bytes=None,
+            snapshot_id=2**62,
+            commit_at_ms=5,
+            sequence=6,
+            updated_ms=7,
+        ),
     )
     assert status_of(orjson.loads(orjson.dumps(status, option=orjson.OPT_NON_STR_KEYS))) == status
     with pytest.raises((ValueError, KeyError, TypeError)):
         status_of({"state": "Running"})
+
+
+def test_a_commit_goes_through_json() -> None:
+    commit = CommitSeen(
+        number=7,
+        at_ms=8,
+        ingestor="orders",
+        reader="orders/1",
+        table="bronze.orders",
+        kind=CommitKind.MERGE,
+        outcome=CommitOutcome.RESOLVED,
+        commit_id="c",
+        snapshot_id=2**62,
+        attempts=2,
+        took_ms=1.5,
+    )
+    assert commit_of(orjson.loads(orjson.dumps(commit))) == commit
+    for wrong in ({}, {"kind": "merge"}, {**orjson.loads(orjson.dumps(commit)), "kind": "x"}):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            commit_of(wrong)
 
 
 def test_resident_memory_is_read_from_the_system() -> None:

@@ -17,8 +17,9 @@ from tarn.core.errors import ForbiddenError, NoSuchTableError, UnavailableError
 from tarn.core.object_store import Stored
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
-from tarn.gateway.health import DEEP_KEPT_S, PROBE_KEY, Health, OneDeepLook
+from tarn.gateway.health import PROBE_KEY, Health
 from tarn.gateway.server import DRAIN_S, STOP_WAIT_S
+from tarn.ingest.deep_look import DEEP_KEPT_S, OneDeepLook
 from tests.support.gateway import World, row
 from tests.support.stack import eventually
 
@@ -62,7 +63,7 @@ def test_what_is_wrong_is_named_until_it_is_mended(
 ) -> None:
     for name in ("LOOK_EVERY_S", "LOOK_AGAIN_S"):
         monkeypatch.setattr(f"tarn.ingest.health.{name}", 0.02)
-    monkeypatch.setattr("tarn.gateway.health.DEEP_KEPT_S", 0.0)
+    monkeypatch.setattr("tarn.ingest.deep_look.DEEP_KEPT_S", 0.0)
     store, catalog = SickStore(), SickCatalog()
     health = Health(store, catalog, stop)  # type: ignore[arg-type]
     url = world.gateway(health=health).url

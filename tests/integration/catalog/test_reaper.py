@@ -8,10 +8,10 @@ import time
 import pytest
 
 from tarn.adapters import manifest_audit
-from tarn.cli.clients.measured import Measured
 from tarn.core.object_store import StoreDeniedError
 from tarn.core.reap import LISTS_PREFIX, MEASURED_KEY
 from tarn.keeper.hold import held
+from tarn.keeper.measured import Measured
 from tarn.keeper.reaper import Graces, Reaper
 from tests.contract.keeper.reaping import Clocked
 from tests.integration.catalog.conftest import BUCKET, StoreServer

@@ -69,8 +69,8 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
 
     for name in ("Service", "StatusServer", "DependencyMonitor"):
         monkeypatch.setattr(service, name, Assembled)
-    for name in ("make_world", "make_store", "make_specs", "make_driver"):
-        monkeypatch.setattr(service, name, lambda *_, **__: SimpleNamespace())
+    for name in ("make_world", "make_store", "make_specs", "make_driver", "make_lake_look"):
+        monkeypatch.setattr(service, name, lambda *_, **__: SimpleNamespace(seen=None))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(InterruptedError):
         service.serve(Settings(secrets_dir=tmp_path), Loaded(specs={}, errors={}))

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from tarn.adapters.store import MemoryStore
-from tarn.cli.clients.measured import Measured
 from tarn.cli.ports import Sizes, TableFacts
 from tarn.cli.render import print_status
 from tarn.cli.status import Status, as_data
 from tarn.core.errors import CorruptStateError
 from tarn.core.reap import MEASURED_KEY
+from tarn.keeper.measured import Measured
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ENTRY = {"name": "ns.t", "objects": 7, "bytes": 5_000, "live": 3_000, "to-be-removed": 500, "at-ms": 0}

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import final
 
 import orjson
 
-from tarn.cli.ports import Sizes
 from tarn.core.errors import CorruptStateError
 from tarn.core.object_store import ObjectStore
 from tarn.core.reap import MEASURED_KEY
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Bytes that a table takes in the store, as measured by the reaper.
+
+    Attributes:
+        objects: number of objects.
+        live: files of the current snapshot; None if its summary does not say, and then part of `history`.
+        history: metadata, manifests, and files that only older snapshots reference; also orphans.
+        to_be_removed: unreferenced files in their grace period.
+        at: time of the measurement, by the store's clock.
+    """
+
+    objects: int
+    live: int | None
+    history: int
+    to_be_removed: int
+    at: datetime
 
 
 class Measured:

@@ -1,0 +1,164 @@
+"""The pages of ingest: health, metrics, the page /status, a wake-up call, and the status API below /v1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tarn.core.errors import InvalidError, NotFoundError, TarnError
+from tarn.core.hosts import Hosts
+from tarn.core.http_answers import Answer, json_answer, refusal
+from tarn.ingest.deep_look import OneDeepLook
+from tarn.ingest.health import faults, hanging
+from tarn.ingest.metrics import to_metrics
+from tarn.ingest.status_api.openapi import DESCRIPTION_BYTES, ERRORS
+from tarn.ingest.status_api.routes import query_of, route_of
+from tarn.ingest.status_api.views import Engine
+
+log = structlog.get_logger()
+
+API = "/v1"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+class _Deep:
+    """The deep check of a service, as `OneDeepLook` asks for it."""
+
+    def __init__(self, look: Callable[[], list[str]]) -> None:
+        self._look = look
+
+    def faults(self, *, deep: bool = False) -> list[str]:
+        """See `Looks.faults`."""
+        return self._look()
+
+
+class StatusApp:
+    """Answers requests from what is in memory; only the deep health check waits for anybody.
+
+    Args:
+        engine: what is shown.
+        deep: checks of the deep health check beyond the registry; returns their faults. Runs in a thread.
+        hosts: accepted values of the Host header.
+        wake: has the controller look now; called by `POST /wake`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        deep: Callable[[], list[str]],
+        hosts: Hosts,
+        wake: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._deep = OneDeepLook(_Deep(deep))
+        self._hosts = hosts
+        self._wake = wake
+
+    def asgi(self) -> ASGIApp:
+        """The application as uvicorn runs it."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            method, path = scope["method"], scope["raw_path"].decode("ascii", errors="replace")
+            query = scope["query_string"].decode("latin-1")
+            headers = {
+                name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])
+            }
+            try:
+                answer = await self._respond(method, path, query, headers)
+            except Exception as e:
+                log.exception("request broke", method=method, path=path)
+                message = f"internal error: {type(e).__name__}; see ingest's log"
+                answer = self._refused(path, 500, "Internal", message)
+            fields = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+            fields += [*HEADERS, (b"content-length", b"%d" % len(answer.body))]
+            await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+            await send({"type": "http.response.body", "body": answer.body})
+
+        return app
+
+    async def _respond(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> Answer:
+        writes = path == "/health" and query == "deep"
+        refused = self._hosts.refusal(method, headers, changes=writes)
+        if refused is not None:
+            kind = "Misdirected" if refused.status == 421 else "Forbidden"
+            return self._refused(path, refused.status, kind, refused.message)
+        if _is_api(path):
+            return self._api(method, path, query)
+        if method == "POST":
+            if path != "/wake":
+                return json_answer({"error": "no such page; POST is for /wake"}, status=404)
+            # It takes nothing and says nothing: what is declared is in the store, where rights are checked.
+            self._wake()
+            return json_answer({}, status=202)
+        if method != "GET":
+            return json_answer({"error": "GET is taken here"}, status=405, headers={"allow": "GET"})
+        if path == "/health":
+            return await self._healthy(query)
+        if path == "/status":
+            return Answer(body=self._status(), headers={"content-type": "application/json"})
+        if path == "/metrics":
+            return Answer(
+                body=to_metrics(self._engine.registry).encode(), headers={"content-type": METRICS_TYPE}
+            )
+        pages = "no such page; there are /health, /status, /metrics and /v1"
+        return json_answer({"error": pages}, status=404)
+
+    def _api(self, method: str, path: str, query: str) -> Answer:
+        try:
+            route, name = route_of(path)
+            if method != "GET":
+                message = f"{method[:20]!r} is not taken here, GET is"
+                return refusal(405, ERRORS[405][0], message, headers={"allow": "GET"})
+            asked = query_of(query, route.parameters)
+            body = DESCRIPTION_BYTES
+            if route.view is not None:
+                body = route.view(self._engine, name, asked).model_dump_json(by_alias=True).encode()
+        except TarnError as e:
+            status = next(
+                status for kind, status in ((NotFoundError, 404), (InvalidError, 400)) if isinstance(e, kind)
+            )
+            wrong: dict[str, Any] = {**e.fields}
+            return refusal(status, ERRORS[status][0], e.message, **wrong)
+        return Answer(body=body, headers={"content-type": "application/json"})
+
+    async def _healthy(self, query: str) -> Answer:
+        registry, now_s = self._engine.registry, self._engine.clock()
+        found = faults(registry, now_s=now_s, deep=query in ("deep", "lag"))
+        if query == "deep" and not found:
+            found = await self._deep.faults()
+        stuck = hanging(registry, now_s=self._engine.clock())
+        body = {"healthy": not found, "faults": found, "hanging": stuck}
+        return json_answer(body, status=503 if found else 200)
+
+    def _status(self) -> bytes:
+        registry, now_s = self._engine.registry, self._engine.clock()
+        return orjson.dumps(
+            {
+                "service": "ingest",
+                "ingestors": {n: s.to_json() for n, s in registry.ingestors().items()},
+                "audits": {table: found.to_json() for table, found in registry.audits().items()},
+                "dependencies": {
+                    n: {"ok": d.ok, "message": d.message, "ageSeconds": round(now_s - d.looked_s, 1)}
+                    for n, d in registry.dependencies().items()
+                },
+                "faults": faults(registry, now_s=now_s),
+            },
+            option=orjson.OPT_INDENT_2,
+        )
+
+    @staticmethod
+    def _refused(path: str, status: int, kind: str, message: str) -> Answer:
+        """An error, in the shape of the API or of the other pages."""
+        if _is_api(path):
+            return refusal(status, kind, message)
+        return json_answer({"error": message}, status=status)
+
+
+def _is_api(path: str) -> bool:
+    return path == API or path.startswith(f"{API}/")

@@ -1,0 +1,451 @@
+"""What the status API answers: views on what is in memory. Nothing is asked of anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Any, TypeVar
+
+from tarn.core.errors import NotFoundError
+from tarn.ingest.commit_ring import CommitSeen
+from tarn.ingest.figures import TableFigures, newest, same_version
+from tarn.ingest.health import faults, hanging
+from tarn.ingest.lake_look import LakeSeen
+from tarn.ingest.status import (
+    FRESHNESS_S,
+    AuditStatus,
+    Histogram,
+    IngestorStatus,
+    State,
+    StatusRegistry,
+)
+from tarn.ingest.status_api import models
+
+LIMIT = 100
+"""Commits in an answer, unless the request says another number."""
+LIMIT_MAX = 1_000
+"""Entries in an answer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What a request asks for beyond its path.
+
+    Attributes:
+        limit: most entries of the answer; None for the usual number.
+        after: entries by name begin after this one.
+        since: commits begin after this number; None: the last ones.
+    """
+
+    limit: int | None = None
+    after: str | None = None
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What the views are on.
+
+    Attributes:
+        registry: status of the ingestors.
+        lake: what was seen of the lake last.
+        clock: monotonic time in seconds, that of the registry's writers.
+        now_ms: wall-clock time in milliseconds since the epoch.
+        started_ms: start of the process, in milliseconds since the epoch.
+        version: version of Tarn.
+    """
+
+    registry: StatusRegistry
+    lake: Callable[[], LakeSeen]
+    clock: Callable[[], float]
+    now_ms: Callable[[], int]
+    started_ms: int
+    version: str
+
+    @property
+    def at(self) -> datetime:
+        """Now."""
+        return _required(self.now_ms())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """Everything that is known of a table."""
+
+    figures: TableFigures | None = None
+    seen_ms: int | None = None
+    writers: Mapping[str, IngestorStatus] = field(default_factory=dict)
+
+
+def index(engine: Engine, endpoints: Iterable[tuple[str, str]]) -> models.Index:
+    """What there is: paths with their summaries."""
+    found = faults(engine.registry, now_s=engine.clock())
+    return models.Index(
+        at=engine.at,
+        service="ingest",
+        version=engine.version,
+        started_at=_required(engine.started_ms),
+        healthy=not found,
+        faults=[_cut(one) for one in found],
+        endpoints=[models.Endpoint(path=path, summary=summary) for path, summary in endpoints],
+    )
+
+
+def ingestors(engine: Engine, query: Query) -> models.Ingestors:
+    """Ingestors by name."""
+    known = engine.registry.ingestors()
+    names, after = _page(known, query)
+    return models.Ingestors(
+        at=engine.at,
+        ingestors=[models.IngestorItem(**_ingestor(name, known[name])) for name in names],
+        total=len(known),
+        next=after,
+    )
+
+
+def ingestor(engine: Engine, name: str) -> models.Ingestor:
+    """One ingestor.
+
+    Raises:
+        NotFoundError: there is none of this name.
+    """
+    known = engine.registry.ingestors()
+    if name not in known:
+        raise _not_found("ingestor", name, "/v1/ingestors")
+    status = known[name]
+    readers = {
+        reader: one for reader, one in engine.registry.readers().items() if (one.replica_of or reader) == name
+    }
+    partitions = sorted(status.committed.keys() | status.ends.keys())
+    return models.Ingestor(
+        **_ingestor(name, status),
+        at=engine.at,
+        partitions=[_partition(status, number) for number in partitions[: models.PARTS_SHOWN_MAX]],
+        partitions_total=len(partitions),
+        event_time=_event_time(status),
+        freshness=_freshness(status.freshness),
+        retired_rows=status.retired_rows,
+        retired_files=status.retired_files,
+        events=status.events,
+        events_failed=status.events_failed,
+        readers=[_reader(*one) for one in list(readers.items())[: models.PARTS_SHOWN_MAX]],
+        readers_total=len(readers),
+    )
+
+
+def tables(engine: Engine, query: Query) -> models.Tables:
+    """Tables by name: those that the last look found, and those that ingestors write."""
+    lake = engine.lake()
+    known = _tables(engine, lake)
+    names, after = _page(known, query)
+    return models.Tables(
+        at=engine.at,
+        looked_at=_at(lake.looked_ms),
+        fault=_cut(lake.fault) or None,
+        tables=[models.TableItem(**_table(name, known[name])) for name in names],
+        total=len(known),
+        next=after,
+    )
+
+
+def table(engine: Engine, name: str) -> models.Table:
+    """One table.
+
+    Raises:
+        NotFoundError: there is none of this name.
+    """
+    lake = engine.lake()
+    found = _tables(engine, lake).get(name)
+    if found is None:
+        raise _not_found("table", name, "/v1/tables")
+    figures, audit = found.figures, engine.registry.audits().get(name)
+    writers = found.writers.values()
+    return models.Table(
+        **_table(name, found),
+        at=engine.at,
+        uuid=figures and figures.uuid,
+        format_version=figures and figures.format_version,
+        freshness=_freshness(reduce(Histogram.joined, (one.freshness for one in writers), Histogram())),
+        storage=_storage(name, figures, lake),
+        audit=None if audit is None else _audit(audit),
+    )
+
+
+def storage(engine: Engine, query: Query) -> models.Storage:
+    """What the tables take in the store, by name."""
+    lake = engine.lake()
+    known = _tables(engine, lake)
+    every = known.keys() | lake.sizes.keys()
+    names, after = _page(every, query)
+    waiting = [one.to_be_removed for one in lake.sizes.values()]
+    stored = [(one.live or 0) + one.history + one.to_be_removed for one in lake.sizes.values()]
+    return models.Storage(
+        at=engine.at,
+        looked_at=_at(lake.sizes_ms),
+        fault=_cut(lake.sizes_fault) or None,
+        measured_tables=len(lake.sizes),
+        stored_bytes=sum(stored) if stored else None,
+        waiting_bytes=sum(waiting) if waiting else None,
+        tables=[_storage(name, known.get(name, _Table()).figures, lake) for name in names],
+        total=len(every),
+        next=after,
+    )
+
+
+def commits(engine: Engine, query: Query) -> models.Commits:
+    """The last commits, or the first ones after a number."""
+    ring, limit = engine.registry.commits, query.limit or LIMIT
+    page = ring.last(limit) if query.since is None else ring.after(query.since, limit)
+    return models.Commits(
+        at=engine.at, commits=[_commit(one) for one in page.commits], next=page.next, missed=page.missed
+    )
+
+
+def services(engine: Engine) -> models.Services:
+    """What ingest needs, as it was looked at last."""
+    now_s, now_ms = engine.clock(), engine.now_ms()
+    found = faults(engine.registry, now_s=now_s)
+    return models.Services(
+        at=_required(now_ms),
+        healthy=not found,
+        faults=[_cut(one) for one in found],
+        hanging=[_cut(one) for one in hanging(engine.registry, now_s=now_s)],
+        services=[
+            models.ServiceItem(
+                name=name,
+                ok=one.ok,
+                message=_cut(one.message),
+                looked_at=_required(now_ms - max(0, round((now_s - one.looked_s) * 1_000))),
+            )
+            for name, one in engine.registry.dependencies().items()
+        ],
+    )
+
+
+def _page(names: Iterable[str], query: Query) -> tuple[Sequence[str], str | None]:
+    """The names of a page, and what the next one comes after; None if it is the last."""
+    limit = query.limit or LIMIT_MAX
+    rest = sorted(name for name in names if query.after is None or name > query.after)
+    found = rest[:limit]
+    return found, found[-1] if len(rest) > limit else None
+
+
+def _not_found(what: str, name: str, listing: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no {what} {name[:200]!r}; GET {listing} lists those that there are",
+        field=what,
+        value=name[:200],
+        fix=f"GET {listing} lists those that there are",
+    )
+
+
+def _ingestor(name: str, status: IngestorStatus) -> dict[str, Any]:
+    last = None
+    if status.commit_at_ms:
+        last = models.LastCommit(
+            at=_required(status.commit_at_ms),
+            milliseconds=round(status.commit_ms, 3),
+            snapshot_id=_id(status.commit_snapshot_id),
+            freshness_seconds=status.freshness_s,
+        )
+    return {
+        "name": name,
+        "state": status.state,
+        "reason": status.reason or None,
+        "message": _cut(status.message) or None,
+        "since": _at(status.since_ms or None),
+        "table": status.table or None,
+        "topic": status.topic or None,
+        "stream": status.stream or None,
+        "replicas": status.replicas,
+        "ready_replicas": status.ready,
+        "lag": status.lag,
+        "lag_reason": _cut(status.lag_reason) or None,
+        "rows": status.rows,
+        "bad_records": status.bad_records,
+        "bytes": status.bytes,
+        "commits": status.commits,
+        "snapshots": status.snapshots,
+        "merges": status.merges,
+        "conflicts": status.conflicts,
+        "unknowns": status.unknowns,
+        "unknowns_resolved": status.resolved,
+        "retries": status.retries,
+        "last_commit": last,
+    }
+
+
+def _partition(status: IngestorStatus, number: int) -> models.Partition:
+    committed, end = status.committed.get(number), status.ends.get(number)
+    known = committed is not None and end is not None and status.measured
+    return models.Partition(
+        partition=number,
+        committed_offset=committed,
+        end_offset=end,
+        lag=max(0, end - committed) if known and end is not None and committed is not None else None,
+    )
+
+
+def _event_time(status: IngestorStatus) -> models.EventTime | None:
+    if not status.event_column:
+        return None
+    return models.EventTime(
+        column=status.event_column,
+        watermark=_at_us(status.watermark_us),
+        complete_through=_at_us(status.complete_us),
+        held_back_by=list(status.held_by),
+    )
+
+
+def _freshness(found: Histogram) -> models.Freshness:
+    bounds = (*FRESHNESS_S, None)
+    return models.Freshness(
+        batches=sum(found.counts),
+        sum_seconds=found.sum_s,
+        buckets=[
+            models.Bucket(at_most_seconds=bound, batches=count)
+            for bound, count in zip(bounds, found.counts, strict=True)
+        ],
+    )
+
+
+def _reader(name: str, status: IngestorStatus) -> models.Reader:
+    return models.Reader(
+        name=name,
+        state=status.state,
+        reason=status.reason or None,
+        message=_cut(status.message) or None,
+        since=_at(status.since_ms or None),
+        rows=status.rows,
+        commits=status.commits,
+    )
+
+
+def _tables(engine: Engine, lake: LakeSeen) -> dict[str, _Table]:
+    """What is known of each table: of what ingestors committed and what was looked at, the newest."""
+    writers: dict[str, dict[str, IngestorStatus]] = {}
+    for name, status in engine.registry.ingestors().items():
+        if status.table and status.state is not State.INVALID:
+            writers.setdefault(status.table, {})[name] = status
+    found = {}
+    for name in lake.tables.keys() | writers.keys():
+        looked, mine = lake.tables.get(name), writers.get(name, {})
+        seen = [(one.figures, one.figures_at_ms) for one in mine.values()]
+        seen += [(looked.figures, looked.looked_ms)] if looked is not None else []
+        figures = newest(*(one for one, _ in seen))
+        # Whoever saw this version last says how old the figures are.
+        at_ms = [ms for one, ms in seen if one and figures and ms and same_version(one, figures)]
+        found[name] = _Table(figures=figures, seen_ms=max(at_ms, default=None), writers=mine)
+    return found
+
+
+def _table(name: str, found: _Table) -> dict[str, Any]:
+    figures = found.figures
+    last = max(found.writers.values(), key=lambda one: one.commit_at_ms, default=None)
+    return {
+        "name": name,
+        "rows": figures and figures.rows,
+        "files": figures and figures.files,
+        "delete_files": figures and figures.delete_files,
+        "bytes": figures and figures.bytes,
+        "snapshots": figures and figures.snapshots,
+        "manifests": figures and figures.manifests,
+        "metadata_bytes": figures and figures.metadata_bytes,
+        "snapshot_id": _id(figures and figures.snapshot_id),
+        "last_commit_at": _at(figures and figures.commit_at_ms),
+        "freshness_seconds": last and last.freshness_s,
+        "ingestors": sorted(found.writers),
+        "seen_at": _at(found.seen_ms),
+    }
+
+
+def _storage(name: str, figures: TableFigures | None, lake: LakeSeen) -> models.StorageItem:
+    sizes = lake.sizes.get(name)
+    return models.StorageItem(
+        table=name,
+        data_bytes=figures and figures.bytes,
+        metadata_bytes=figures and figures.metadata_bytes,
+        objects=sizes and sizes.objects,
+        stored_bytes=sizes and (sizes.live or 0) + sizes.history + sizes.to_be_removed,
+        history_bytes=sizes and sizes.history,
+        waiting_bytes=sizes and sizes.to_be_removed,
+        measured_at=sizes and sizes.at,
+    )
+
+
+def _audit(found: AuditStatus) -> models.Audit:
+    page = found.to_json()
+
+    def known(value: T) -> T | None:
+        return value if found.at_ms else None
+
+    return models.Audit(
+        whole=page["whole"],
+        at=_at(found.at_ms or None),
+        all_files_at=_at(found.whole_at_ms or None),
+        seconds=known(round(found.seconds, 3)),
+        snapshot_id=_id(found.snapshot_id),
+        files=known(found.files),
+        files_read=known(found.read),
+        missing=known(found.missing),
+        doubled=known(found.doubled),
+        unknown=known(found.unknown),
+        foreign_streams=known(found.foreign),
+        findings=[_cut(one) for one in found.findings],
+        reason=_cut(found.reason) or None,
+        failures=found.failures,
+    )
+
+
+def _commit(seen: CommitSeen) -> models.CommitItem:
+    age_ms = seen.oldest_age_ms
+    return models.CommitItem(
+        number=seen.number,
+        at=_required(seen.at_ms),
+        ingestor=seen.ingestor,
+        reader=seen.reader,
+        table=seen.table,
+        kind=seen.kind,
+        outcome=seen.outcome,
+        commit_id=seen.commit_id,
+        snapshot_id=_id(seen.snapshot_id),
+        attempts=seen.attempts,
+        rows=seen.rows,
+        bad_records=seen.bad_records,
+        rows_removed=seen.rows_removed,
+        bytes=seen.bytes,
+        milliseconds=round(seen.took_ms, 3),
+        oldest_age_seconds=None if age_ms is None else age_ms / 1_000,
+    )
+
+
+def _cut(text: str) -> str:
+    """A text of a length that is shown."""
+    most = models.MESSAGE_CHARS_MAX
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
+def _id(snapshot_id: int | None) -> str | None:
+    return None if snapshot_id is None else str(snapshot_id)
+
+
+def _at(ms: int | None) -> datetime | None:
+    return None if ms is None else _required(ms)
+
+
+def _required(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def _at_us(us: int | None) -> datetime | None:
+    """A time; None also for one that no calendar has."""
+    try:
+        return None if us is None else _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return None

@@ -1,0 +1,18 @@
+"""Logs of the service are captured; an ERROR that the test did not expect fails it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[Any]]:
+    """The lines logged so far; a test that expects an ERROR checks it and clears the list."""
+    with capture_logs() as lines:
+        yield lines
+    errors = [line for line in lines if line["log_level"] == "error"]
+    assert not errors, errors

@@ -1,0 +1,89 @@
+"""Schemathesis over the description of the status API, against the real server over a lake in memory: no
+server error, and no answer that the description does not have.
+
+Every run has the same few requests per operation; `scripts/test nightly` has 20 times as many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks
+from schemathesis.core.failures import Failure, FailureGroup
+
+from tarn.ingest.status_api.openapi import DESCRIPTION
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import TABLE, Lake, order
+from tests.support.plays import TIMES
+from tests.support.status_api import Client, LakeTables, look_of, now_of, served
+
+EXAMPLES = 10 * TIMES
+ANSWER_S_MAX = 60.0
+SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
+OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
+NAMES = {"name": "orders", "table": TABLE}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    load_all_checks()
+    lake = Lake(Topic("orders", 1))
+    lake.sources.topics["orders"].send(0, order(1), b"junk")
+    lake.work(lake.ingestor(), turns=40)
+    look = look_of(lake, LakeTables(lake, TABLE, "ops.dead_letters"))
+    look.look()
+    with served(lake.registry, lake=look.seen, now_ms=now_of(lake)) as made:
+        yield made
+
+
+@pytest.mark.plays
+@pytest.mark.parametrize("known", [True, False], ids=["known name", "any name"])
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "wrong"])
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_every_answer_is_one_that_is_described(
+    client: Client, label: str, mode: GenerationMode, known: bool, record_property: Any
+) -> None:
+    if known and "{" not in label:
+        return  # the same requests as without a known name
+    problems: list[str] = []
+    statuses: Counter[int] = Counter()
+
+    @seed(1)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
+    def run(case: Any) -> None:
+        if known:
+            case.path_parameters = {name: NAMES[name] for name in case.path_parameters}
+        answer = case.call(base_url=f"http://127.0.0.1:{client.port}", timeout=ANSWER_S_MAX)
+        statuses[answer.status_code] += 1
+        try:
+            case.validate_response(answer)
+        except (Failure, FailureGroup) as group:
+            problems.extend(
+                f"{type(one).__name__}: {one} {case.as_curl_command()} {answer.text[:500]}"
+                for one in getattr(group, "exceptions", [group])
+                # A name that fits the schema need not be that of anything.
+                if not (type(one).__name__ == "RejectedPositiveData" and answer.status_code == 404)
+            )
+
+    try:
+        run()
+    except Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE, "nothing fits the description"
+    record_property("statuses", dict(statuses))
+    assert not problems, "\n".join(problems[:3])
+    if mode is GenerationMode.POSITIVE and (known or "{" not in label):
+        assert set(statuses) == {200}
