@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from tarn.client import AsyncRowWriter, RejectedRowsError, async_writer
+from tarn.client import AsyncRowWriter, RejectedRowsError, RepeatTooLateError, async_writer
 from tarn.client.async_writing import REQUESTS_MAX, ThreadedClient
+from tarn.client.repeats import REPEAT_S_MAX
 from tarn.client.writing import Client, Receipt, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
@@ -269,3 +270,28 @@ def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({"rows_max": 0}, {"requests_max": 0}, {"requests_max": 257}, {"timeout_s": 601}):
         with pytest.raises(InvalidError, match=f"Invalid {next(iter(wrong))}"):
             async_writer("a.b", **wrong)
+
+
+def test_a_cancelled_batch_whose_key_may_be_forgotten_is_not_sent_a_second_time(world: World) -> None:
+    rows, client, _ = planned(world)
+    now_s = [0.0]
+    rows.wall = lambda: now_s[0]
+
+    async def play() -> None:
+        client.gate.clear()
+        await rows.write(row(1))
+        sending = asyncio.create_task(rows.flush())
+        await asyncio.to_thread(client.arrived.acquire)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        client.gate.set()
+        now_s[0] = REPEAT_S_MAX + 1
+        with pytest.raises(RepeatTooLateError) as caught:
+            await rows.flush()
+        assert caught.value.rows == (row(1),)
+        rows.discard()
+        await rows.close()
+
+    asyncio.run(play())
+    assert len(client.keys) == 1

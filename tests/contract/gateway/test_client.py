@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from tarn.adapters.gateway_client import GatewayClient
-from tarn.client import AnswerGoneError, RejectedRowsError, writer
+from tarn.client import AnswerGoneError, RejectedRowsError, RepeatTooLateError, writer
+from tarn.client.repeats import REPEAT_S_MAX
 from tarn.client.writing import Client, Receipt, RowWriter, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
@@ -58,7 +60,7 @@ class Losing:
 
 
 def planned(
-    world: World, *plan: TarnError | None, timeout_s: float = 60
+    world: World, *plan: TarnError | None, timeout_s: float = 60, wall: Callable[[], float] = lambda: 0.0
 ) -> tuple[RowWriter, Losing, list[float]]:
     """A writer whose requests fail as planned, its client, and how long it waited."""
     inner = made(world, world.gateway()).client
@@ -68,6 +70,7 @@ def planned(
         client=client,
         limits=WriteLimits(rows_max=3, timeout_s=timeout_s),
         clock=lambda: float(next(now)),
+        wall=wall,
         sleep=waits.append,
         chance=lambda: 0.5,
     )
@@ -254,3 +257,22 @@ def test_a_batch_whose_answer_was_lost_names_the_rows_that_were_rejected(world: 
     assert [one for one, _ in raised.value.rows] == [{}]
     assert (raised.value.receipt.accepted, raised.value.receipt.repeated) == (1, True)
     assert world.ids() == [1]
+
+
+def test_a_batch_whose_key_may_be_forgotten_is_not_sent_a_second_time(world: World) -> None:
+    """As of a machine that slept: its monotonic clock stood still."""
+    now_s = [0.0]
+    rows, client, _ = planned(world, LOST, timeout_s=0, wall=lambda: now_s[0])
+    rows.write(row(1))
+    with pytest.raises(OutcomeUnknownError, match="lost"):
+        rows.flush()
+    now_s[0] = REPEAT_S_MAX + 1
+    for again in (rows.flush, lambda: rows.write(row(2)), rows.close):
+        with pytest.raises(RepeatTooLateError, match=r"661 s ago .* discard\(\)") as caught:
+            again()
+        assert (caught.value.rows, caught.value.key) == ((row(1),), client.keys[0])
+    assert len(client.keys) == 1
+    rows.discard()
+    rows.write(row(2))
+    assert rows.flush() is not None
+    assert world.ids() == [1, 2]
