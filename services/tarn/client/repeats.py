@@ -134,10 +134,10 @@ class Repeats:
         now, request = Since.now(self.clocks), self.request
         if request.open is not None and (age_s := request.open.age_s(now)) > REPEAT_S_MAX:
             raise RepeatTooLateError(
-                f"{self.table} may have the rows that were sent {age_s:.0f} s ago without an answer. A key is "
-                f"known for {WINDOW_S} s: a repeat (key {request.key}) could write them twice, so none is "
-                "sent. Look which of them the table has; drop a batch with discard(), and write the missing "
-                "rows again",
+                f"{self.table} may have the rows that were sent {age_s:.0f} s ago without an answer. A key "
+                f"is known for {WINDOW_S} s: a repeat (key {request.key}) could write them twice, so none "
+                "is sent. Look which of them the table has; drop a batch with discard(), and write the "
+                "missing rows again",
                 rows=request.rows,
                 key=request.key,
             )
