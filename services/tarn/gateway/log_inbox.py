@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.errors import (
     AccessError,
@@ -47,12 +46,13 @@ from tarn.core.table_log import LogFencedError, LogPlace, Record, TableLog, Tabl
 from tarn.core.table_state import TableState
 from tarn.gateway.log_judge import LogJudge, LogLimits, LogPlan, LogTaken
 from tarn.gateway.log_queue import WriteQueue
+from tarn.gateway.log_records import LogColumns, judged
 from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import book_in
 from tarn.gateway.takes import Waiting
 from tarn.gateway.writes import Receipt, Write
-from tarn.ingest.batch_commit import decode, offsets_in, streams_named
+from tarn.ingest.batch_commit import offsets_in, streams_named
 from tarn.ingest.changes import TableCommits
 from tarn.ingest.context import IngestContext
 
@@ -130,8 +130,7 @@ class LogInbox:
         )
         self._judge = LogJudge(str(table), self._limits)
         self._plan: LogPlan | None = None
-        self._columns: object = None
-        self._decoder: Decoder | None = None
+        self._columns: LogColumns | None = None
         self._log: TableLog | None = None
         self._uuid = ""
         self._place: LogPlace | None = None
@@ -310,24 +309,25 @@ class LogInbox:
                 f"scripts/tarn log {self.name}, wait until it is ready, and send the rows again",
                 table=str(self.name),
             )
-        columns = columns_of(state, table=str(self.name)).fields
-        if self._decoder is None or self._columns != columns:
-            self._decoder = Decoder(
-                columns,
+        fields = columns_of(state, table=str(self.name)).fields
+        if self._columns is None or self._columns.fields != fields:
+            most = self._limits.row_bytes_max
+            decoder = Decoder(
+                fields,
                 source=STREAM,
                 trace=False,
-                record_bytes_max=self._limits.row_bytes_max,
-                parser=RowParser(columns),
+                record_bytes_max=most,
+                parser=RowParser(fields),
                 limit_name="the limit of a row",
             )
-            self._columns = columns
+            self._columns = LogColumns(fields=fields, decoder=decoder, row_bytes_max=most)
         return LogPlan(
             state=state,
             asked_s=asked_s,
             landed=landed,
             quota=quota_in(state.properties, table=str(self.name)),
             used=book_in(state).used,
-            decoder=self._decoder,
+            columns=self._columns,
         )
 
     def _lag(self, plan: LogPlan) -> Pressure:
@@ -347,17 +347,13 @@ class LogInbox:
         assert self._log is not None
         writes = [one.write for one in taken.parts]
         with self._room.hold(taken.bytes):
-            bad = decode(plan.decoder, raw(writes)).bad
+            found = judged(plan.columns, writes)
         parts, rows, spans = [], list[tuple[int, bytes]](), []
-        at = 0
-        for one in taken.parts:
-            values = one.write.values
-            own = {i: bad[at + i] for i in range(len(values)) if at + i in bad}
-            at += len(values)
+        for one, own in zip(taken.parts, found, strict=True):
             partition = self._partition(one.write)
             begin = len(rows)
-            rows += [(partition, value) for i, value in enumerate(values) if i not in own]
-            parts.append((one, own))
+            rows += [(partition, record) for record in own.records.values()]
+            parts.append((one, own.bad))
             spans.append((begin, len(rows)))
         sent = Sent(mark=self._context.new_id(), since_s=self._context.clock(), parts=parts)
         self._turn += 1
@@ -466,8 +462,8 @@ class LogInbox:
             return {}
         part = replace(write, values=[write.values[row] for row in rows])
         with self._room.hold(part.bytes):
-            bad = decode(plan.decoder, raw([part])).bad
-        return {row: bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
+            (found,) = judged(plan.columns, [part])
+        return {row: found.bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
 
     def _receipt(self, fate: Fate | None, bad: dict[int, str] | None, *, repeated: bool) -> Receipt:
         return Receipt(
@@ -524,16 +520,3 @@ def landing(state: TableState) -> OffsetMap | None:
         if found is not None and found.source.topic == topic:
             return found
     return None
-
-
-def raw(writes: Sequence[Write]) -> RawBatch:
-    """Rows as records, to be decoded; their offsets are their positions."""
-    values: list[bytes | None] = [value for write in writes for value in write.values]
-    return RawBatch(
-        partitions=[0] * len(values),
-        offsets=list(range(len(values))),
-        times_ms=[write.at_ms for write in writes for _ in write.values],
-        keys=[None] * len(values),
-        values=values,
-        ranges=(),
-    )

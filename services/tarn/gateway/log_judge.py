@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tarn.core.decode import Decoder
 from tarn.core.errors import UnavailableError
 from tarn.core.log_claims import KEY_MS, KEYS_MAX, PRODUCERS_MAX, Fate, LogBook
 from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import Pressure
 from tarn.core.quota import DAY_MS, Quota, Used
 from tarn.core.table_state import TableState
+from tarn.gateway.log_records import LogColumns
 from tarn.gateway.takes import Verdict, Waiting
 from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, SequenceError, Write
 
@@ -25,7 +25,7 @@ class LogPlan:
         landed: offsets of the ingestor that lands the log.
         quota: what the table's owner allows in a day.
         used: what was written with `lake`.
-        decoder: decoder of rows.
+        columns: its columns.
     """
 
     state: TableState
@@ -33,7 +33,7 @@ class LogPlan:
     landed: OffsetMap
     quota: Quota
     used: Used
-    decoder: Decoder
+    columns: LogColumns
 
 
 @dataclass(slots=True, kw_only=True)

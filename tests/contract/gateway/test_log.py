@@ -214,15 +214,20 @@ def test_a_topic_that_was_recreated_or_deleted_takes_no_rows(world: LogWorld) ->
     assert "does not exist any more" in answer.json()["error"]["message"]
 
 
-def test_arrow_is_for_lake_and_who_may_not_write_is_refused(world: LogWorld) -> None:
+def test_who_may_not_write_is_refused(world: LogWorld) -> None:
     world.principal("reader", "READ")
-    gateway = world.gateway()
-    kind = "application/vnd.apache.arrow.stream"
-    answer = world.post(gateway, b"x", kind=kind, query=LOG)
-    assert answer.status_code == 415
-    assert "durability=lake" in answer.json()["error"]["message"]
-    assert world.post(gateway, [row(1)], who="reader", query=LOG).status_code == 403
+    assert world.post(world.gateway(), [row(1)], who="reader", query=LOG).status_code == 403
     assert world.topic.logs == {0: [], 1: []}
+
+
+def test_a_write_opens_the_inbox_of_its_own_durability_only(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(1)])
+    assert gateway.tables.waiting() == {}
+    gateway = world.gateway()
+    assert world.post(gateway, [row(2)]).status_code == 200
+    assert gateway.tables.waiting() == {TABLE: (0, 0)}
+    assert gateway.logs._inboxes.all() == {}
 
 
 def test_the_quota_counts_rows_of_both_ways_and_repeats_do_not(world: LogWorld) -> None:
