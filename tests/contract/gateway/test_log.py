@@ -243,6 +243,26 @@ def test_the_quota_counts_rows_of_both_ways_and_repeats_do_not(world: LogWorld) 
     assert world.post(gateway, [row(4)], query=LOG).status_code == 429
 
 
+def test_a_write_beyond_the_quota_of_a_whole_day_is_never_taken(world: LogWorld) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "2")
+    gateway = world.gateway()
+    for query in (LOG, ""):
+        answer = world.post(gateway, [row(1), row(2), row(3)], query=query)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (413, "OverQuota")
+    post(world, gateway, [row(1), row(2)])
+    assert world.topic.logs != {0: [], 1: []}
+
+
+def test_lake_counts_what_lake_took_and_log_what_both_did(world: LogWorld) -> None:
+    """As docs/gateway.md states it: at most twice the quota in a day, by `log` first and then by `lake`."""
+    world.property("tarn.gateway.quota.rows-per-day", "2")
+    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    post(world, gateway, [row(1)])
+    assert world.post(gateway, [row(2), row(3)]).status_code == 200
+    assert world.post(gateway, [row(4)]).status_code == 429
+    assert world.post(gateway, [row(5)], query=LOG).status_code == 429
+
+
 def test_rows_that_nobody_lands_hold_writers_back(world: LogWorld) -> None:
     gateway = world.gateway(log=LogLimits(lag_slow=2, lag_stop=5, look_s=0.0))
     post(world, gateway, [row(number) for number in range(4)])
