@@ -21,6 +21,7 @@ from tarn.core.errors import (
     InvalidSettingError,
     InvalidSpecError,
     OutcomeUnknownError,
+    SourceChangedError,
     UnavailableError,
 )
 from tarn.core.log_claims import (
@@ -277,7 +278,10 @@ class LogInbox:
             )
         if not self._whole:
             asked_s = self._context.clock()
-            self._book.read(self._log.claims())
+            try:
+                self._book.read(self._log.claims())
+            except SourceChangedError as e:
+                raise self._changed(e) from e
             self._whole, self._read_s = True, asked_s
         return plan
 
@@ -292,6 +296,8 @@ class LogInbox:
                 "waits for it: restore it, or delete the ingestor (scripts/tarn delete) and declare it again",
                 table=str(self.name),
             ) from e
+        except SourceChangedError as e:
+            raise self._changed(e) from e
         except (AccessError, InvalidSettingError) as e:
             raise UnavailableError(
                 f"the gateway may not write the log of table {self.name}: {e.message}"
@@ -299,6 +305,10 @@ class LogInbox:
         except UnavailableError as e:
             raise UnavailableError(f"the log of table {self.name}: {e.message}; {BROKER_AWAY}") from e
         self._ends = dict(self._place.ends)
+
+    def _changed(self, error: SourceChangedError) -> SourceChangedError:
+        """The error of claims that are lost, with the table."""
+        return SourceChangedError(f"the log of table {self.name}: {error.message}", table=str(self.name))
 
     def _look(self, state: TableState, asked_s: float) -> LogPlan:
         landed = landing(state)
