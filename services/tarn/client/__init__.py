@@ -135,7 +135,7 @@ def writer(
         bytes_max: size of the rows after which it does, in bytes of JSON.
         timeout_s: how long a request is repeated, in seconds, before its error is raised.
         durability: `lake` waits until the rows can be read, `log` until Kafka has them; an ingestor has to
-            bring the table's log in (docs/gateway.md, Through the log), and rows are mappings, no Arrow data.
+            bring the table's log in (docs/gateway.md, Through the log).
 
     Raises:
         InvalidError: an argument is invalid.
