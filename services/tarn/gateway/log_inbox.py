@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from tarn.core.decode import Decoder
 from tarn.core.errors import (
     AccessError,
     InvalidSettingError,
@@ -34,26 +33,20 @@ from tarn.core.log_claims import (
     claims_topic_of,
     topic_of,
 )
-from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import Pressure
-from tarn.core.producers import STREAM
-from tarn.core.quota import DAY_MS, quota_in
+from tarn.core.quota import DAY_MS
 from tarn.core.rejected_rows import numbers_in
-from tarn.core.row_parser import RowParser
 from tarn.core.source import NoSuchTopicError
 from tarn.core.table_catalog import TableName
-from tarn.core.table_columns import columns_of
 from tarn.core.table_log import LogFencedError, LogPlace, Record, TableLog, TableLogs
-from tarn.core.table_state import TableState
-from tarn.gateway.log_judge import LogJudge, LogLimits, LogPlan, LogTaken
+from tarn.gateway.log_judge import LogJudge, LogLimits, LogTaken
+from tarn.gateway.log_plan import LogPlan, looked
 from tarn.gateway.log_queue import WriteQueue
 from tarn.gateway.log_records import LogColumns, judged
 from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.room import Room
-from tarn.gateway.rows_commit import book_in
 from tarn.gateway.takes import Waiting
 from tarn.gateway.writes import Receipt, Write
-from tarn.ingest.batch_commit import offsets_in, streams_named
 from tarn.ingest.changes import TableCommits
 from tarn.ingest.context import IngestContext
 
@@ -260,7 +253,10 @@ class LogInbox:
             state = self._commits.load()
             if state.uuid != self._uuid:
                 self._leave_unsettled("another table has its name now")
-            plan = self._plan = self._look(state, asked_s)
+            plan = self._plan = looked(
+                state, asked_s, table=self.name, known=self._columns, row_bytes_max=self._limits.row_bytes_max
+            )
+            self._columns = plan.columns
         if self._log is None or self._uuid != plan.state.uuid:
             self._drop_log()
             self._uuid = plan.state.uuid
@@ -309,36 +305,6 @@ class LogInbox:
     def _changed(self, error: SourceChangedError) -> SourceChangedError:
         """The error of claims that are lost, with the table."""
         return SourceChangedError(f"the log of table {self.name}: {error.message}", table=str(self.name))
-
-    def _look(self, state: TableState, asked_s: float) -> LogPlan:
-        landed = landing(state)
-        if landed is None:
-            raise InvalidSpecError(
-                f"table {self.name} has no ingestor that brings its log, topic "
-                f"{topic_of(state.uuid)}, into it; run "
-                f"scripts/tarn log {self.name}, wait until it is ready, and send the rows again",
-                table=str(self.name),
-            )
-        fields = columns_of(state, table=str(self.name)).fields
-        if self._columns is None or self._columns.fields != fields:
-            most = self._limits.row_bytes_max
-            decoder = Decoder(
-                fields,
-                source=STREAM,
-                trace=False,
-                record_bytes_max=most,
-                parser=RowParser(fields),
-                limit_name="the limit of a row",
-            )
-            self._columns = LogColumns(fields=fields, decoder=decoder, row_bytes_max=most)
-        return LogPlan(
-            state=state,
-            asked_s=asked_s,
-            landed=landed,
-            quota=quota_in(state.properties, table=str(self.name)),
-            used=book_in(state).used,
-            columns=self._columns,
-        )
 
     def _lag(self, plan: LogPlan) -> Pressure:
         """The pressure of offsets that the log has and the table has not."""
@@ -516,17 +482,3 @@ class LogInbox:
         if self._log is not None:
             self._log.close()
         self._log, self._place, self._whole, self._ends = None, None, False, {}
-
-
-def landing(state: TableState) -> OffsetMap | None:
-    """The offsets of the stream that lands a table's log; None if there is no such stream.
-
-    Raises:
-        CorruptStateError: a stream's offsets cannot be read.
-    """
-    topic = topic_of(state.uuid)
-    for stream in sorted(streams_named(state)):
-        found = offsets_in(state, stream)
-        if found is not None and found.source.topic == topic:
-            return found
-    return None

@@ -6,35 +6,12 @@ from dataclasses import dataclass, field
 
 from tarn.core.errors import UnavailableError
 from tarn.core.log_claims import KEY_MS, KEYS_MAX, PRODUCERS_MAX, Fate, LogBook
-from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import Pressure
-from tarn.core.quota import DAY_MS, Quota, Used
-from tarn.core.table_state import TableState
-from tarn.gateway.log_records import LogColumns
+from tarn.core.quota import DAY_MS, Used
+from tarn.gateway.log_plan import LogPlan
 from tarn.gateway.quotas import over_quota
 from tarn.gateway.takes import Verdict, Waiting
 from tarn.gateway.writes import BusyError, KeyReusedError, OverQuotaError, SequenceError, Write
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPlan:
-    """What is known of a version of the table.
-
-    Attributes:
-        state: that version.
-        asked_s: when it was asked for, on the monotonic clock.
-        landed: offsets of the ingestor that lands the log.
-        quota: what the table's owner allows in a day.
-        used: what was written with `lake`.
-        columns: its columns.
-    """
-
-    state: TableState
-    asked_s: float
-    landed: OffsetMap
-    quota: Quota
-    used: Used
-    columns: LogColumns
 
 
 @dataclass(slots=True, kw_only=True)

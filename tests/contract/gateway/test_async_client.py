@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 
 import pytest
 
 from tarn.client import AsyncRowWriter, RejectedRowsError, RepeatTooLateError, async_writer
 from tarn.client.async_writing import REQUESTS_MAX, ThreadedClient
 from tarn.client.repeats import REPEAT_S_MAX
-from tarn.client.writing import Client, Receipt, WriteLimits
+from tarn.client.writing import Receipt, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
     InvalidError,
@@ -21,9 +20,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tests.support.gateway import TABLE, Gateway, World, row
-
-LOST = OutcomeUnknownError("the answer is lost")
-AWAY = UnavailableError("busy", retry_after_s=7.0)
+from tests.support.planned_client import AWAY, LOST, Planned
 
 
 def made(world: World, gateway: Gateway, who: str = "admin") -> AsyncRowWriter:
@@ -34,42 +31,6 @@ def made(world: World, gateway: Gateway, who: str = "admin") -> AsyncRowWriter:
         credential=world.credentials[who],
         rows_max=3,
     )
-
-
-class Planned:
-    """A client whose requests fail as planned: before they are sent, or after their rows are in the table.
-
-    Attributes:
-        keys: key of each request.
-        bodies: body of each request.
-        gate: requests wait for it.
-        arrived: counts requests, once each is at the gate.
-    """
-
-    def __init__(self, inner: Client, *plan: TarnError | None) -> None:
-        self.inner = inner
-        self.plan = list(plan)
-        self.keys: list[str] = []
-        self.bodies: list[bytes] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.arrived = threading.Semaphore(0)
-
-    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
-        self.keys.append(key)
-        self.bodies.append(body)
-        error = self.plan.pop(0) if self.plan else None
-        self.arrived.release()
-        assert self.gate.wait(10)
-        if isinstance(error, UnavailableError):
-            raise error
-        found = self.inner.post(table, body, kind=kind, key=key)
-        if error is not None:
-            raise error
-        return found
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 def planned(

@@ -12,7 +12,7 @@ import pytest
 from tarn.adapters.gateway_client import GatewayClient
 from tarn.client import AnswerGoneError, RejectedRowsError, RepeatTooLateError, writer
 from tarn.client.repeats import REPEAT_S_MAX
-from tarn.client.writing import Client, Receipt, RowWriter, WriteLimits
+from tarn.client.writing import RowWriter, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
     InvalidError,
@@ -25,9 +25,7 @@ from tarn.core.errors import (
 )
 from tarn.core.rejected_rows import RUNS_MAX
 from tests.support.gateway import TABLE, Gateway, World, row
-
-LOST = OutcomeUnknownError("the answer is lost")
-AWAY = UnavailableError("busy", retry_after_s=7.0)
+from tests.support.planned_client import AWAY, LOST, Planned
 
 
 def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE) -> RowWriter:
@@ -35,36 +33,12 @@ def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE)
     return writer(table, **own, rows_max=3)
 
 
-class Losing:
-    """A client whose requests fail as planned: before they are sent, or after their rows are in the table."""
-
-    def __init__(self, inner: Client, *plan: TarnError | None) -> None:
-        self.inner = inner
-        self.plan = list(plan)
-        self.keys: list[str] = []
-        self.bodies: list[bytes] = []
-
-    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
-        self.keys.append(key)
-        self.bodies.append(body)
-        error = self.plan.pop(0) if self.plan else None
-        if isinstance(error, UnavailableError):
-            raise error
-        found = self.inner.post(table, body, kind=kind, key=key)
-        if error is not None:
-            raise error
-        return found
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 def planned(
     world: World, *plan: TarnError | None, timeout_s: float = 60, wall: Callable[[], float] = lambda: 0.0
-) -> tuple[RowWriter, Losing, list[float]]:
+) -> tuple[RowWriter, Planned, list[float]]:
     """A writer whose requests fail as planned, its client, and how long it waited."""
     inner = made(world, world.gateway()).client
-    client, waits, now = Losing(inner, *plan), [], itertools.count()
+    client, waits, now = Planned(inner, *plan), [], itertools.count()
     rows = RowWriter(
         table=TABLE,
         client=client,

@@ -17,8 +17,8 @@ from tarn.core.errors import InvalidError, UnavailableError
 from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.gateway.app import AppLimits
-from tarn.gateway.log_inbox import landing
 from tarn.gateway.log_judge import LogLimits
+from tarn.gateway.log_plan import landing
 from tarn.gateway.repeats import REASON_GONE
 from tarn.ingest.batch_commit import streams_named
 from tarn.testing.memory_log import STEPS
