@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, TopicDescription
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
@@ -228,10 +228,9 @@ class KafkaLog:
             ends={int(one.id): 0 for one in found.partitions},
         )
 
-    def _described(self, admin: AdminClient, topic: str) -> TopicDescription:
-        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S_MAX)
-        found: TopicDescription = self._ask(asked)
-        return found
+    def _described(self, admin: AdminClient, topic: str) -> Any:
+        """The library's description of a topic, which its stubs do not have."""
+        return self._ask(admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S_MAX))
 
     def _identified_claims(self, admin: AdminClient) -> str:
         """The id of the topic with the claims, which exists, though a broker may not know it yet."""
@@ -399,7 +398,8 @@ class KafkaLog:
             raise UnavailableError(f"the queue of topic {self._topic} is full; send it again") from e
 
 
-def _id(found: TopicDescription) -> str:
+def _id(found: Any) -> str:
+    """The id of a described topic."""
     most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
     return str(uuid.UUID(int=((most % 2**64) << 64) | (least % 2**64)))
 
