@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct
 from tarn.core.spec import FieldSpec
@@ -150,7 +151,7 @@ def _values(kind: ColumnType, column: pa.Array, path: str) -> list[Any]:
         ]
     form = _FORMS.get(kind.name.split("(")[0])
     if kind.name in ("date", "timestamp", "timestamptz"):
-        column = column.cast(pa.string())
+        column = pc.replace_substring(column.cast(pa.string()), " ", "T")  # ISO 8601, and RFC 3339
     values: list[Any] = column.to_pylist()
     return values if form is None else [None if value is None else form(value) for value in values]
 

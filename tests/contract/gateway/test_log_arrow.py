@@ -56,7 +56,7 @@ def test_rows_are_records_of_json_and_land_as_with_lake(world: LogWorld) -> None
         (2, "id: required, but missing or null"),
     ]
     assert sum(run["last"] - run["first"] + 1 for run in answers[0]["offsets"]) == 2
-    at = "2026-11-23 08:00:00.123456Z"
+    at = "2026-11-23T08:00:00.123456Z"
     assert records(world) == [{"id": 3, "at": at}, {"id": 2**62 + 1, "at": at, "x": 0.1}]
     world.land()
     assert world.post(gateway, body((2**62 + 1, 0.1), (3, None)), kind=ARROW).status_code == 200
