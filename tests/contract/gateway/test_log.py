@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tarn.client import Receipt, async_writer, writer
@@ -381,19 +382,40 @@ def test_two_gateways_at_once_take_turns_and_double_nothing(world: LogWorld) -> 
 def test_a_write_and_its_repeat_in_one_turn_are_written_once(world: LogWorld) -> None:
     gateway = world.gateway()
     post(world, gateway, [row(0)])
-    go_on = threading.Event()
-    world.logs.at = lambda step: None if step != "begin" else _require(go_on.wait(10))
-    found: list[Any] = []
     writes: list[dict[str, Any]] = [
         {"body": [row(1)]},
         *[{"body": [row(2)], "key": "k"}] * 2,
         *[{"body": [row(3)], "producer": "p"}] * 2,
     ]
+    answers = in_one_turn(world, gateway, writes)
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert sorted(answer.json()["repeated"] for answer in answers) == [False, False, False, True, True]
+    world.land()
+    assert world.ids() == [0, 1, 2, 3]
+
+
+def test_writes_of_one_turn_do_not_exceed_the_quota_together(world: LogWorld) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "3")
+    gateway = world.gateway()
+    post(world, gateway, [row(0)])
+    answers = in_one_turn(world, gateway, [{"body": [row(number)]} for number in (1, 2, 3)])
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 429]
+    world.land()
+    assert len(world.ids()) == 3
+
+
+def in_one_turn(world: LogWorld, gateway: Gateway, writes: list[dict[str, Any]]) -> list[httpx.Response]:
+    """Answers to writes that wait together, behind the first one of them."""
+    go_on = threading.Event()
+    world.logs.at = lambda step: None if step != "begin" else _require(go_on.wait(10))
+    found: list[httpx.Response] = []
     inbox = gateway.logs.inbox(NAME)
     sending = []
     for number, write in enumerate(writes):
         sending.append(
-            threading.Thread(target=lambda own: found.append(post(world, gateway, **own)), args=(write,))
+            threading.Thread(
+                target=lambda own: found.append(world.post(gateway, **own, query=LOG)), args=(write,)
+            )
         )
         sending[-1].start()
         until_s = time.monotonic() + 10
@@ -404,9 +426,7 @@ def test_a_write_and_its_repeat_in_one_turn_are_written_once(world: LogWorld) ->
     go_on.set()
     for one in sending:
         one.join(timeout=10)
-    assert sorted(one["repeated"] for one in found) == [False, False, False, True, True]
-    world.land()
-    assert world.ids() == [0, 1, 2, 3]
+    return found
 
 
 def _require(met: bool) -> None:

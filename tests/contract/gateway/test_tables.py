@@ -65,6 +65,16 @@ def test_one_table_more_than_are_allowed_waits_for_another_to_be_idle(tables: Ta
     assert tables.inbox(B) is other
 
 
+def test_a_table_that_was_used_since_gives_way_to_nobody(tables: Tables, clock: Clock) -> None:
+    first = tables.inbox(A)
+    tables.inbox(B)
+    clock.now_s += IDLE_S
+    assert tables.inbox(A) is first
+    clock.now_s += 1
+    tables.inbox(C)
+    assert tables.waiting().keys() == {"bronze.a", "bronze.c"}
+
+
 def test_a_table_with_writes_that_wait_gives_way_to_nobody(
     tables: Tables, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
