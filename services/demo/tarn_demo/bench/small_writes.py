@@ -258,7 +258,7 @@ def log_cell(catalog: RestCatalog, places: Places, asked: dict[str, Any], produc
     while counted < wanted and time.monotonic() < began_s + LAND_S_MAX:
         time.sleep(LAND_LOOK_S)
         state = catalog.load(name)
-        counted = state.total("records") if state.head is not None else 0
+        counted = (state.total("records") or 0) if state.head is not None else 0
         if counted >= found["acked"] and found["failed"]:
             break  # a write that failed may be in the log, and need not
     landed_s = time.monotonic() - began_s
