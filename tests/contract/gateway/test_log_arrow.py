@@ -13,8 +13,13 @@ import pyarrow as pa
 import pytest
 
 from tarn.client import RejectedRowsError, writer
+from tarn.core.decode import Decoder
+from tarn.core.row_parser import RowParser
+from tarn.core.spec import FieldSpec
 from tarn.gateway import log_records
 from tarn.gateway.bodies import ARROW
+from tarn.gateway.log_records import LogColumns, judged
+from tarn.gateway.writes import Write
 from tests.support.gateway import TABLE, LogWorld, row
 from tests.support.messages import arrow
 
@@ -76,6 +81,38 @@ def test_rows_of_json_and_of_arrow_are_numbered_by_one_producer(world: LogWorld)
         assert answer.status_code == 200, answer.text
     world.land()
     assert world.ids() == [1, 2, 3]
+
+
+def test_writes_of_one_turn_get_their_own_rows_and_reasons() -> None:
+    fields = (FieldSpec(name="id", type="long", required=True), FieldSpec(name="x", type="double"))
+    decoder = Decoder(
+        fields, source="s", trace=False, record_bytes_max=1_000, parser=RowParser(fields), limit_name="l"
+    )
+
+    def sent(*values: bytes) -> Write:
+        return Write(values=values, at_ms=0)
+
+    def of_arrow(number: int | None, x: float | None = None) -> bytes:
+        return arrow({"id": number, "x": x}, pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+
+    found = judged(
+        LogColumns(fields=fields, decoder=decoder, row_bytes_max=1_000),
+        [
+            sent(b'{"id":"y"}', b' {"id":1}'),
+            sent(of_arrow(2, math.nan), of_arrow(3, 0.5), of_arrow(None)),
+            sent(b'{"id": 4}'),
+            sent(of_arrow(5)),
+        ],
+    )
+    assert [one.records for one in found] == [
+        {1: b' {"id":1}'},
+        {1: b'{"id":3,"x":0.5}'},
+        {0: b'{"id": 4}'},
+        {0: b'{"id":5}'},
+    ]
+    reasons = [{at: reason.split(":")[0] for at, reason in one.bad.items()} for one in found]
+    assert reasons == [{0: "id"}, {0: "x", 2: "id"}, {}, {}]
+    assert [list(one.bad) for one in found] == [[0], [0, 2], [], []]
 
 
 def test_rows_that_are_too_much_as_json_are_named_and_the_others_written(
