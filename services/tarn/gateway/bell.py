@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Bell:
-    """Tells tasks of one event loop that what they wait for has ended.
+    """Wakes the tasks of one event loop whose answers have come.
 
     A commit answers hundreds of writes at one time. A signal to the loop for each of them is a system call
     and a change of threads each; here the first rings, and the loop looks for all.
