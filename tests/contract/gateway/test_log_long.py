@@ -93,6 +93,15 @@ def test_lost_claims_are_named_and_leave_alone_who_goes_on(world: LogWorld) -> N
     assert world.ids() == [1, 2, 4, 5]
 
 
+def test_lost_claims_are_noticed_when_they_are_read_again_too(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(gap_s_max=0.05))
+    assert world.post(gateway, [row(1)], producer="p", query=LOG).status_code == 200
+    world.logs.recreate_claims(topic_of(world.uuid))
+    answer = world.post(gateway, [row(2)], producer="p", sequence=5, query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
+    assert "log of table bronze.orders" in answer.text
+
+
 class Away:
     """A broker that commits one transaction without an answer, and lets one log wait for its opening."""
 
