@@ -258,11 +258,11 @@ class LogWorld(World):
         """Let the ingestor run: what the topic has is in the table."""
         self.lake.work(self.lake.ingestor(self._spec), turns=turns)
 
-    def add_column(self, name: str) -> None:
-        """Give the orders a further column of text."""
+    def add_column(self, name: str, kind: str = "string") -> None:
+        """Give the orders a further column."""
         metadata = self.lake.table().metadata
         schema, last = current_schema(metadata), int(metadata["last-column-id"])
-        column = {"id": last + 1, "name": name, "required": False, "type": "string"}
+        column = {"id": last + 1, "name": name, "required": False, "type": kind}
         updates = [
             {
                 "action": "add-schema",

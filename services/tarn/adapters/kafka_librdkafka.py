@@ -128,7 +128,7 @@ class LibrdkafkaConsumer:
         """See `RecordConsumer.assign`."""
         self._positions = dict(positions)
         wanted = [TopicPartition(self._topic, p, offset) for p, offset in positions.items()]
-        with _errors():
+        with translating():
             self._consumer.assign(wanted)
         self._assigned_s, self._last_error = time.monotonic(), None
 
@@ -136,7 +136,7 @@ class LibrdkafkaConsumer:
         """See `RecordConsumer.poll`."""
         # `consume` alone would wait for all its records until the timeout; the first one is waited for, the
         # others are those that have been fetched already.
-        with _errors():
+        with translating():
             first = self._consumer.poll(timeout_s)
         if self._failed is not None:
             raise translated(self._failed)
@@ -155,13 +155,13 @@ class LibrdkafkaConsumer:
                 break
             asked = min(left, CONSUME_RECORDS)
             messages.clear()  # before the next ones exist
-            with _errors():
+            with translating():
                 messages = self._consumer.consume(asked, 0)
         return self._moved(found, ends)
 
     def close(self) -> None:
         """See `RecordConsumer.close`."""
-        with _errors():
+        with translating():
             self._consumer.close()
 
     def _moved(self, held: Mapping[int, _Columns], ends: Mapping[int, int]) -> list[RawRecords]:
@@ -227,12 +227,21 @@ def _collect(messages: Sequence[Any], found: dict[int, _Columns], ends: dict[int
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Translate the library's exceptions inside a with statement."""
+def translating() -> Iterator[None]:
+    """Translate the library's exceptions inside a with statement.
+
+    Raises:
+        KafkaError: of kafka-python.
+    """
     try:
         yield
     except KafkaException as e:
         raise translated(e.args[0]) from e
+    except SystemError as e:
+        # The library has called a function of Python's with its own exception, of a fatal error, still set.
+        if not isinstance(e.__cause__, KafkaException):
+            raise
+        raise translated(e.__cause__.args[0]) from e
 
 
 def login_options(connection: KafkaConnection) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from confluent_kafka.cimpl import NewTopic
 from tarn.adapters.kafka_client import RECONNECT_MS_MAX, KafkaConnection, vendor
 from tarn.adapters.kafka_librdkafka import login_options, translated
 from tarn.adapters.kafka_login import Login, require_login
-from tarn.core.errors import OutcomeUnknownError, UnavailableError
+from tarn.core.errors import OutcomeUnknownError, SourceChangedError, UnavailableError
 from tarn.core.log_claims import claims_topic_of, topic_of
 from tarn.core.offsets import TopicIdentity
 from tarn.core.table_log import LogFencedError, LogPlace, Record
@@ -56,6 +56,7 @@ CLAIMS_CONFIG = {
     "delete.retention.ms": "3600000",
 }
 """One record per producer or key is kept: what a gateway reads when it begins is a few segments at most."""
+CREATED_LOOK_S = 0.1
 GROUP = "tarn-gateway"
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 
@@ -111,6 +112,7 @@ class KafkaLog:
         self._producer: Producer | None = None
         self._admin: AdminClient | None = None
         self._next = 0
+        self._claims_id: str | None = None
 
     def open(self) -> LogPlace:
         """See `TableLog.open`."""
@@ -122,6 +124,8 @@ class KafkaLog:
             place = self._found(self._asking(options))
         with self._errors(connection, "create the claims of", operation="CREATE"):
             self._create_claims(self._asking(options))
+        with self._errors(connection, "look at the claims of", operation="DESCRIBE"):
+            self._require_same_claims(self._asking(options))  # before it takes the log from others
         with self._errors(connection, "begin transactions of", operation="WRITE"):
             self._producer = producer = Producer(
                 {
@@ -143,17 +147,19 @@ class KafkaLog:
         """See `TableLog.claims`."""
         connection = self._connect()
         with self._errors(connection, "read the claims of", operation="READ"):
+            admin = self._asking(_options(connection))
+            self._require_same_claims(admin)
             # Up to the last record there is, not the last one that is committed: a transaction whose commit
             # was confirmed is visible a little later.
             end = self._ask(
-                self._asking(_options(connection)).list_offsets(
+                admin.list_offsets(
                     {TopicPartition(self._claims, 0): _latest()},
                     isolation_level=IsolationLevel.READ_UNCOMMITTED,
                     request_timeout=ASK_S_MAX,
                 )
             ).offset
             if self._next > end:
-                self._next = 0  # the topic was deleted, and is another one now
+                raise self._claims_lost(f"ends at offset {end}, and was read to {self._next}")
             if self._next == end:
                 return
             consumer = Consumer(
@@ -215,13 +221,46 @@ class KafkaLog:
         return self._admin
 
     def _found(self, admin: AdminClient) -> LogPlace:
-        found = self._ask(admin.describe_topics(TopicCollection([self._topic]), request_timeout=ASK_S_MAX))
+        found = self._described(admin, self._topic)
         cluster = admin.list_topics(self._topic, timeout=ASK_S_MAX).cluster_id
-        most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
-        number = uuid.UUID(int=((most % 2**64) << 64) | (least % 2**64))
         return LogPlace(
-            identity=TopicIdentity(cluster=str(cluster), topic=self._topic, topic_id=str(number)),
+            identity=TopicIdentity(cluster=str(cluster), topic=self._topic, topic_id=_id(found)),
             ends={int(one.id): 0 for one in found.partitions},
+        )
+
+    def _described(self, admin: AdminClient, topic: str) -> Any:
+        """The library's description of a topic, which its stubs do not have."""
+        return self._ask(admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_S_MAX))
+
+    def _identified_claims(self, admin: AdminClient) -> str:
+        """The id of the topic with the claims, which exists, though a broker may not know it yet."""
+        until_s = time.monotonic() + ASK_S_MAX
+        while True:
+            try:
+                return _id(self._described(admin, self._claims))
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until_s:
+                    raise
+            time.sleep(CREATED_LOOK_S)
+
+    def _require_same_claims(self, admin: AdminClient) -> None:
+        """Require that the topic with the claims is the one of earlier calls.
+
+        Raises:
+            SourceChangedError: it is another one.
+        """
+        found = self._identified_claims(admin)
+        if self._claims_id is None:
+            self._claims_id = found
+        elif found != self._claims_id:
+            raise self._claims_lost(f"has the id {found}, and had {self._claims_id}")
+
+    def _claims_lost(self, how: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"topic {self._claims} {how}: it was deleted and created again, or lost records, and with it "
+            "what is known of repeats. A repeat of an earlier row would be written a second time. Once no "
+            "client repeats rows from before, restart the gateway, which goes on with the topic as it is",
+            topic=self._claims,
         )
 
     def _ends(self, admin: AdminClient, partitions: Sequence[int]) -> dict[int, int]:
@@ -357,6 +396,12 @@ class KafkaLog:
             ) from e
         except BufferError as e:
             raise UnavailableError(f"the queue of topic {self._topic} is full; send it again") from e
+
+
+def _id(found: Any) -> str:
+    """The id of a described topic."""
+    most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
+    return str(uuid.UUID(int=((most % 2**64) << 64) | (least % 2**64)))
 
 
 def _latest() -> OffsetSpec:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tarn.adapters.kafka_client import RECONNECT_MS_MAX, KafkaConnection, vendor
-from tarn.adapters.kafka_librdkafka import login_options, translated
+from tarn.adapters.kafka_librdkafka import login_options, translated, translating
 from tarn.adapters.kafka_login import ASK_TIMEOUT_S, require_login
+
+log = structlog.get_logger()
 
 QUEUE_KIB_MAX = 32 * 1024
 POLL_EVERY = 500
@@ -54,7 +58,8 @@ class Sent:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 raise vendor.KafkaTimeoutError(f"no acknowledgement within {timeout:g} s")
-            self._producer.poll(min(left_s, 0.5))
+            with translating():
+                self._producer.poll(min(left_s, 0.5))
         if self._error is not None:
             raise translated(self._error)
 
@@ -119,11 +124,12 @@ class LibrdkafkaProducer:
         """Hand a record over; waits while too much is unacknowledged.
 
         Raises:
-            KafkaError: of kafka-python: the record is too large, or the library takes none any more.
+            KafkaError: of kafka-python: the record is too large, or the library takes none any more, after an
+                error that it calls fatal.
         """
         sent = Sent(self._producer)
         while True:
-            try:
+            try:  # no context manager, whose cost each record would have
                 self._producer.produce(
                     topic,
                     key=key,
@@ -133,7 +139,8 @@ class LibrdkafkaProducer:
                     on_delivery=sent.delivered,
                 )
             except BufferError:
-                self._producer.poll(FULL_WAIT_S)
+                with translating():
+                    self._producer.poll(FULL_WAIT_S)
                 continue
             except KafkaException as e:
                 raise translated(e.args[0]) from e
@@ -141,11 +148,19 @@ class LibrdkafkaProducer:
         self._since_poll += 1
         if self._since_poll >= POLL_EVERY:
             self._since_poll = 0
-            self._producer.poll(0)
+            with translating():
+                self._producer.poll(0)
         return sent
 
     def close(self, timeout: float) -> None:
         """Wait for acknowledgements, but no longer than `timeout` seconds; then let the rest go."""
-        if self._producer.flush(timeout):
+        try:
+            with translating():
+                left = self._producer.flush(timeout)
+        except vendor.KafkaError as e:  # a fatal one: nothing is acknowledged any more
+            log.warning("the producer failed; unacknowledged records are let go", reason=str(e))
+            left = 1
+        if left:
             self._producer.purge()
-            self._producer.flush(1)
+            with suppress(vendor.KafkaError), translating():
+                self._producer.flush(1)

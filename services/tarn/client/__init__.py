@@ -31,7 +31,14 @@ from tarn.adapters.store import FileStore, S3Store
 from tarn.client.async_writing import REQUESTS_MAX, AsyncRowWriter, ThreadedClient
 from tarn.client.group import Group, group_key
 from tarn.client.subscription import Batch, Limits, Start, Subscription
-from tarn.client.writing import AnswerGoneError, Receipt, RejectedRowsError, RowWriter, WriteLimits
+from tarn.client.writing import (
+    AnswerGoneError,
+    Receipt,
+    RejectedRowsError,
+    RepeatTooLateError,
+    RowWriter,
+    WriteLimits,
+)
 from tarn.core.errors import InvalidError, InvalidSettingError
 from tarn.core.object_store import ObjectStore
 from tarn.core.reading import ReaderPosition, check_group
@@ -43,6 +50,7 @@ __all__ = (
     "ReaderPosition",
     "Receipt",
     "RejectedRowsError",
+    "RepeatTooLateError",
     "RowWriter",
     "Subscription",
     "async_writer",
@@ -127,7 +135,7 @@ def writer(
         bytes_max: size of the rows after which it does, in bytes of JSON.
         timeout_s: how long a request is repeated, in seconds, before its error is raised.
         durability: `lake` waits until the rows can be read, `log` until Kafka has them; an ingestor has to
-            bring the table's log in (docs/gateway.md, Through the log), and rows are mappings, no Arrow data.
+            bring the table's log in (docs/gateway.md, Through the log).
 
     Raises:
         InvalidError: an argument is invalid.
@@ -152,20 +160,8 @@ def async_writer(
 ) -> AsyncRowWriter:
     """Write rows to a table through the gateway, from asyncio.
 
-    Args:
-        table: qualified name of the table, which exists.
-        gateway: base URL of the gateway; None for that of `scripts/tarn env`.
-        catalog: base URL of the catalog, which gives the token; None likewise.
-        credential: `client_id:client_secret` of a principal that may write the table; None likewise.
-        rows_max: number of rows after which `write` sends what it has.
-        bytes_max: size of the rows after which it does, in bytes of JSON.
-        timeout_s: how long a request is repeated, in seconds, before its error is raised.
-        requests_max: how many requests may be under way at one time, each on a thread.
-        durability: see `writer`.
-
-    Raises:
-        InvalidError: an argument is invalid.
-        InvalidSettingError: an address or the credential is neither given nor in the environment.
+    As `writer`, with the same arguments and errors. Beyond them, `requests_max` is how many requests may be
+    under way at one time, from 1 to 256, each on a thread.
     """
     limits = WriteLimits(rows_max=rows_max, bytes_max=bytes_max, timeout_s=timeout_s)
     if not 1 <= requests_max <= REQUESTS_MOST:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,9 +11,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tarn.client.batches import Batch, Repeats, Request, Row, WriteLimits, request_of
-from tarn.client.writing import Client, Receipt, new_key
-from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
+from tarn.client.batches import Gathering, request_of
+from tarn.client.repeats import Request, Row
+from tarn.client.writing import Client, Receipt
 
 REQUESTS_MAX = 16
 """Requests of one writer that are under way at one time, by default; others wait for their turn."""
@@ -59,7 +57,7 @@ class ThreadedClient:
 
 
 @dataclass(slots=True, kw_only=True)
-class AsyncRowWriter:
+class AsyncRowWriter(Gathering):
     """Writes rows to one table. Tasks of one event loop may share it.
 
     As `tarn.client.RowWriter`, with `await`. While a batch is sent, `write` and `flush` of other tasks wait;
@@ -67,28 +65,13 @@ class AsyncRowWriter:
     `write` or `flush` repeats it under its key.
 
     Attributes:
-        table: qualified name of the table.
         client: sends a request once.
-        limits: bounds.
-        clock: monotonic time in seconds.
         sleep: waits, in seconds.
-        chance: a random number from 0 to 1.
-        new_key: makes a key that was not used before.
     """
 
-    table: str
     client: AsyncClient
-    limits: WriteLimits = field(default_factory=WriteLimits)
-    clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    chance: Callable[[], float] = random.random
-    new_key: Callable[[], str] = new_key
-    _batch: Batch = field(init=False)
     _turn: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-
-    def __post_init__(self) -> None:
-        """Begin the first batch."""
-        self._batch = Batch(table=self.table, new_key=self.new_key)
 
     async def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full; see `RowWriter.write`.
@@ -148,18 +131,13 @@ class AsyncRowWriter:
     async def _flush(self) -> Receipt | None:
         if not self._batch:
             return None
-        try:
-            receipt = await self._repeat(self._batch.request())
-        except TarnError as e:
-            self._batch.failed(e)
-            raise
+        with self._batch.sending() as request:
+            receipt = await self._repeat(request)
         return self._batch.answered(receipt)
 
     async def _repeat(self, request: Request) -> Receipt:
-        repeats = Repeats(key=request.key, until_s=self.clock() + self.limits.timeout_s, chance=self.chance)
+        repeats = self._repeats(request)
         while True:
-            try:
+            with repeats.attempt():
                 return await self.client.post(self.table, request.body, kind=request.kind, key=request.key)
-            except (UnavailableError, OutcomeUnknownError) as e:
-                wait_s = repeats.wait_s(e, self.clock())
-            await self.sleep(wait_s)
+            await self.sleep(repeats.wait_s)

@@ -1,28 +1,26 @@
-"""What the writers share: a batch and its key, repeats of a request, and the forms in which rows are sent."""
+"""What the writers share: a batch, how it is sent under its key, and the forms in which rows are sent."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from tarn.adapters.gateway_client import Receipt
+from tarn.client.repeats import TIMEOUT_S_MAX, Clocks, Repeats, Request, Row
 from tarn.core.errors import InvalidError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.write_keys import KEY_CHARS_MAX
 
 JSON_LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
-TIMEOUT_S_MAX = 600.0
-"""A key is known for 15 minutes after the commit; repeats have to end well before."""
-PAUSE_S = 0.05
-PAUSE_S_MAX = 5.0
-
-Row = Mapping[str, Any]
 
 
 class RejectedRowsError(InvalidError):
@@ -80,21 +78,6 @@ class WriteLimits:
                 raise InvalidError(f"Invalid {name} {value!r}: give a number from {least} to {most}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Rows that are sent in one request.
-
-    Attributes:
-        body: the rows.
-        kind: their media type.
-        key: the same for all repeats.
-    """
-
-    body: bytes
-    kind: str
-    key: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Batch:
     """Rows that a writer gathers, and sends under one key until they are in the table or refused.
@@ -109,7 +92,7 @@ class Batch:
     _rows: list[Row] = field(default_factory=list)
     _lines: list[bytes] = field(default_factory=list)
     _bytes: int = 0
-    _key: str | None = None
+    _request: Request | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -118,7 +101,7 @@ class Batch:
     @property
     def sent(self) -> bool:
         """Whether it was sent before: it takes no further row, so that it stays as it was."""
-        return self._key is not None
+        return self._request is not None
 
     def full(self, limits: WriteLimits) -> bool:
         """Whether it is to be sent."""
@@ -136,15 +119,24 @@ class Batch:
         self._lines.append(line)
         self._bytes += len(line) + 1
 
-    def request(self) -> Request:
-        """The request with all rows, the same each time; at least one row is in it."""
-        self._key = self._key or self.new_key()
-        return Request(body=b"\n".join(self._lines), kind=JSON_LINES, key=self._key)
+    @contextmanager
+    def sending(self) -> Iterator[Request]:
+        """A block that sends the batch; at least one row is in it.
 
-    def failed(self, error: TarnError) -> None:
-        """Keep the batch after an error that a repeat may cure, and drop it after any other."""
-        if not isinstance(error, (UnavailableError, OutcomeUnknownError)):
+        Yields:
+            The request with all rows, the same each time. The batch is kept after an error that a repeat may
+            cure, and dropped after any other of Tarn's.
+        """
+        if self._request is None:
+            body = b"\n".join(self._lines)
+            self._request = Request(body=body, kind=JSON_LINES, key=self.new_key(), rows=self._rows)
+        try:
+            yield self._request
+        except (UnavailableError, OutcomeUnknownError):
+            raise
+        except TarnError:
             self.discard()
+            raise
 
     def answered(self, receipt: Receipt) -> Receipt:
         """Drop the batch, and return its receipt.
@@ -174,49 +166,48 @@ class Batch:
 
     def discard(self) -> None:
         """Drop the rows and the key."""
-        self._rows, self._lines, self._bytes, self._key = [], [], 0, None
+        self._rows, self._lines, self._bytes, self._request = [], [], 0, None
+
+
+def new_key() -> str:
+    """A key that was not used before."""
+    return uuid.uuid4().hex
 
 
 @dataclass(slots=True, kw_only=True)
-class Repeats:
-    """When one request is repeated, and when it is given up.
+class Gathering:
+    """What a writer has and decides, whether it waits or is awaited.
 
     Attributes:
-        key: key of the request.
-        until_s: when it is given up, on the monotonic clock.
+        table: qualified name of the table.
+        limits: bounds.
+        clock: monotonic time in seconds.
+        wall: time since the epoch in seconds, which goes on while the machine sleeps.
         chance: a random number from 0 to 1.
+        new_key: makes a key that was not used before.
     """
 
-    key: str
-    until_s: float
-    chance: Callable[[], float]
-    _pause_s: float = PAUSE_S
-    _unknown: bool = False
+    table: str
+    limits: WriteLimits = field(default_factory=WriteLimits)
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    chance: Callable[[], float] = random.random
+    new_key: Callable[[], str] = new_key
+    _batch: Batch = field(init=False)
 
-    def wait_s(self, error: UnavailableError | OutcomeUnknownError, now_s: float) -> float:
-        """How long to wait after an error before the request is repeated, in seconds.
+    def __post_init__(self) -> None:
+        """Begin the first batch."""
+        self._batch = Batch(table=self.table, new_key=self.new_key)
 
-        Args:
-            error: what came instead of an answer.
-            now_s: monotonic time in seconds.
-
-        Raises:
-            UnavailableError: the time is over, and no request can have written the rows.
-            OutcomeUnknownError: it is over, and one of them may have.
-        """
-        self._unknown = self._unknown or isinstance(error, OutcomeUnknownError)
-        asked_s = error.fields.get("retry_after_s", 0.0)
-        # Spread, so that clients that were refused together do not come together.
-        wait_s = max(float(str(asked_s)), self._pause_s) * (0.5 + self.chance())
-        if now_s + wait_s > self.until_s:
-            if self._unknown and not isinstance(error, OutcomeUnknownError):
-                raise OutcomeUnknownError(
-                    f"{error.message}; an earlier request with the key {self.key} may have written the rows",
-                    key=self.key,
-                ) from error
-            raise error
-        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
-        return wait_s
+    def _repeats(self, request: Request) -> Repeats:
+        """The attempts at a request, from now on."""
+        return Repeats(
+            table=self.table,
+            request=request,
+            timeout_s=self.limits.timeout_s,
+            clocks=Clocks(steady=self.clock, wall=self.wall),
+            chance=self.chance,
+        )
 
 
 def request_of(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
@@ -14,10 +12,11 @@ import pyarrow as pa
 
 from tarn.adapters.gateway_client import Receipt as Receipt
 from tarn.client.batches import AnswerGoneError as AnswerGoneError
-from tarn.client.batches import Batch, Repeats, Request, Row, request_of
+from tarn.client.batches import Gathering, request_of
 from tarn.client.batches import RejectedRowsError as RejectedRowsError
 from tarn.client.batches import WriteLimits as WriteLimits
-from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
+from tarn.client.repeats import RepeatTooLateError as RepeatTooLateError
+from tarn.client.repeats import Request, Row
 
 
 class Client(Protocol):
@@ -30,13 +29,8 @@ class Client(Protocol):
         """Close idle connections."""
 
 
-def new_key() -> str:
-    """A key that was not used before."""
-    return uuid.uuid4().hex
-
-
 @dataclass(slots=True, kw_only=True)
-class RowWriter:
+class RowWriter(Gathering):
     """Writes rows to one table. Not thread-safe; use one per thread.
 
     `write` gathers rows and sends them in batches, `send` sends its rows at once. When they return from
@@ -44,27 +38,12 @@ class RowWriter:
     that is left by an error.
 
     Attributes:
-        table: qualified name of the table.
         client: sends a request once.
-        limits: bounds.
-        clock: monotonic time in seconds.
         sleep: waits, in seconds.
-        chance: a random number from 0 to 1.
-        new_key: makes a key that was not used before.
     """
 
-    table: str
     client: Client
-    limits: WriteLimits = field(default_factory=WriteLimits)
-    clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
-    new_key: Callable[[], str] = new_key
-    _batch: Batch = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin the first batch."""
-        self._batch = Batch(table=self.table, new_key=self.new_key)
 
     def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full.
@@ -86,17 +65,16 @@ class RowWriter:
             RejectedRowsError: the table does not take some of the rows. The batch is gone.
             AnswerGoneError: an earlier request wrote it, and its answer is not known any more. Likewise.
             UnavailableError: the gateway took none of it in time.
+            RepeatTooLateError: it may be in the table, and its key may be forgotten: `flush` does not repeat
+                it any more. Look into the table, and drop the batch with `discard`.
             OutcomeUnknownError: it may be in the table; `flush` repeats it.
             TarnError: the principal may not write, the table does not exist, or the request is not valid; the
                 batch is gone, as repeating it does not help.
         """
         if not self._batch:
             return None
-        try:
-            receipt = self._repeat(self._batch.request())
-        except TarnError as e:
-            self._batch.failed(e)
-            raise
+        with self._batch.sending() as request:
+            receipt = self._repeat(request)
         return self._batch.answered(receipt)
 
     def discard(self) -> None:
@@ -141,10 +119,8 @@ class RowWriter:
             self.client.close()
 
     def _repeat(self, request: Request) -> Receipt:
-        repeats = Repeats(key=request.key, until_s=self.clock() + self.limits.timeout_s, chance=self.chance)
+        repeats = self._repeats(request)
         while True:
-            try:
+            with repeats.attempt():
                 return self.client.post(self.table, request.body, kind=request.kind, key=request.key)
-            except (UnavailableError, OutcomeUnknownError) as e:
-                wait_s = repeats.wait_s(e, self.clock())
-            self.sleep(wait_s)
+            self.sleep(repeats.wait_s)

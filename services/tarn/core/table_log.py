@@ -38,6 +38,8 @@ class TableLog(Protocol):
 
         Raises:
             NoSuchTopicError: there is no topic for the rows.
+            SourceChangedError: the topic with the claims is another one than at an earlier call, so that
+                claims are lost; others go on writing.
             AccessError: the user may not write there.
             UnavailableError: the broker does not respond.
         """
@@ -46,6 +48,7 @@ class TableLog(Protocol):
         """Committed claims since the last call, at first from the beginning; all that were confirmed before.
 
         Raises:
+            SourceChangedError: as of `open`; or the topic ends before what was read of it.
             UnavailableError: the broker does not respond; the next call goes on behind the last record.
         """
 

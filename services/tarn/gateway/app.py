@@ -31,9 +31,7 @@ from tarn.gateway.answers import (
 )
 from tarn.gateway.bell import Bell
 from tarn.gateway.bodies import (
-    ARROW,
     BodyLimits,
-    MediaError,
     TooLargeError,
     arrow_rows,
     is_quick,
@@ -231,20 +229,12 @@ class App:
         client_id = await self._gate.writer(token, table)
         request.state.get(self._welcome, lambda: None)()
         durability = durability_of(request.query)
-        if durability == "log" and self._logs is None:
-            raise NotServedError("this gateway has no Kafka (TARN_KAFKA_BOOTSTRAP); send durability=lake")
+        opened = self._inboxes_of(durability)
         repeat = repeat_of(request.headers)
         read = reader_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
         media = media_type(request.headers.get("content-type"))
-        if durability == "log" and media == ARROW:
-            raise MediaError(
-                f"Content-Type {ARROW} is not taken with durability=log, whose rows are JSON; send JSON, or "
-                "durability=lake"
-            )
         size = _declared(request, self._limits.body.bytes_max)
-        inbox: Inbox = self._tables.inbox(table)
-        if durability == "log" and self._logs is not None:
-            inbox = self._logs.inbox(table)
+        inbox = opened(table)
         pressure = inbox.pressure()
         if pressure.share:
             await _held_back(pressure, str(table))
@@ -269,6 +259,18 @@ class App:
         if self._rings is None or self._rings.loop is not loop:
             self._rings = Bell(loop)
         return self._rings
+
+    def _inboxes_of(self, durability: str) -> Callable[[TableName], Inbox]:
+        """What opens the inbox of a table; one of the other durability is not opened with it.
+
+        Raises:
+            NotServedError: this gateway has none.
+        """
+        if durability != "log":
+            return self._tables.inbox
+        if self._logs is None:
+            raise NotServedError("this gateway has no Kafka (TARN_KAFKA_BOOTSTRAP); send durability=lake")
+        return self._logs.inbox
 
     async def _receipt(self, inbox: Inbox, write: Write, share: Held) -> Receipt:
         """Hand a write in and wait until its rows are in the table.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, Claim, next_sequence
-from tarn.core.quota import DAY_MS, Used
+from tarn.core.quota import DAY_MS
 from tarn.core.table_catalog import TableName
 from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.quotas import over_quota
 from tarn.gateway.takes import InboxLimits, OnTheWay, Plan, Taken, Verdict, Waiting
 from tarn.gateway.writes import (
     BusyError,
     KeyReusedError,
-    OverQuotaError,
-    QuotaError,
     SequenceError,
     Write,
 )
@@ -78,7 +77,7 @@ class Judge:
         start = write.sequence if write.producer is not None else wanted
         if start != wanted:
             return self._out_of_order(plan, taken, one, now, start=start, wanted=wanted, stored=stored)
-        if plan.quota.limited and (over := self._over_quota(plan, taken, write)) is not None:
+        if (over := self._over_quota(plan, taken, write)) is not None:
             if plan.asked_s < one.since_s:
                 taken.stale = True  # the owner may have allowed more
                 return Verdict.LATER
@@ -148,22 +147,8 @@ class Judge:
     def _over_quota(self, plan: Plan, taken: Taken, write: Write) -> TarnError | None:
         """Why the quota does not allow a write; None if it may. The commit itself decides on its own base."""
         now_ms = self._context.ports.now_ms()
-        day = now_ms // DAY_MS
-        rows, size = len(write.values), write.bytes
-        alone = plan.quota.exceeded(Used(day=day, rows=rows, bytes=size))
-        if alone is not None:
-            return OverQuotaError(
-                f"this write alone would be {alone} for table {self._table}: it is never taken; send fewer "
-                "rows in a body, or ask the table's owner for more"
-            )
-        over = plan.quota.exceeded(plan.book.used.plus(day, taken.rows + rows, taken.bytes + size))
-        if over is None:
-            return None
-        return QuotaError(
-            f"table {self._table} would have {over}; send it after midnight UTC, or ask the table's "
-            "owner for more",
-            retry_after_s=(DAY_MS - now_ms % DAY_MS) / 1_000,
-        )
+        used = plan.book.used.plus(now_ms // DAY_MS, taken.rows, taken.bytes)
+        return over_quota(plan.quota, used, write, now_ms=now_ms, table=str(self._table))
 
     def _out_of_order(
         self,

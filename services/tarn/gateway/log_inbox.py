@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from tarn.core.batch import RawBatch
-from tarn.core.decode import Decoder
 from tarn.core.errors import (
     AccessError,
     InvalidSettingError,
     InvalidSpecError,
     OutcomeUnknownError,
+    SourceChangedError,
     UnavailableError,
 )
 from tarn.core.log_claims import (
@@ -34,25 +33,20 @@ from tarn.core.log_claims import (
     claims_topic_of,
     topic_of,
 )
-from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import Pressure
-from tarn.core.producers import STREAM
-from tarn.core.quota import DAY_MS, quota_in
+from tarn.core.quota import DAY_MS
 from tarn.core.rejected_rows import numbers_in
-from tarn.core.row_parser import RowParser
 from tarn.core.source import NoSuchTopicError
 from tarn.core.table_catalog import TableName
-from tarn.core.table_columns import columns_of
 from tarn.core.table_log import LogFencedError, LogPlace, Record, TableLog, TableLogs
-from tarn.core.table_state import TableState
-from tarn.gateway.log_judge import LogJudge, LogLimits, LogPlan, LogTaken
+from tarn.gateway.log_judge import LogJudge, LogLimits, LogTaken
+from tarn.gateway.log_plan import LogPlan, looked
 from tarn.gateway.log_queue import WriteQueue
+from tarn.gateway.log_records import LogColumns, judged
 from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.room import Room
-from tarn.gateway.rows_commit import book_in
 from tarn.gateway.takes import Waiting
 from tarn.gateway.writes import Receipt, Write
-from tarn.ingest.batch_commit import decode, offsets_in, streams_named
 from tarn.ingest.changes import TableCommits
 from tarn.ingest.context import IngestContext
 
@@ -130,8 +124,7 @@ class LogInbox:
         )
         self._judge = LogJudge(str(table), self._limits)
         self._plan: LogPlan | None = None
-        self._columns: object = None
-        self._decoder: Decoder | None = None
+        self._columns: LogColumns | None = None
         self._log: TableLog | None = None
         self._uuid = ""
         self._place: LogPlace | None = None
@@ -260,7 +253,10 @@ class LogInbox:
             state = self._commits.load()
             if state.uuid != self._uuid:
                 self._leave_unsettled("another table has its name now")
-            plan = self._plan = self._look(state, asked_s)
+            plan = self._plan = looked(
+                state, asked_s, table=self.name, known=self._columns, row_bytes_max=self._limits.row_bytes_max
+            )
+            self._columns = plan.columns
         if self._log is None or self._uuid != plan.state.uuid:
             self._drop_log()
             self._uuid = plan.state.uuid
@@ -278,7 +274,10 @@ class LogInbox:
             )
         if not self._whole:
             asked_s = self._context.clock()
-            self._book.read(self._log.claims())
+            try:
+                self._book.read(self._log.claims())
+            except SourceChangedError as e:
+                raise self._changed(e) from e
             self._whole, self._read_s = True, asked_s
         return plan
 
@@ -293,6 +292,8 @@ class LogInbox:
                 "waits for it: restore it, or delete the ingestor (scripts/tarn delete) and declare it again",
                 table=str(self.name),
             ) from e
+        except SourceChangedError as e:
+            raise self._changed(e) from e
         except (AccessError, InvalidSettingError) as e:
             raise UnavailableError(
                 f"the gateway may not write the log of table {self.name}: {e.message}"
@@ -301,34 +302,9 @@ class LogInbox:
             raise UnavailableError(f"the log of table {self.name}: {e.message}; {BROKER_AWAY}") from e
         self._ends = dict(self._place.ends)
 
-    def _look(self, state: TableState, asked_s: float) -> LogPlan:
-        landed = landing(state)
-        if landed is None:
-            raise InvalidSpecError(
-                f"table {self.name} has no ingestor that brings its log, topic "
-                f"{topic_of(state.uuid)}, into it; run "
-                f"scripts/tarn log {self.name}, wait until it is ready, and send the rows again",
-                table=str(self.name),
-            )
-        columns = columns_of(state, table=str(self.name)).fields
-        if self._decoder is None or self._columns != columns:
-            self._decoder = Decoder(
-                columns,
-                source=STREAM,
-                trace=False,
-                record_bytes_max=self._limits.row_bytes_max,
-                parser=RowParser(columns),
-                limit_name="the limit of a row",
-            )
-            self._columns = columns
-        return LogPlan(
-            state=state,
-            asked_s=asked_s,
-            landed=landed,
-            quota=quota_in(state.properties, table=str(self.name)),
-            used=book_in(state).used,
-            decoder=self._decoder,
-        )
+    def _changed(self, error: SourceChangedError) -> SourceChangedError:
+        """The error of claims that are lost, with the table."""
+        return SourceChangedError(f"the log of table {self.name}: {error.message}", table=str(self.name))
 
     def _lag(self, plan: LogPlan) -> Pressure:
         """The pressure of offsets that the log has and the table has not."""
@@ -347,17 +323,13 @@ class LogInbox:
         assert self._log is not None
         writes = [one.write for one in taken.parts]
         with self._room.hold(taken.bytes):
-            bad = decode(plan.decoder, raw(writes)).bad
+            found = judged(plan.columns, writes)
         parts, rows, spans = [], list[tuple[int, bytes]](), []
-        at = 0
-        for one in taken.parts:
-            values = one.write.values
-            own = {i: bad[at + i] for i in range(len(values)) if at + i in bad}
-            at += len(values)
+        for one, own in zip(taken.parts, found, strict=True):
             partition = self._partition(one.write)
             begin = len(rows)
-            rows += [(partition, value) for i, value in enumerate(values) if i not in own]
-            parts.append((one, own))
+            rows += [(partition, record) for record in own.records.values()]
+            parts.append((one, own.bad))
             spans.append((begin, len(rows)))
         sent = Sent(mark=self._context.new_id(), since_s=self._context.clock(), parts=parts)
         self._turn += 1
@@ -466,8 +438,8 @@ class LogInbox:
             return {}
         part = replace(write, values=[write.values[row] for row in rows])
         with self._room.hold(part.bytes):
-            bad = decode(plan.decoder, raw([part])).bad
-        return {row: bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
+            (found,) = judged(plan.columns, [part])
+        return {row: found.bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
 
     def _receipt(self, fate: Fate | None, bad: dict[int, str] | None, *, repeated: bool) -> Receipt:
         return Receipt(
@@ -510,30 +482,3 @@ class LogInbox:
         if self._log is not None:
             self._log.close()
         self._log, self._place, self._whole, self._ends = None, None, False, {}
-
-
-def landing(state: TableState) -> OffsetMap | None:
-    """The offsets of the stream that lands a table's log; None if there is no such stream.
-
-    Raises:
-        CorruptStateError: a stream's offsets cannot be read.
-    """
-    topic = topic_of(state.uuid)
-    for stream in sorted(streams_named(state)):
-        found = offsets_in(state, stream)
-        if found is not None and found.source.topic == topic:
-            return found
-    return None
-
-
-def raw(writes: Sequence[Write]) -> RawBatch:
-    """Rows as records, to be decoded; their offsets are their positions."""
-    values: list[bytes | None] = [value for write in writes for value in write.values]
-    return RawBatch(
-        partitions=[0] * len(values),
-        offsets=list(range(len(values))),
-        times_ms=[write.at_ms for write in writes for _ in write.values],
-        keys=[None] * len(values),
-        values=values,
-        ranges=(),
-    )

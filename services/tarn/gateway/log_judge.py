@@ -4,36 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tarn.core.decode import Decoder
 from tarn.core.errors import UnavailableError
 from tarn.core.log_claims import KEY_MS, KEYS_MAX, PRODUCERS_MAX, Fate, LogBook
-from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import Pressure
-from tarn.core.quota import DAY_MS, Quota, Used
-from tarn.core.table_state import TableState
+from tarn.core.quota import DAY_MS, Used
+from tarn.gateway.log_plan import LogPlan
+from tarn.gateway.quotas import over_quota
 from tarn.gateway.takes import Verdict, Waiting
-from tarn.gateway.writes import BusyError, KeyReusedError, QuotaError, SequenceError, Write
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPlan:
-    """What is known of a version of the table.
-
-    Attributes:
-        state: that version.
-        asked_s: when it was asked for, on the monotonic clock.
-        landed: offsets of the ingestor that lands the log.
-        quota: what the table's owner allows in a day.
-        used: what was written with `lake`.
-        decoder: decoder of rows.
-    """
-
-    state: TableState
-    asked_s: float
-    landed: OffsetMap
-    quota: Quota
-    used: Used
-    decoder: Decoder
+from tarn.gateway.writes import BusyError, KeyReusedError, OverQuotaError, SequenceError, Write
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,7 +135,7 @@ class LogJudge:
                 verdict = self._judge(one, taken, book, plan, read_s, now_s, now_ms, lag)
                 if verdict is Verdict.LATER:
                     later.append(one)
-            except (BusyError, KeyReusedError, SequenceError, UnavailableError) as e:
+            except (KeyReusedError, OverQuotaError, SequenceError, UnavailableError) as e:
                 one.answer.set_exception(e)
         return later
 
@@ -175,7 +153,7 @@ class LogJudge:
         """Take or answer a write, or let it wait on.
 
         Raises:
-            BusyError, KeyReusedError, SequenceError, UnavailableError: its answer.
+            KeyReusedError, OverQuotaError, SequenceError, UnavailableError: its answer.
         """
         write = one.write
         if now_s - one.since_s > self._limits.wait_s_max:
@@ -204,14 +182,10 @@ class LogJudge:
         if lag.refused:
             raise BusyError(f"table {self._table}: {lag.reason}", retry_after_s=lag.retry_s)
         self._require_room(write, taken, book, now_ms)
-        used = book.used.plus(now_ms // DAY_MS, taken.rows + len(write.values), taken.bytes + write.bytes)
-        if plan.quota.limited and (over := plan.quota.exceeded(_sum(used, plan.used))) is not None:
-            raise QuotaError(
-                f"table {self._table} would have {over}; send it after midnight UTC, or ask the "
-                "table's owner "
-                "for more",
-                retry_after_s=(DAY_MS - now_ms % DAY_MS) / 1_000,
-            )
+        used = _sum(book.used.plus(now_ms // DAY_MS, taken.rows, taken.bytes), plan.used)
+        over = over_quota(plan.quota, used, write, now_ms=now_ms, table=self._table)
+        if over is not None:
+            raise over
         if write.producer is not None:
             taken.ends[write.producer] = write.end
         if write.keyed is not None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tarn.core.errors import OutcomeUnknownError, UnavailableError
+from tarn.core.errors import OutcomeUnknownError, SourceChangedError, UnavailableError
 from tarn.core.log_claims import topic_of
 from tarn.core.offsets import TopicIdentity
 from tarn.core.source import NoSuchTopicError
@@ -24,11 +24,13 @@ class Held:
     Attributes:
         epoch: number of the last process that opened it.
         claims: the committed claims.
+        claims_id: id of the topic that has them.
         open: rows of the transaction that is not decided yet; None without one.
     """
 
     epoch: int = 0
     claims: list[Record] = field(default_factory=list)
+    claims_id: int = 1
     open: list[tuple[int, bytes]] | None = None
 
 
@@ -68,6 +70,11 @@ class MemoryLogs:
             raise NoSuchTopicError(f"topic {name} does not exist")
         return found
 
+    def recreate_claims(self, topic: str) -> None:
+        """Delete the claims of a log, and let there be a topic for others."""
+        held = self.held(topic)
+        held.claims, held.claims_id = [], held.claims_id + 1
+
     def abort(self, topic: str) -> None:
         """End the open transaction of a log: its offsets stay without records."""
         held = self.held(topic)
@@ -95,11 +102,13 @@ class MemoryLog:
         self._topic = topic
         self._epoch = 0
         self._read = 0
+        self._claims_id = 0
 
     def open(self) -> LogPlace:
         """See `TableLog.open`."""
         self._logs.at("open")
         log, held = self._logs.topic(self._topic), self._logs.held(self._topic)
+        self._require_same_claims(held)
         with self._logs.lock:
             held.epoch += 1
             self._epoch = held.epoch
@@ -113,6 +122,7 @@ class MemoryLog:
     def claims(self) -> Iterator[Record]:
         """See `TableLog.claims`."""
         held = self._logs.held(self._topic)
+        self._require_same_claims(held)
         while self._read < len(held.claims):
             self._logs.at("claims")
             yield held.claims[self._read]
@@ -158,6 +168,16 @@ class MemoryLog:
 
     def close(self) -> None:
         """See `TableLog.close`."""
+
+    def _require_same_claims(self, held: Held) -> None:
+        """Require that the topic with the claims is the one of earlier calls.
+
+        Raises:
+            SourceChangedError: it is another one.
+        """
+        self._claims_id = self._claims_id or held.claims_id
+        if self._claims_id != held.claims_id:
+            raise SourceChangedError(f"the claims of {self._topic} are another topic: restart the gateway")
 
     def _require_own(self, held: Held) -> None:
         """Require that no other process has taken the log.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 
 import pytest
 
-from tarn.client import AsyncRowWriter, RejectedRowsError, async_writer
+from tarn.client import AsyncRowWriter, RejectedRowsError, RepeatTooLateError, async_writer
 from tarn.client.async_writing import REQUESTS_MAX, ThreadedClient
-from tarn.client.writing import Client, Receipt, WriteLimits
+from tarn.client.repeats import REPEAT_S_MAX
+from tarn.client.writing import Receipt, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
     InvalidError,
@@ -20,9 +20,7 @@ from tarn.core.errors import (
     UnavailableError,
 )
 from tests.support.gateway import TABLE, Gateway, World, row
-
-LOST = OutcomeUnknownError("the answer is lost")
-AWAY = UnavailableError("busy", retry_after_s=7.0)
+from tests.support.planned_client import AWAY, LOST, Planned
 
 
 def made(world: World, gateway: Gateway, who: str = "admin") -> AsyncRowWriter:
@@ -33,42 +31,6 @@ def made(world: World, gateway: Gateway, who: str = "admin") -> AsyncRowWriter:
         credential=world.credentials[who],
         rows_max=3,
     )
-
-
-class Planned:
-    """A client whose requests fail as planned: before they are sent, or after their rows are in the table.
-
-    Attributes:
-        keys: key of each request.
-        bodies: body of each request.
-        gate: requests wait for it.
-        arrived: counts requests, once each is at the gate.
-    """
-
-    def __init__(self, inner: Client, *plan: TarnError | None) -> None:
-        self.inner = inner
-        self.plan = list(plan)
-        self.keys: list[str] = []
-        self.bodies: list[bytes] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.arrived = threading.Semaphore(0)
-
-    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
-        self.keys.append(key)
-        self.bodies.append(body)
-        error = self.plan.pop(0) if self.plan else None
-        self.arrived.release()
-        assert self.gate.wait(10)
-        if isinstance(error, UnavailableError):
-            raise error
-        found = self.inner.post(table, body, kind=kind, key=key)
-        if error is not None:
-            raise error
-        return found
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 def planned(
@@ -269,3 +231,28 @@ def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({"rows_max": 0}, {"requests_max": 0}, {"requests_max": 257}, {"timeout_s": 601}):
         with pytest.raises(InvalidError, match=f"Invalid {next(iter(wrong))}"):
             async_writer("a.b", **wrong)
+
+
+def test_a_cancelled_batch_whose_key_may_be_forgotten_is_not_sent_a_second_time(world: World) -> None:
+    rows, client, _ = planned(world)
+    now_s = [0.0]
+    rows.wall = lambda: now_s[0]
+
+    async def play() -> None:
+        client.gate.clear()
+        await rows.write(row(1))
+        sending = asyncio.create_task(rows.flush())
+        await asyncio.to_thread(client.arrived.acquire)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        client.gate.set()
+        now_s[0] = REPEAT_S_MAX + 1
+        with pytest.raises(RepeatTooLateError) as caught:
+            await rows.flush()
+        assert caught.value.rows == (row(1),)
+        rows.discard()
+        await rows.close()
+
+    asyncio.run(play())
+    assert len(client.keys) == 1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from tarn.adapters.gateway_client import GatewayClient
-from tarn.client import AnswerGoneError, RejectedRowsError, writer
-from tarn.client.writing import Client, Receipt, RowWriter, WriteLimits
+from tarn.client import AnswerGoneError, RejectedRowsError, RepeatTooLateError, writer
+from tarn.client.repeats import REPEAT_S_MAX
+from tarn.client.writing import RowWriter, WriteLimits
 from tarn.core.errors import (
     ForbiddenError,
     InvalidError,
@@ -23,9 +25,7 @@ from tarn.core.errors import (
 )
 from tarn.core.rejected_rows import RUNS_MAX
 from tests.support.gateway import TABLE, Gateway, World, row
-
-LOST = OutcomeUnknownError("the answer is lost")
-AWAY = UnavailableError("busy", retry_after_s=7.0)
+from tests.support.planned_client import AWAY, LOST, Planned
 
 
 def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE) -> RowWriter:
@@ -33,41 +33,18 @@ def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE)
     return writer(table, **own, rows_max=3)
 
 
-class Losing:
-    """A client whose requests fail as planned: before they are sent, or after their rows are in the table."""
-
-    def __init__(self, inner: Client, *plan: TarnError | None) -> None:
-        self.inner = inner
-        self.plan = list(plan)
-        self.keys: list[str] = []
-        self.bodies: list[bytes] = []
-
-    def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
-        self.keys.append(key)
-        self.bodies.append(body)
-        error = self.plan.pop(0) if self.plan else None
-        if isinstance(error, UnavailableError):
-            raise error
-        found = self.inner.post(table, body, kind=kind, key=key)
-        if error is not None:
-            raise error
-        return found
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 def planned(
-    world: World, *plan: TarnError | None, timeout_s: float = 60
-) -> tuple[RowWriter, Losing, list[float]]:
+    world: World, *plan: TarnError | None, timeout_s: float = 60, wall: Callable[[], float] = lambda: 0.0
+) -> tuple[RowWriter, Planned, list[float]]:
     """A writer whose requests fail as planned, its client, and how long it waited."""
     inner = made(world, world.gateway()).client
-    client, waits, now = Losing(inner, *plan), [], itertools.count()
+    client, waits, now = Planned(inner, *plan), [], itertools.count()
     rows = RowWriter(
         table=TABLE,
         client=client,
         limits=WriteLimits(rows_max=3, timeout_s=timeout_s),
         clock=lambda: float(next(now)),
+        wall=wall,
         sleep=waits.append,
         chance=lambda: 0.5,
     )
@@ -254,3 +231,22 @@ def test_a_batch_whose_answer_was_lost_names_the_rows_that_were_rejected(world: 
     assert [one for one, _ in raised.value.rows] == [{}]
     assert (raised.value.receipt.accepted, raised.value.receipt.repeated) == (1, True)
     assert world.ids() == [1]
+
+
+def test_a_batch_whose_key_may_be_forgotten_is_not_sent_a_second_time(world: World) -> None:
+    """As of a machine that slept: its monotonic clock stood still."""
+    now_s = [0.0]
+    rows, client, _ = planned(world, LOST, timeout_s=0, wall=lambda: now_s[0])
+    rows.write(row(1))
+    with pytest.raises(OutcomeUnknownError, match="lost"):
+        rows.flush()
+    now_s[0] = REPEAT_S_MAX + 1
+    for again in (rows.flush, lambda: rows.write(row(2)), rows.close):
+        with pytest.raises(RepeatTooLateError, match=r"661 s ago .* discard\(\)") as caught:
+            again()
+        assert (caught.value.rows, caught.value.key) == ((row(1),), client.keys[0])
+    assert len(client.keys) == 1
+    rows.discard()
+    rows.write(row(2))
+    assert rows.flush() is not None
+    assert world.ids() == [1, 2]

@@ -9,9 +9,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 
 from tarn.adapters import kafka_log
@@ -22,6 +25,7 @@ from tarn.core.errors import (
     CorruptStateError,
     ForbiddenError,
     OutcomeUnknownError,
+    SourceChangedError,
     TarnError,
     UnavailableError,
 )
@@ -33,7 +37,13 @@ WAIT_S = 30.0
 
 
 class Log(KafkaLog):
-    """A log whose topics exist, and that does not ask for their ids."""
+    """A log whose topics exist, and that does not ask for their ids.
+
+    Attributes:
+        number: the id of the topic with the claims.
+    """
+
+    number = "one"
 
     def _found(self, admin: AdminClient) -> LogPlace:
         own = TopicIdentity(cluster="c", topic=self._topic, topic_id="i")
@@ -41,6 +51,9 @@ class Log(KafkaLog):
 
     def _create_claims(self, admin: AdminClient) -> None:
         return
+
+    def _identified_claims(self, admin: AdminClient) -> str:
+        return self.number
 
 
 class Refusing:
@@ -241,12 +254,51 @@ def test_a_claim_that_could_not_be_taken_is_read_again(made: Callable[[], Log]) 
     assert log._next == 3
 
 
-def test_claims_of_a_topic_that_was_recreated_are_read_from_its_beginning(made: Callable[[], Log]) -> None:
+def test_claims_of_a_topic_that_was_recreated_are_lost_and_not_taken_for_the_rest(
+    made: Callable[[], Log],
+) -> None:
     log = made()
     assert [key for key, _ in log.claims()] == [b"k/1"]
     assert list(log.claims()) == []
+    log.number = "two"  # as long as the one before, or longer
+    with pytest.raises(SourceChangedError, match=r"has the id two, and had one: .* restart the gateway"):
+        list(log.claims())
+    with pytest.raises(SourceChangedError, match="has the id two"):
+        log.open()
+    assert log._producer is None, "another gateway, which goes on, would be fenced"
+    log.number = "one"
     log._next = 7
-    assert [key for key, _ in log.claims()] == [b"k/1"]
+    with pytest.raises(SourceChangedError, match="ends at offset 1, and was read to 7"):
+        list(log.claims())
+    other = made()
+    other.number = "two"
+    assert [key for key, _ in other.claims()] == [b"k/1"], "after a restart the topic of now counts"
+
+
+class Describing:
+    """An admin client whose broker learns of a topic after some questions."""
+
+    def __init__(self, unknown: int) -> None:
+        self.unknown = unknown
+
+    def describe_topics(self, topics: TopicCollection, request_timeout: float) -> dict[str, Future[Any]]:
+        asked: Future[Any] = Future()
+        self.unknown -= 1
+        if self.unknown >= 0:
+            asked.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown")))
+        else:
+            asked.set_result(SimpleNamespace(topic_id=Uuid(1, -1)))
+        return {"t": asked}
+
+
+def test_a_topic_that_a_broker_does_not_know_yet_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_log, "CREATED_LOOK_S", 0.0)
+    log = KafkaLogs("127.0.0.1:1", lambda: ANONYMOUS).of("t")
+    found = log._identified_claims(Describing(3))  # type: ignore[arg-type]
+    assert found == "00000000-0000-0001-ffff-ffffffffffff"
+    monkeypatch.setattr(kafka_log, "ASK_S_MAX", 0.05)
+    with pytest.raises(KafkaException):
+        log._identified_claims(Describing(1 << 30))  # type: ignore[arg-type]
 
 
 def test_questions_go_over_a_new_connection_after_an_error(

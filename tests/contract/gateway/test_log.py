@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tarn.client import Receipt, async_writer, writer
@@ -17,8 +18,8 @@ from tarn.core.errors import InvalidError, UnavailableError
 from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.gateway.app import AppLimits
-from tarn.gateway.log_inbox import landing
 from tarn.gateway.log_judge import LogLimits
+from tarn.gateway.log_plan import landing
 from tarn.gateway.repeats import REASON_GONE
 from tarn.ingest.batch_commit import streams_named
 from tarn.testing.memory_log import STEPS
@@ -214,15 +215,20 @@ def test_a_topic_that_was_recreated_or_deleted_takes_no_rows(world: LogWorld) ->
     assert "does not exist any more" in answer.json()["error"]["message"]
 
 
-def test_arrow_is_for_lake_and_who_may_not_write_is_refused(world: LogWorld) -> None:
+def test_who_may_not_write_is_refused(world: LogWorld) -> None:
     world.principal("reader", "READ")
-    gateway = world.gateway()
-    kind = "application/vnd.apache.arrow.stream"
-    answer = world.post(gateway, b"x", kind=kind, query=LOG)
-    assert answer.status_code == 415
-    assert "durability=lake" in answer.json()["error"]["message"]
-    assert world.post(gateway, [row(1)], who="reader", query=LOG).status_code == 403
+    assert world.post(world.gateway(), [row(1)], who="reader", query=LOG).status_code == 403
     assert world.topic.logs == {0: [], 1: []}
+
+
+def test_a_write_opens_the_inbox_of_its_own_durability_only(world: LogWorld) -> None:
+    gateway = world.gateway()
+    post(world, gateway, [row(1)])
+    assert gateway.tables.waiting() == {}
+    gateway = world.gateway()
+    assert world.post(gateway, [row(2)]).status_code == 200
+    assert gateway.tables.waiting() == {TABLE: (0, 0)}
+    assert gateway.logs._inboxes.all() == {}
 
 
 def test_the_quota_counts_rows_of_both_ways_and_repeats_do_not(world: LogWorld) -> None:
@@ -236,6 +242,26 @@ def test_the_quota_counts_rows_of_both_ways_and_repeats_do_not(world: LogWorld) 
     assert int(answer.headers["retry-after"]) > 0
     post(world, world.gateway(), [row(3)])
     assert world.post(gateway, [row(4)], query=LOG).status_code == 429
+
+
+def test_a_write_beyond_the_quota_of_a_whole_day_is_never_taken(world: LogWorld) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "2")
+    gateway = world.gateway()
+    for query in (LOG, ""):
+        answer = world.post(gateway, [row(1), row(2), row(3)], query=query)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (413, "OverQuota")
+    post(world, gateway, [row(1), row(2)])
+    assert world.topic.logs != {0: [], 1: []}
+
+
+def test_lake_counts_what_lake_took_and_log_what_both_did(world: LogWorld) -> None:
+    """As docs/gateway.md states it: at most twice the quota in a day, by `log` first and then by `lake`."""
+    world.property("tarn.gateway.quota.rows-per-day", "2")
+    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    post(world, gateway, [row(1)])
+    assert world.post(gateway, [row(2), row(3)]).status_code == 200
+    assert world.post(gateway, [row(4)]).status_code == 429
+    assert world.post(gateway, [row(5)], query=LOG).status_code == 429
 
 
 def test_rows_that_nobody_lands_hold_writers_back(world: LogWorld) -> None:
@@ -356,19 +382,40 @@ def test_two_gateways_at_once_take_turns_and_double_nothing(world: LogWorld) -> 
 def test_a_write_and_its_repeat_in_one_turn_are_written_once(world: LogWorld) -> None:
     gateway = world.gateway()
     post(world, gateway, [row(0)])
-    go_on = threading.Event()
-    world.logs.at = lambda step: None if step != "begin" else _require(go_on.wait(10))
-    found: list[Any] = []
     writes: list[dict[str, Any]] = [
         {"body": [row(1)]},
         *[{"body": [row(2)], "key": "k"}] * 2,
         *[{"body": [row(3)], "producer": "p"}] * 2,
     ]
+    answers = in_one_turn(world, gateway, writes)
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert sorted(answer.json()["repeated"] for answer in answers) == [False, False, False, True, True]
+    world.land()
+    assert world.ids() == [0, 1, 2, 3]
+
+
+def test_writes_of_one_turn_do_not_exceed_the_quota_together(world: LogWorld) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "3")
+    gateway = world.gateway()
+    post(world, gateway, [row(0)])
+    answers = in_one_turn(world, gateway, [{"body": [row(number)]} for number in (1, 2, 3)])
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 429]
+    world.land()
+    assert len(world.ids()) == 3
+
+
+def in_one_turn(world: LogWorld, gateway: Gateway, writes: list[dict[str, Any]]) -> list[httpx.Response]:
+    """Answers to writes that wait together, behind the first one of them."""
+    go_on = threading.Event()
+    world.logs.at = lambda step: None if step != "begin" else _require(go_on.wait(10))
+    found: list[httpx.Response] = []
     inbox = gateway.logs.inbox(NAME)
     sending = []
     for number, write in enumerate(writes):
         sending.append(
-            threading.Thread(target=lambda own: found.append(post(world, gateway, **own)), args=(write,))
+            threading.Thread(
+                target=lambda own: found.append(world.post(gateway, **own, query=LOG)), args=(write,)
+            )
         )
         sending[-1].start()
         until_s = time.monotonic() + 10
@@ -379,9 +426,7 @@ def test_a_write_and_its_repeat_in_one_turn_are_written_once(world: LogWorld) ->
     go_on.set()
     for one in sending:
         one.join(timeout=10)
-    assert sorted(one["repeated"] for one in found) == [False, False, False, True, True]
-    world.land()
-    assert world.ids() == [0, 1, 2, 3]
+    return found
 
 
 def _require(met: bool) -> None:

@@ -75,6 +75,33 @@ def test_a_claim_that_is_not_understood_stops_the_log_and_is_not_passed_over(wor
     assert world.post(gateway, [row(1)], key="k", query=LOG).json()["repeated"]
 
 
+def test_lost_claims_are_named_and_leave_alone_who_goes_on(world: LogWorld) -> None:
+    first, second = world.gateway(), world.gateway()
+    assert world.post(first, [row(1)], key="k", query=LOG).status_code == 200
+    world.logs.recreate_claims(topic_of(world.uuid))
+    assert world.post(second, [row(2)], query=LOG).status_code == 200
+    epoch = world.logs.held(topic_of(world.uuid)).epoch
+    for _ in range(2):
+        answer = world.post(first, [row(3)], query=LOG)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
+        assert "log of table bronze.orders" in answer.text
+        assert "restart the gateway" in answer.text
+    assert world.logs.held(topic_of(world.uuid)).epoch == epoch
+    assert world.post(second, [row(4)], query=LOG).status_code == 200
+    assert world.post(world.gateway(), [row(5)], query=LOG).status_code == 200
+    world.land()
+    assert world.ids() == [1, 2, 4, 5]
+
+
+def test_lost_claims_are_noticed_when_they_are_read_again_too(world: LogWorld) -> None:
+    gateway = world.gateway(log=LogLimits(gap_s_max=0.05))
+    assert world.post(gateway, [row(1)], producer="p", query=LOG).status_code == 200
+    world.logs.recreate_claims(topic_of(world.uuid))
+    answer = world.post(gateway, [row(2)], producer="p", sequence=5, query=LOG)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
+    assert "log of table bronze.orders" in answer.text
+
+
 class Away:
     """A broker that commits one transaction without an answer, and lets one log wait for its opening."""
 

@@ -77,7 +77,7 @@ def test_a_commit_that_breaks_is_answered_and_the_inbox_goes_on(
 ) -> None:
     gateway = world.gateway()
     assert world.post(gateway, sent(1)).status_code == 200
-    (opened,) = gateway.tables._open.values()
+    (opened,) = gateway.tables._inboxes._open.values()
     with monkeypatch.context() as patch:
         patch.setattr(opened.inbox, "commit", broken)
         began_s = time.monotonic()
@@ -93,7 +93,7 @@ def test_an_inbox_that_breaks_answers_what_it_has_and_another_one_takes_its_plac
 ) -> None:
     gateway = world.gateway()
     assert world.post(gateway, sent(1)).status_code == 200
-    (opened,) = gateway.tables._open.values()
+    (opened,) = gateway.tables._inboxes._open.values()
     monkeypatch.setattr(opened.inbox, "prepare", broken)
     began_s = time.monotonic()
     assert world.post(gateway, sent(2), key="k").status_code == 503

@@ -1,4 +1,4 @@
-"""The tables of a gateway: as many as are allowed, and those that nobody uses give way to others."""
+"""The tables and logs of a gateway: as many as are allowed, and those that nobody uses give way to others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import TableName
 from tarn.gateway.inbox import Inbox
-from tarn.gateway.tables import IDLE_S, Tables
+from tarn.gateway.inboxes import IDLE_S
+from tarn.gateway.logs import Logs
+from tarn.gateway.tables import Tables
 from tarn.gateway.writes import BusyError, Receipt
+from tarn.testing.memory_log import MemoryLogs
 from tests.contract.gateway.test_inbox import lake_with_table, write
 
 A, B, C = (TableName(("bronze",), name) for name in "abc")
@@ -62,6 +65,16 @@ def test_one_table_more_than_are_allowed_waits_for_another_to_be_idle(tables: Ta
     assert tables.inbox(B) is other
 
 
+def test_a_table_that_was_used_since_gives_way_to_nobody(tables: Tables, clock: Clock) -> None:
+    first = tables.inbox(A)
+    tables.inbox(B)
+    clock.now_s += IDLE_S
+    assert tables.inbox(A) is first
+    clock.now_s += 1
+    tables.inbox(C)
+    assert tables.waiting().keys() == {"bronze.a", "bronze.c"}
+
+
 def test_a_table_with_writes_that_wait_gives_way_to_nobody(
     tables: Tables, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,3 +98,20 @@ def test_after_its_end_nothing_is_opened(tables: Tables) -> None:
     assert tables.close(wait_s=10)
     with pytest.raises(UnavailableError, match="nothing was written"):
         tables.inbox(A)
+
+
+def test_logs_give_way_as_tables_do_and_say_what_else_there_is(clock: Clock) -> None:
+    lake = lake_with_table()
+    logs = Logs(lake.context(), MemoryLogs(lake.sources), logs_max=1, clock=clock)
+    first = logs.inbox(A)
+    with pytest.raises(BusyError, match=r"the logs of 1 tables, at most 1 .* durability=lake") as e:
+        logs.inbox(B)
+    assert e.value.retry_after_s == 60
+    clock.now_s += IDLE_S + 1
+    assert logs.inbox(B) is not first
+    with pytest.raises(UnavailableError, match="the gateway stops"):
+        first.submit(write(1))
+    clock.now_s = 0
+    assert logs.close(wait_s=10)
+    with pytest.raises(UnavailableError, match="nothing was written"):
+        logs.inbox(B)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tarn.adapters import kafka_producer
 from tarn.adapters.kafka_client import KafkaConnection, vendor
@@ -123,3 +123,65 @@ def test_the_broker_s_refusal_is_the_error_of_its_record() -> None:
     with pytest.raises(vendor.TopicAuthorizationFailedError):
         one.get(1)
     assert not one.succeeded()
+
+
+class Failed:
+    """A producer with a fatal error, which the library raises from whatever is called next.
+
+    Attributes:
+        full: number of records that it does not take for now.
+        flushed: for how long it was asked to wait.
+    """
+
+    def __init__(self, *, within_a_callback: bool = False, full: int = 0) -> None:
+        self._within = within_a_callback
+        self.full = full
+        self.purged = 0
+        self.flushed: list[float] = []
+
+    def produce(self, *_: object, **__: object) -> None:
+        if self.full:
+            self.full -= 1
+            raise BufferError
+
+    def poll(self, _: float) -> int:
+        error = KafkaException(KafkaError(KafkaError._GAPLESS_GUARANTEE, "a gap", fatal=True))
+        if self._within:
+            raise SystemError("returned a result with an exception set") from error
+        raise error
+
+    def flush(self, timeout: float) -> int:
+        self.flushed.append(timeout)
+        return self.poll(timeout)
+
+    def purge(self) -> None:
+        self.purged += 1
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_fatal_error_of_the_library_is_kafka_pythons_wherever_it_is_raised(
+    address: str, monkeypatch: pytest.MonkeyPatch, within: bool
+) -> None:
+    producer = opened(address)
+    producer._producer.flush(WAIT_S)
+    failed = Failed(within_a_callback=within, full=1)
+    producer._producer = failed  # type: ignore[assignment]
+    with pytest.raises(vendor.KafkaConnectionError, match="a gap"):
+        send(producer, 0)  # waits for room
+    one = send(producer, 1)
+    with pytest.raises(vendor.KafkaConnectionError, match="a gap"):
+        one.get(1)
+    monkeypatch.setattr(kafka_producer, "POLL_EVERY", 1)
+    with pytest.raises(vendor.KafkaConnectionError, match="a gap"):
+        send(producer, 2)
+    producer.close(0.5)
+    assert (failed.purged, failed.flushed) == (1, [0.5, 1])
+
+
+def test_another_fault_of_the_interpreter_stays_what_it_is() -> None:
+    class Broken:
+        def poll(self, _: float) -> int:
+            raise SystemError("bad argument")
+
+    with pytest.raises(SystemError, match="bad argument"):
+        Sent(Broken()).get(1)  # type: ignore[arg-type]

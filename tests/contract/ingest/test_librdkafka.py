@@ -258,5 +258,5 @@ def test_what_no_retry_helps_against_is_raised_at_the_next_poll(
 
 
 def test_an_exception_of_the_library_becomes_an_error_too() -> None:
-    with pytest.raises(vendor.TopicAuthorizationFailedError, match="may not"), kafka_librdkafka._errors():
+    with pytest.raises(vendor.TopicAuthorizationFailedError, match="may not"), kafka_librdkafka.translating():
         raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "may not"))
