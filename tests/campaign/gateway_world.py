@@ -25,12 +25,12 @@ from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.rows_commit import RowsCommit
 from tarn.ingest.bookkeeper import Seat
 from tarn.ingest.changes import Change, CommitResult, Done
-from tarn_catalog.testing.faulty_store import Crash
+from tarn_catalog.testing.faulty_store import Crash, FaultyStore
 from tests.campaign.gateway_clients import Answered, Client, Entry
 from tests.campaign.gateway_process import Exchange, Gateway
 from tests.campaign.gateway_scenario import ThroughGateway
 from tests.campaign.waits import Flag, Held, Thread, Waits
-from tests.campaign.world import STUCK_S, TURNS_MAX, Sim, merging
+from tests.campaign.world import STUCK_S, TURNS_MAX, Replica, Sim, merging
 from tests.contract.catalog.schedule import POOLS, Alone
 
 STREAM = "gateway"
@@ -118,6 +118,15 @@ class GatewaySim(Sim):
     def sleep(self, seconds: float) -> None:
         """See `Sim.sleep`."""
         self.rest(seconds)
+
+    def free_replica(self, *, write: bool) -> Replica:
+        """See `Sim.free_replica`; a request that has to wait takes no turns."""
+        replica = self.chance.choice(self.catalogs)
+        while write and replica.busy:
+            self.wait(lambda: not all(one.busy for one in self.catalogs), None)
+            replica = self.chance.choice([one for one in self.catalogs if not one.busy])
+        replica.busy = replica.busy or write
+        return replica
 
     def process(self) -> Gateway | None:
         """The gateway whose thread acts; None for anybody else."""
@@ -228,6 +237,20 @@ class GatewaySim(Sim):
         while self.engines_left > 0:
             self.rest(self.chance.random() * 0.1)
             latest = self.look(latest)
+
+    def keep(self) -> None:
+        """See `Sim.keep`; it rests after each pass, also after one that failed."""
+        store = FaultyStore(self.store, partial(self.plan, "reaper"))
+        reaper = self.reaper(store)
+        while self.engines_left > 0:
+            try:
+                self.reaped += reaper.run_once().deleted
+                self.passes += 1
+            except Crash:
+                reaper = self.reaper(store)
+            except TarnError:
+                pass
+            self.rest(0.2 + self.chance.random())
 
     def compare(self, state: TableState, ends: Mapping[int, int]) -> None:
         """Require of a version what a reader may rely on: each row once, each write whole."""
