@@ -8,7 +8,7 @@ from typing import Any
 
 from tarn.core import producers
 from tarn.core.errors import UnavailableError
-from tarn.gateway import rows_commit
+from tarn.gateway import rows_commit, tables
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
@@ -58,6 +58,10 @@ def _on_any_keys(self: RowsCommit, state: Any) -> Any:
 
 def _said_no(self: Committer, outcome: Any, attempts: int) -> None:
     raise UnavailableError(f"nothing was written: {outcome.reason}")
+
+
+def _as_it_is(error: Exception) -> Exception:
+    return error
 
 
 def _answers_first(self: Inbox, prepared: Any) -> None:
@@ -135,6 +139,13 @@ GATEWAY_MUTANTS = (
         rule="a commit whose outcome is unknown is answered as not written",
         faults=(4, 5, 6),
         patches=mutated((Committer, "_unknown", _said_no)),
+        replicas=ONE,
+    ),
+    Mutant(
+        name="a denial is a no",
+        rule="a commit that was denied after one without an answer is answered as not written",
+        faults=(24,),
+        patches=mutated((tables, "_in_doubt", _as_it_is)),
         replicas=ONE,
     ),
     Mutant(

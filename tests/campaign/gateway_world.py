@@ -373,6 +373,9 @@ class GatewaySim(Sim):
         with ExitStack() as stack:
             if merges:
                 stack.enter_context(patch("tarn.gateway.tables.MERGE_LOOK_S", 0.1))
+            if self.chance.random() < 0.5:
+                # The next file is made while a commit is under way, as with many bytes.
+                stack.enter_context(patch("tarn.gateway.inbox.TOGETHER_BYTES", 1))
             stack.enter_context(patch.dict(KeyMemory.__init__.__kwdefaults__, {"inline_max": inline_max}))
             yield
 
