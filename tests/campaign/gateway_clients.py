@@ -1,7 +1,7 @@
 """Programs that write through the gateways, and the ledger of what they were answered.
 
-`keyed` is the shipped writer of `tarn.client`, `numbered` counts its rows, `plain` can repeat nothing: it gives
-a write up whose outcome it does not know.
+`keyed` is the shipped writer of `tarn.client`, `numbered` counts its rows, `plain` can repeat nothing: it
+gives a write up whose outcome it does not know.
 """
 
 from __future__ import annotations
@@ -237,9 +237,7 @@ class Client:
         headers = {"authorization": f"Bearer {self.token(fresh=fresh)}", **headers}
         if at is None and self.chance.random() < 0.3:
             self.at = self.chance.randrange(sim.gateways)
-        exchange = Exchange(
-            entry=entry, path=f"/v1/tables/{TABLE}/rows", headers=headers, body=body
-        )
+        exchange = Exchange(entry=entry, path=f"/v1/tables/{TABLE}/rows", headers=headers, body=body)
         entry.sent += 1
         if not sim.connect(exchange, self.at if at is None else at):
             self.at = (self.at + 1) % sim.gateways

@@ -137,8 +137,8 @@ class SameWriteTwice(ThroughGateway):
     number = 11
     name = "two gateways take the same write"
     what = (
-        "A client sends a write to two gateways at once, and two programs are one producer: it is in once, and "
-        "one answer says that it was a repeat."
+        "What a client sends to one gateway is sent to the other at the same time, or to the same one again: "
+        "it is in once, and one answer at most says that it is new."
     )
     gateways = (2,)
 
@@ -157,7 +157,7 @@ class SameWriteTwice(ThroughGateway):
         sim = self.sim
         seen = 0
         while sim.clients_left > 0:
-            sim.wait(lambda: len(sim.sent_out) > seen or sim.clients_left == 0, None)
+            sim.wait(lambda seen=seen: len(sim.sent_out) > seen or sim.clients_left == 0, None)  # type: ignore[misc]
             if len(sim.sent_out) == seen:
                 return
             first, at = sim.sent_out[-1]

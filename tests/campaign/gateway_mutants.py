@@ -95,9 +95,6 @@ def _taken_anyway(self: Judge, plan: Any, taken: Any, one: Any, now: float, **pl
     return self.verdict(plan, taken, one, now)
 
 
-
-
-
 _inbox = Inbox.__init__
 
 
@@ -112,6 +109,7 @@ GATEWAY_MUTANTS = (
         faults=(4, 3, 12),
         patches=mutated((KeyMemory, "find", _no_key)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="keys beside the commit",
@@ -119,6 +117,7 @@ GATEWAY_MUTANTS = (
         faults=(12, 3),
         patches=mutated((rows_commit, "_with_keys", _without_keys), (KeyMemory, "discard", _remembered_here)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="keys of the other gateway not read",
@@ -126,6 +125,7 @@ GATEWAY_MUTANTS = (
         faults=(10, 11, 4),
         patches=mutated((KeyMemory, "load", _own_keys_only)),
         replicas=TWO,
+        through="gateway",
     ),
     Mutant(
         name="keys on any base",
@@ -133,6 +133,7 @@ GATEWAY_MUTANTS = (
         faults=(11,),
         patches=mutated((RowsCommit, "on", _on_any_keys)),
         replicas=TWO,
+        through="gateway",
     ),
     Mutant(
         name="unknown is a no",
@@ -140,6 +141,7 @@ GATEWAY_MUTANTS = (
         faults=(4, 5, 6),
         patches=mutated((Committer, "_unknown", _said_no)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="a denial is a no",
@@ -147,6 +149,7 @@ GATEWAY_MUTANTS = (
         faults=(24,),
         patches=mutated((tables, "_in_doubt", _as_it_is)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="answered before the commit",
@@ -154,6 +157,7 @@ GATEWAY_MUTANTS = (
         faults=(3, 12, 23),
         patches=mutated((Inbox, "commit", _answers_first)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="a repeat on its way is new",
@@ -161,6 +165,7 @@ GATEWAY_MUTANTS = (
         faults=(11,),
         patches=mutated((Judge, "_judge_key", _forgets_what_flies)),
         replicas=TWO,
+        through="gateway",
     ),
     Mutant(
         name="any sequence",
@@ -168,6 +173,7 @@ GATEWAY_MUTANTS = (
         faults=(11, 10),
         patches=mutated((producers, "check_offsets", any_range)),
         replicas=TWO,
+        through="gateway",
     ),
     Mutant(
         name="out of order is new",
@@ -175,6 +181,7 @@ GATEWAY_MUTANTS = (
         faults=(4, 12),
         patches=mutated((Judge, "_out_of_order", _taken_anyway)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="rejected rows not kept",
@@ -182,6 +189,7 @@ GATEWAY_MUTANTS = (
         faults=(16,),
         patches=mutated((Taken, "judged_claims", _not_kept)),
         replicas=ONE,
+        through="gateway",
     ),
     Mutant(
         name="one id for all gateways",
@@ -189,6 +197,6 @@ GATEWAY_MUTANTS = (
         faults=(11, 10),
         patches=mutated((Inbox, "__init__", _of_one_id)),
         replicas=TWO,
+        through="gateway",
     ),
 )
-"""Their `replicas` are gateways."""

@@ -75,8 +75,8 @@ def _sequences(sim: GatewaySim, rows: list[dict[str, object]]) -> None:
             continue
         wanted = {entry.sequence + at for entry in own for at in entry.good}
         end = own[-1].sequence + len(own[-1].rows)
-        if places[producer.number] != wanted or offsets.next.get(producer.number) != end:
+        there, following = places[producer.number], offsets.next.get(producer.number)
+        if there != wanted or following != end:
             sim.problem(
-                f"{client}: rows {sorted(places[producer.number])}, next {offsets.next.get(producer.number)}; "
-                f"it sent {sorted(wanted)}, next {end}"
+                f"{client}: rows {sorted(there)}, next {following}; it sent {sorted(wanted)}, next {end}"
             )

@@ -1,7 +1,7 @@
 """A gateway of the simulation: the shipped application on an event loop that takes turns, and its threads.
 
 Requests arrive as a server hands them to the application; sockets and the framing of HTTP are left out. The
-process dies as a whole: each of its threads ends at its next turn, and none of its answers leaves it any more.
+process dies as a whole: each of its threads ends at its next turn, and no answer leaves it any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tarn.gateway.memory import Memory
 from tarn.gateway.tables import Tables
 from tarn.gateway.takes import InboxLimits
 from tarn.ingest.context import IngestContext, StoppedError
-from tarn_catalog.testing.faulty_store import Crash, FaultyStore
+from tarn_catalog.testing.faulty_store import FaultyStore
 from tests.campaign.engine import Engine, Sender, Wire, Writers
 from tests.support.lake import BUCKET, LocalCatalog
 

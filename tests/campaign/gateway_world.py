@@ -1,6 +1,6 @@
-"""The world of the simulation with gateways in place of ingest engines: clients, gateways, catalogs, a reader.
+"""The world of the simulation with gateways in place of ingest engines: clients, catalogs, a reader.
 
-The shipped code runs: application, inbox, memory of keys, bookkeeper, catalog, and the writer of `tarn.client`.
+The shipped code runs: application, inbox, memory of keys, bookkeeper, catalog, the writer of `tarn.client`.
 What is simulated beside the store, the way to the catalog and time: sockets and the framing of HTTP, and the
 catalog's answer to who may write.
 """

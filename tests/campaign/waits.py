@@ -1,8 +1,8 @@
 """A schedule whose actors say what they wait for; time passes when nobody else can go on.
 
 The schedule of the catalog's tests lets every actor spin. A gateway has many threads that wait most of the
-time, so here an actor is next only when what it waits for is there, or its time is over. If nobody is, the clock
-moves to the next end of a wait.
+time, so here an actor is next only when what it waits for is there, or its time is over. If nobody is, the
+clock moves to the next end of a wait.
 """
 
 from __future__ import annotations
