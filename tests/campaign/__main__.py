@@ -16,9 +16,10 @@ def numbers(text: str, through: Through = "ingest") -> list[int]:
     Raises:
         ArgumentTypeError: there is no such fault.
     """
-    from tests.campaign import faults, gateway_faults
+    from tests.campaign.faults import NUMBERS
+    from tests.campaign.gateway_log import SCENARIOS
 
-    known = faults.NUMBERS if through == "ingest" else gateway_faults.NUMBERS
+    known = NUMBERS if through == "ingest" else tuple(sorted(SCENARIOS[through]))
     if text == "all":
         return list(known)
     found = [int(part) for part in text.split(",")]
@@ -37,7 +38,7 @@ def readers(text: str, through: Through = "ingest") -> list[int]:
     found = [int(part) for part in text.split(",")]
     if through == "ingest" and (unknown := sorted(set(found) - {1, 3})):
         raise argparse.ArgumentTypeError(f"{unknown}: engines have 1 or 3 readers")
-    if through == "gateway" and (unknown := sorted(set(found) - {1, 2})):
+    if through != "ingest" and (unknown := sorted(set(found) - {1, 2})):
         raise argparse.ArgumentTypeError(f"{unknown}: there are 1 or 2 gateways")
     return found
 
@@ -47,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     simulated = commands.add_parser("simulate", help="run seeds of the faults in simulation")
-    simulated.add_argument("--through", choices=("ingest", "gateway"), default="ingest", help="what writes")
+    ways = ("ingest", "gateway", "log")
+    simulated.add_argument("--through", choices=ways, default="ingest", help="what writes (ingest)")
     simulated.add_argument("--faults", default="all", help="all, or 1,2,12")
     simulated.add_argument("--seeds", type=int, default=1_000, help="seeds per fault (1000)")
     simulated.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")

@@ -159,7 +159,7 @@ class Client:
     def _by_writer(self, entry: Entry) -> None:
         """With the shipped writer."""
         sim = self.sim
-        client = GatewayClient("http://gateway:8090", token=self.token)
+        client = GatewayClient("http://gateway:8090", token=self.token, durability=sim.durability)
         client._adapter = Adapter(self, entry)  # type: ignore[assignment]
         made = RowWriter(
             table=TABLE,
@@ -237,7 +237,8 @@ class Client:
         headers = {"authorization": f"Bearer {self.token(fresh=fresh)}", **headers}
         if at is None and self.chance.random() < 0.3:
             self.at = self.chance.randrange(sim.gateways)
-        exchange = Exchange(entry=entry, path=f"/v1/tables/{TABLE}/rows", headers=headers, body=body)
+        path = f"/v1/tables/{TABLE}/rows?durability={sim.durability}"
+        exchange = Exchange(entry=entry, path=path, headers=headers, body=body)
         entry.sent += 1
         if not sim.connect(exchange, self.at if at is None else at):
             self.at = (self.at + 1) % sim.gateways
@@ -267,7 +268,7 @@ class Client:
                 accepted=found["accepted"],
                 rejected=None if rejected is None else tuple(one["row"] for one in rejected),
                 repeated=found["repeated"],
-                snapshot_id=found["snapshot-id"],
+                snapshot_id=found.get("snapshot-id"),
                 versions=len(self.sim.watch.versions),
             ),
         )

@@ -118,10 +118,14 @@ class FrozenGateway(ThroughGateway):
             self._freeze(process)
         return "fine"
 
+    def goes_on(self, process: Gateway) -> Callable[[], bool]:
+        """Asks whether others went on with what the process has in its hands."""
+        held = [exchange.entry for exchange in process.open if not exchange.entry.answered]
+        return lambda: any(entry.answered for entry in held)
+
     def _freeze(self, process: Gateway) -> None:
         sim = self.sim
-        held = [exchange.entry for exchange in process.open if not exchange.entry.answered]
-        taken: Callable[[], bool] = lambda: any(entry.answered for entry in held)  # noqa: E731
+        taken = self.goes_on(process)
         process.frozen = sim.acting()
         try:
             sim.wait_for(taken, FROZEN_S + sim.chance.random() * 60)

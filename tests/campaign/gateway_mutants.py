@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from tarn.core import producers
 from tarn.core.errors import UnavailableError
+from tarn.core.log_claims import LogBook
+from tarn.core.table_log import Record
 from tarn.gateway import rows_commit, tables
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
+from tarn.gateway.log_inbox import LogInbox
 from tarn.gateway.rows_commit import KEYS, RowsCommit
 from tarn.gateway.takes import Taken, Verdict
 from tarn.gateway.writes import Receipt
 from tarn.ingest.committer import Committer
+from tarn.testing.memory_log import MemoryLog
 from tests.campaign.mutant import Mutant, any_range, mutated
 
 ONE, TWO = 1, 2
@@ -100,6 +105,27 @@ _inbox = Inbox.__init__
 
 def _of_one_id(self: Inbox, *arguments: Any, **options: Any) -> None:
     _inbox(self, *arguments, **{**options, "own": f"{producers.OWN_PREFIX}one"})
+
+
+_take_log = LogInbox._open
+
+
+def _no_claims(self: MemoryLog) -> Iterator[Record]:
+    yield from ()
+
+
+def _open_and_go_on(self: LogInbox, opened: Any) -> None:
+    whole = self._whole
+    _take_log(self, opened)
+    self._whole = whole
+
+
+def _no_mark(self: LogBook, writer: str) -> None:
+    return None
+
+
+def _nothing_required(self: MemoryLog, held: Any) -> None:
+    self._epoch = held.epoch
 
 
 GATEWAY_MUTANTS = (
@@ -198,5 +224,37 @@ GATEWAY_MUTANTS = (
         patches=mutated((Inbox, "__init__", _of_one_id)),
         replicas=TWO,
         through="gateway",
+    ),
+    Mutant(
+        name="log: keys and numbers not read",
+        rule="a gateway goes on without the claims that the log has",
+        faults=(3, 12, 16),
+        patches=mutated((MemoryLog, "claims", _no_claims)),
+        replicas=ONE,
+        through="log",
+    ),
+    Mutant(
+        name="log: the other gateway's claims not read",
+        rule="a gateway that takes the log again does not read what another one wrote into it",
+        faults=(10, 11),
+        patches=mutated((LogInbox, "_open", _open_and_go_on)),
+        replicas=TWO,
+        through="log",
+    ),
+    Mutant(
+        name="log: unknown is written again",
+        rule="a transaction without an answer is written again, and its mark is not looked for",
+        faults=(4, 6, 23),
+        patches=mutated((LogBook, "mark", _no_mark)),
+        replicas=ONE,
+        through="log",
+    ),
+    Mutant(
+        name="log: not fenced",
+        rule="the broker takes a transaction of a gateway after another one has taken the log",
+        faults=(11,),
+        patches=mutated((MemoryLog, "_require_own", _nothing_required)),
+        replicas=TWO,
+        through="log",
     ),
 )

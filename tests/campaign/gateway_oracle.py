@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from tarn.core.errors import TarnError
-from tarn.gateway.rows_commit import book_in
 from tarn.ingest.batch_commit import offsets_in
-from tests.campaign.gateway_world import STREAM, GatewaySim
+from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.oracle import Verdict, shipped
 
 
@@ -45,8 +44,9 @@ def judge(sim: GatewaySim, pool: ThreadPoolExecutor) -> Verdict:
     doubled += sum(strangers.values())
     if lost or doubled:
         sim.problem(f"{lost} rows lost, {doubled} doubled or not sent: {dict(strange)}")
-    _sequences(sim, rows)
-    ends = dict(found_offsets.next) if (found_offsets := offsets_in(state, STREAM)) is not None else {}
+    sim.sequences(rows)
+    offsets = offsets_in(state, sim.watch.stream)
+    ends = dict(offsets.next) if offsets is not None else {}
     sim.problems_of(rows, ends)
     with sim.undisturbed():
         for text in shipped(sim, pool):
@@ -56,27 +56,3 @@ def judge(sim: GatewaySim, pool: ThreadPoolExecutor) -> Verdict:
     except AssertionError as e:
         sim.problem(f"{e}")
     return Verdict(rows=len(rows), lost=lost, doubled=doubled, problems=tuple(problems))
-
-
-def _sequences(sim: GatewaySim, rows: list[dict[str, object]]) -> None:
-    """Each producer's rows are where it numbered them, and the table wants the next one."""
-    state = sim.lake.table()
-    book, offsets = book_in(state), offsets_in(state, STREAM)
-    places: dict[int, set[int]] = defaultdict(set)
-    for row in rows:
-        trace = row["_tarn"]
-        assert isinstance(trace, dict)
-        places[trace["partition"]].add(trace["offset"])
-    for client in sorted({entry.client for entry in sim.entries if entry.kind == "numbered"}):
-        own = [entry for entry in sim.entries if entry.client == client]
-        producer = book.producers.get(f"{client}/{client}")
-        if producer is None or offsets is None:
-            sim.problem(f"the table does not know producer {client}")
-            continue
-        wanted = {entry.sequence + at for entry in own for at in entry.good}
-        end = own[-1].sequence + len(own[-1].rows)
-        there, following = places[producer.number], offsets.next.get(producer.number)
-        if there != wanted or following != end:
-            sim.problem(
-                f"{client}: rows {sorted(there)}, next {following}; it sent {sorted(wanted)}, next {end}"
-            )

@@ -7,11 +7,13 @@ process dies as a whole: each of its threads ends at its next turn, and no answe
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
+from inspect import CORO_CREATED
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tarn.adapters.files import FileIO
@@ -319,10 +321,12 @@ class Gateway(Engine):
             waiting_writes_max=sim.draw("waiting_writes_max", (10_000, 10_000, 1)),
         )
         self.tables = Tables(context, files, limits=limits, clock=sim.lake.clock)
+        logs = sim.logs_of(context)
         self._app = App(
             Gate(Rights(sim), clock=sim.lake.clock),
             self.tables,
             Memory(64 << 20, wait_s_max=5),
+            logs=logs,
             hosts=Hosts.of("gateway"),
             limits=AppLimits(answer_s_max=sim.draw("answer_s_max", (30.0, 3.0))),
         ).asgi()
@@ -333,11 +337,16 @@ class Gateway(Engine):
             loop.run_forever()
             self.serving = False
             self.tables.close(wait_s=DRAIN_S)
+            if logs is not None:
+                logs.close(wait_s=DRAIN_S)
             self.ended = True
         finally:
             self.died()
             for task in asyncio.all_tasks(loop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = task.get_coro()
+                if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == CORO_CREATED:
+                    coroutine.close()
             loop.close()
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,13 +18,17 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from tarn.adapters.gateway_client import Durability
 from tarn.core.errors import NotFoundError, TarnError, UnavailableError
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState
 from tarn.gateway.key_memory import KeyMemory
-from tarn.gateway.rows_commit import RowsCommit
+from tarn.gateway.logs import Logs
+from tarn.gateway.rows_commit import RowsCommit, book_in
+from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.bookkeeper import Seat
 from tarn.ingest.changes import Change, CommitResult, Done
+from tarn.ingest.context import IngestContext
 from tarn_catalog.testing.faulty_store import Crash, FaultyStore
 from tests.campaign.gateway_clients import Answered, Client, Entry
 from tests.campaign.gateway_process import Exchange, Gateway
@@ -52,6 +56,7 @@ class GatewaySim(Sim):
         engines: the gateways, the current process of each.
     """
 
+    durability: Durability = "lake"
     scenario: ThroughGateway
     engines: list[Gateway]  # type: ignore[assignment]
 
@@ -275,6 +280,29 @@ class GatewaySim(Sim):
         if wrong:
             self.problem(f"rows at {wrong} are there twice, or beyond the table's offsets {dict(ends)}")
 
+    def sequences(self, rows: list[dict[str, Any]]) -> None:
+        """Each producer's rows are where it numbered them, and the table wants the next one."""
+        state = self.lake.table()
+        book, offsets = book_in(state), offsets_in(state, STREAM)
+        places: dict[int, set[int]] = defaultdict(set)
+        for row in rows:
+            trace = row["_tarn"]
+            assert isinstance(trace, dict)
+            places[trace["partition"]].add(trace["offset"])
+        for client in sorted({entry.client for entry in self.entries if entry.kind == "numbered"}):
+            own = [entry for entry in self.entries if entry.client == client]
+            producer = book.producers.get(f"{client}/{client}")
+            if producer is None or offsets is None:
+                self.problem(f"the table does not know producer {client}")
+                continue
+            wanted = {entry.sequence + at for entry in own for at in entry.good}
+            end = own[-1].sequence + len(own[-1].rows)
+            there, following = places[producer.number], offsets.next.get(producer.number)
+            if there != wanted or following != end:
+                self.problem(
+                    f"{client}: rows {sorted(there)}, next {following}; it sent {sorted(wanted)}, next {end}"
+                )
+
     # -- the run
 
     def run(self) -> None:
@@ -289,11 +317,23 @@ class GatewaySim(Sim):
             actors["reader"] = self.read
             if self.scenario.reaper or self.chance.random() < 0.3:
                 actors["reaper"] = self.keep
-            actors |= self.scenario.actors()
+            actors |= self.scenario.actors() | self.more_actors()
             self._play(actors, len(clients))
             self._heal()
             self._play({"auditor": partial(self._repeat_all, clients)}, 1)
+        self.landed()
         self.fed = True
+
+    def more_actors(self) -> dict[str, Callable[[], None]]:
+        """Further actors, whatever the fault is."""
+        return {}
+
+    def landed(self) -> None:
+        """All clients have their answers: what these promise for later is done."""
+
+    def logs_of(self, context: IngestContext) -> Logs | None:
+        """The logs of a gateway; None: it has no Kafka."""
+        return None
 
     def _play(self, actors: dict[str, Callable[[], None]], clients: int) -> None:
         self.clients_left = self.engines_left = clients

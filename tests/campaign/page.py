@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.campaign.faults import FAULTS
-from tests.campaign.gateway_faults import GATEWAY_FAULTS
+from tests.campaign.gateway_log import LOG_FAULTS, SCENARIOS
 from tests.campaign.mutant import Mutant
 from tests.campaign.mutants import GATEWAY_MUTANTS, MUTANTS
 from tests.campaign.real_faults import NOT_REAL, REAL
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 def latest(kind: Kind, through: Through = "ingest") -> dict[int, Result]:
     """Number of readers or gateways -> the result of a kind that has such runs and ended last."""
     found: dict[int, Result] = {}
-    name = f"faults-{kind}-*.json" if through == "ingest" else f"faults-gateway-{kind}-*.json"
+    name = f"faults-{kind}-*.json" if through == "ingest" else f"faults-{through}-{kind}-*.json"
     for result in sorted(map(read, RESULTS.glob(name)), key=lambda result: result.end):
         found |= {replicas: result for replicas, by_fault in result.counts.items() if by_fault}
     return dict(sorted(found.items()))
@@ -41,6 +41,7 @@ def page() -> str:
     more = [
         _kind("simulated", "Simulated, through the gateway", "gateway"),
         _kind("real", "Real, through the gateway", "gateway"),
+        _kind("simulated", "Simulated, through the gateway with durability=log", "log"),
     ]
     rules = [_mutants("Rules that are taken out", MUTANTS), _mutants("Rules of the gateway", GATEWAY_MUTANTS)]
     parts = [head, *counts, _soak(), _faults(), rules[0], gateway, *more, _gateway_faults(), rules[1], limits]
@@ -60,12 +61,12 @@ def _kind(kind: Kind, title: str, through: Through = "ingest") -> str:
 def _counts(replicas: int, result: Result) -> str:
     changed = ", with changes that were not committed" if result.changed else ""
     every = [counts for _, counts in sorted(result.counts[replicas].items())]
-    if result.through == "gateway":
+    if result.through != "ingest":
         title, who = "One gateway" if replicas == 1 else f"{replicas} gateways", "several clients, one table"
     else:
         title = "Engines with one reader" if replicas == 1 else f"Engines with {replicas} readers"
         who = "one and two ingest engines on one table"
-    names = GATEWAY_FAULTS if result.through == "gateway" else FAULTS
+    names = FAULTS if result.through == "ingest" else SCENARIOS[result.through]
     lines = [
         f"### {title}",
         f"Commit {result.commit}{changed}, {result.start} to {result.end}; {who}.",
@@ -136,8 +137,16 @@ def _gateway_faults() -> str:
         "| | fault | what happens, and what must follow | on the real stack |",
         "|---|---|---|---|",
     ]
-    for number, fault in sorted(GATEWAY_FAULTS.items()):
+    for number, fault in sorted(SCENARIOS["gateway"].items()):
         lines.append(f"| {number} | {fault.name} | {fault.what} | {REAL_HOW[number]} |")
+    lines += [
+        "",
+        "With `durability=log`, simulated only:",
+        "",
+        "| | fault | what happens, and what must follow |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {n} | {fault.name} | {fault.what} |" for n, fault in sorted(LOG_FAULTS.items())]
     return "\n".join(lines)
 
 

@@ -15,8 +15,9 @@ FORMAT = 2
 PROBLEMS_MAX = 20
 
 Kind = Literal["simulated", "real"]
-Through = Literal["ingest", "gateway"]
-UNITS: dict[Through, str] = {"ingest": "readers", "gateway": "gateways"}
+Through = Literal["ingest", "gateway", "log"]
+"""Ingest engines, gateways, or gateways with `durability=log`."""
+UNITS: dict[Through, str] = {"ingest": "readers", "gateway": "gateways", "log": "gateways"}
 """What the counts of a result are by: readers of each ingest engine, or gateways."""
 
 

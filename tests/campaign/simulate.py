@@ -97,9 +97,12 @@ def world(fault: int, seed: int, *, replicas: int, through: Through) -> Sim:
     """The world of one run; see `one`."""
     from tests.campaign.faults import FAULTS
     from tests.campaign.gateway_faults import GATEWAY_FAULTS
+    from tests.campaign.gateway_log import LOG_FAULTS, LogSim
     from tests.campaign.gateway_world import GatewaySim
     from tests.campaign.world import Sim
 
+    if through == "log":
+        return LogSim(LOG_FAULTS[fault](), seed, gateways=replicas)
     if through == "gateway":
         return GatewaySim(GATEWAY_FAULTS[fault](), seed, gateways=replicas)
     return Sim(FAULTS[fault](), seed, replicas=replicas)
@@ -220,9 +223,9 @@ def _hopeless(counts: Counts, seeds: int) -> bool:
 
 def happens(fault: int, count: int, through: Through) -> bool:
     """Whether a fault can happen with so many readers or gateways."""
-    from tests.campaign.gateway_faults import GATEWAY_FAULTS
+    from tests.campaign.gateway_log import SCENARIOS
 
-    return through == "ingest" or count in GATEWAY_FAULTS[fault].gateways
+    return through == "ingest" or count in SCENARIOS[through][fault].gateways
 
 
 def _progress(who: str, counts: Counts, seeds: int) -> None:
