@@ -260,6 +260,7 @@ class BrokerAway(ThroughLog):
         """See `Scenario.draw`."""
         self.chance = chance
         self.wait = chance.randrange(3, 60)
+        self.first = chance.choice(("", "commit", "committed"))
         self.until_s: float | None = None
 
     def step(self, process: Gateway, step: str) -> None:
@@ -267,7 +268,7 @@ class BrokerAway(ThroughLog):
         now_s = self.sim.lake.clock.now_s
         if self.until_s is None:
             self.wait -= 1
-            if self.wait > 0:
+            if self.wait > 0 or (self.first and step != self.first):
                 return
             self.until_s = now_s + DOWN_S
             self.sim.hit()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tarn.core import producers
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import OutcomeUnknownError, UnavailableError
 from tarn.core.log_claims import LogBook
 from tarn.core.table_log import Record
 from tarn.gateway import rows_commit, tables
@@ -122,6 +122,16 @@ def _open_and_go_on(self: LogInbox, opened: Any) -> None:
 
 def _no_mark(self: LogBook, writer: str) -> None:
     return None
+
+
+_append = MemoryLog.append
+
+
+def _surely_not(self: MemoryLog, rows: Any, claims: Any) -> None:
+    try:
+        _append(self, rows, claims)
+    except OutcomeUnknownError as e:
+        raise UnavailableError(e.message) from e
 
 
 def _nothing_required(self: MemoryLog, held: Any) -> None:
@@ -244,8 +254,16 @@ GATEWAY_MUTANTS = (
     Mutant(
         name="log: unknown is written again",
         rule="a transaction without an answer is written again, and its mark is not looked for",
-        faults=(4, 6, 23),
+        faults=(4, 6),
         patches=mutated((LogBook, "mark", _no_mark)),
+        replicas=ONE,
+        through="log",
+    ),
+    Mutant(
+        name="log: unknown is a no",
+        rule="a transaction whose outcome is unknown is answered as not written",
+        faults=(23, 4, 6),
+        patches=mutated((MemoryLog, "append", _surely_not)),
         replicas=ONE,
         through="log",
     ),

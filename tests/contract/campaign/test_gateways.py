@@ -8,29 +8,34 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.campaign.gateway_clients import Answered, Client
-from tests.campaign.gateway_faults import GATEWAY_FAULTS, NUMBERS
+from tests.campaign.gateway_log import LOG_FAULTS, SCENARIOS, LogSim
 from tests.campaign.gateway_mutants import GATEWAY_MUTANTS
 from tests.campaign.gateway_oracle import judge
-from tests.campaign.gateway_scenario import ThroughGateway
+from tests.campaign.gateway_scenario import GATEWAY_FAULTS, ThroughGateway
 from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.mutant import Mutant
 from tests.campaign.mutants import without
-from tests.campaign.results import ROOT
-from tests.campaign.simulate import one
+from tests.campaign.results import ROOT, Through
+from tests.campaign.simulate import one, world
 from tests.contract.campaign.test_simulation import HAPPENS_MIN, MUTANT_SEEDS_MAX, SHARE, first_seed
 from tests.contract.campaign.test_threads import STARTS_OR_WAITS
 from tests.support.plays import seeds
 from tests.support.turns import one_after_the_other
 
-WAYS = [(fault, count) for fault in NUMBERS for count in GATEWAY_FAULTS[fault].gateways]
+WAYS = [
+    (through, fault, count)
+    for through, faults in SCENARIOS.items()
+    for fault, scenario in sorted(faults.items())
+    for count in scenario.gateways
+]
 KNOWN = {
     "access.py": "asks for rights in a turn of its own, in place of a thread",
     "app.py": "its bodies are small: no thread takes them apart",
     "health.py": "not run: looks at dependencies, and the health page",
     "inbox.py": "its condition is a `Held`, its commits run in `Committing`",
     "key_memory.py": "nobody waits while its lock is held",
-    "log_queue.py": "not run: durability=log",
-    "logs.py": "not run: likewise",
+    "log_queue.py": "its condition is a `Held`",
+    "logs.py": "its threads are actors",
     "merges.py": "nobody waits while its lock is held",
     "room.py": "its condition is a `Held`",
     "server.py": "not run: signals and sockets",
@@ -41,11 +46,13 @@ KNOWN = {
 
 
 @pytest.mark.plays
-@pytest.mark.parametrize(("fault", "gateways"), WAYS)
-def test_each_write_is_in_once_whatever_breaks(fault: int, gateways: int, pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(("through", "fault", "gateways"), WAYS)
+def test_each_write_is_in_once_whatever_breaks(
+    through: Through, fault: int, gateways: int, pool: ThreadPoolExecutor
+) -> None:
     first, share = first_seed(), len(seeds(SHARE))
     runs = [
-        one(fault, seed, pool, replicas=gateways, through="gateway") for seed in range(first, first + share)
+        one(fault, seed, pool, replicas=gateways, through=through) for seed in range(first, first + share)
     ]
     failed = {run.seed: run.problems for run in runs if run.problems}
     assert not failed, f"fault {fault}: {failed}"
@@ -64,20 +71,24 @@ MUTANTS_IN_TURN = one_after_the_other(
 def test_a_rule_of_the_gateway_that_is_taken_out_is_noticed(mutant: Mutant, pool: ThreadPoolExecutor) -> None:
     with without(mutant):
         for seed in range(mutant.seed, mutant.seed + MUTANT_SEEDS_MAX):
-            if one(mutant.faults[0], seed, pool, replicas=mutant.replicas, through="gateway").problems:
+            if one(mutant.faults[0], seed, pool, replicas=mutant.replicas, through=mutant.through).problems:
                 return
     pytest.fail(f"{mutant.name} survived {MUTANT_SEEDS_MAX} seeds of fault {mutant.faults[0]}")
 
 
 def test_every_fault_has_a_rule_of_the_gateway_that_it_notices() -> None:
-    assert {fault for mutant in GATEWAY_MUTANTS for fault in mutant.faults} == set(GATEWAY_FAULTS)
+    for through, faults in SCENARIOS.items():
+        mutants = [mutant for mutant in GATEWAY_MUTANTS if mutant.through == through]
+        assert {fault for mutant in mutants for fault in mutant.faults} == set(faults)
 
 
+@pytest.mark.parametrize("through", ["gateway", "log"])
 @pytest.mark.parametrize("fault", [4, 12])
-def test_the_same_seed_is_the_same_run(fault: int, pool: ThreadPoolExecutor) -> None:
+def test_the_same_seed_is_the_same_run(through: Through, fault: int, pool: ThreadPoolExecutor) -> None:
     seen = []
     for _ in range(2):
-        sim = GatewaySim(GATEWAY_FAULTS[fault](), 11, gateways=2)
+        sim = world(fault, 11, replicas=2, through=through)
+        assert isinstance(sim, GatewaySim)
         sim.run()
         heads = [version.head for version in sim.watch.versions]
         answers = [(str(entry), entry.sent, len(entry.answers)) for entry in sim.entries]
@@ -100,6 +111,17 @@ def test_a_row_that_is_lost_or_doubled_is_counted(pool: ThreadPoolExecutor) -> N
     answers, entry.answers, entry.unknown = entry.answers, [], False
     assert "each answer said that nothing was written" in judge(sim, pool).problems[0]
     entry.answers = answers
+
+
+def test_a_row_that_is_not_in_the_topic_is_noticed(pool: ThreadPoolExecutor) -> None:
+    """Control: likewise, with `durability=log`."""
+    sim = LogSim(LOG_FAULTS[4](), 3, gateways=2)
+    sim.run()
+    assert judge(sim, pool).problems == ()
+    entry = next(one for one in sim.entries if one.good and one.answered)
+    entry.good[next(iter(entry.good))] = 10**6
+    sim.answered(entry, entry.answers[0])
+    assert "{1000000: 0}" in sim.watch.problems[-1]
 
 
 def test_an_answer_that_says_something_else_is_a_problem() -> None:
