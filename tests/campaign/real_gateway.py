@@ -92,7 +92,8 @@ class Doors:
         with ThreadPoolExecutor(GATEWAYS) as pool:
             asked = [pool.submit(one.post, table, body, kind=kind, key=key) for one in self.clients]
             first, other = (one.result() for one in asked)
-        if not first.repeated and not other.repeated:
+        # A write of bad rows alone makes no commit: nothing of it can be there twice.
+        if first.accepted and not first.repeated and not other.repeated:
             self._round.problems.append(f"both gateways answered {key} as new")
         self._round.twins += 1
         return first
@@ -166,7 +167,6 @@ class GatewayRound:
         self.fed = threading.Event()
         self._lock = threading.Lock()
         self._numbers = 0
-        self._client: Any = None
 
     def run(self) -> tuple[Counts, float]:
         """Run it; its counts, and the seconds that it took."""
@@ -302,9 +302,13 @@ class GatewayRound:
                 rows.append({"id": f"x{one}"})
                 entry.bad += 1
             else:
-                rows.append({"id": one, "text": f"row {one}"})
+                rows.append(self.row(one))
                 entry.good.append(one)
         return rows, entry
+
+    def row(self, number: int) -> dict[str, Any]:
+        """A row that the table takes."""
+        return {"id": number, "text": f"row {number}"}
 
     def _note(self, entry: Sent, found: Receipt) -> None:
         entry.receipts.append(found)
@@ -382,8 +386,8 @@ class GatewayRound:
     def _judge(self, counts: Counts) -> None:
         """Compare the table with the ledger."""
         time.sleep(2.0)  # what a killed gateway sent may still be on its way
-        table = self.rig.lake().load_table(self.table)
-        found = Counter(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+        ids, state = self.read()
+        found = Counter(ids)
         counts.rows = found.total()
         known = {one for entry in self.sent for one in entry.good}
         counts.doubled = sum(count - 1 for count in found.values()) + len(found.keys() - known)
@@ -397,13 +401,18 @@ class GatewayRound:
                 self.problems.append(f"a part of a write is there: {entry.good}")
         if counts.lost or counts.doubled:
             self.problems.append(f"{counts.lost} lost, {counts.doubled} doubled of {len(known)}")
-        state = TableState(json.loads(table.metadata.model_dump_json(by_alias=True)))
         book, offsets = book_in(state), offsets_in(state, STREAM)
         for producer, end in self.ends.items():
             name = next((name for name in book.producers if name.endswith(f"/{producer}")), None)
             at = None if name is None or offsets is None else offsets.next.get(book.producers[name].number)
             if at != end:
                 self.problems.append(f"producer {producer} has sent {end} rows, the table's next one is {at}")
+
+    def read(self) -> tuple[list[int], TableState]:
+        """The ids of the table's rows, and its version."""
+        table = self.rig.lake().load_table(self.table)
+        ids = table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
+        return ids, TableState(json.loads(table.metadata.model_dump_json(by_alias=True)))
 
     # -- actions
 
