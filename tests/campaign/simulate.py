@@ -202,7 +202,7 @@ def _work(
     result: Result, replicas: Sequence[int], faults: Sequence[int], seeds: int
 ) -> Iterator[tuple[int, int, list[int]]]:
     """Chunks of seeds, the fault with the fewest first, until all have enough."""
-    keys = [(count, fault) for count in replicas for fault in faults if fault in result.counts[count]]
+    keys = [(count, fault) for count in replicas for fault in faults if fault in result.counts.get(count, {})]
     of = {(count, fault): result.counts[count][fault] for count, fault in keys}
     asked = {key: len(counts.seeds) for key, counts in of.items()}
     while True:

@@ -152,6 +152,7 @@ def test_a_fault_is_run_with_the_gateways_with_which_it_can_happen(tmp_path: Pat
     assert {count: set(by_fault) for count, by_fault in result.counts.items()} == {1: {4}, 2: {4, 11}}
     assert result.short() == ["4 (1 gateways: 0)", "4 (2 gateways: 0)", "11 (2 gateways: 0)"]
     assert results.read(tmp_path / "a.json").through == "gateway"
+    assert list(simulate._work(result, [1], [11], 5)) == []
 
 
 def test_the_fault_with_the_fewest_seeds_is_next_until_all_have_enough() -> None:
