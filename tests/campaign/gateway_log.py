@@ -253,7 +253,7 @@ class BrokerAway(ThroughLog):
     """Fault 23."""
 
     number = 23
-    name = "the broker is away for 20 s"
+    name = "the broker is unavailable for 20 s"
     what = "Writes are refused with a reason, or unknown; nothing is half written; all goes on by itself."
 
     def draw(self, chance: random.Random) -> None:
