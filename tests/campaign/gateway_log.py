@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -31,7 +30,7 @@ from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.kills import Killed
 from tests.campaign.results import Through
 from tests.campaign.upkeep import DOWN_S
-from tests.campaign.waits import Held, Thread
+from tests.campaign.waits import Held
 from tests.support.gateway import LOG_SPEC
 
 if TYPE_CHECKING:
@@ -143,10 +142,8 @@ class LogSim(GatewaySim):
     def alone(self) -> Iterator[None]:
         """See `Sim.alone`."""
         locks = SimpleNamespace(Condition=lambda: Held(self))
-        threads = SimpleNamespace(Thread=partial(Thread, self), Lock=lambda: Held(self))
         with super().alone(), ExitStack() as stack:
             stack.enter_context(patch("tarn.gateway.log_queue.threading", locks))
-            stack.enter_context(patch("tarn.gateway.logs.threading", threads))
             stack.enter_context(patch("tarn.gateway.log_inbox.log.exception", self._broke))
             yield
 

@@ -390,7 +390,8 @@ class GatewaySim(Sim):
                 stack.enter_context(patch(name, Alone))
             for module in ("tarn.ingest.bookkeeper", "tarn.gateway.inbox", "tarn.gateway.room"):
                 stack.enter_context(patch(f"{module}.threading", locks))
-            stack.enter_context(patch("tarn.gateway.tables.threading", threads))
+            for module in ("tables", "inboxes"):
+                stack.enter_context(patch(f"tarn.gateway.{module}.threading", threads))
             for module in ("app", "inbox", "tables"):
                 stack.enter_context(patch(f"tarn.gateway.{module}.log.exception", self._broke))
             stack.enter_context(patch("tarn.gateway.app.time", clock))

@@ -32,14 +32,14 @@ KNOWN = {
     "access.py": "asks for rights in a turn of its own, in place of a thread",
     "app.py": "its bodies are small: no thread takes them apart",
     "health.py": "not run: looks at dependencies, and the health page",
+    "inboxes.py": "its threads are actors, its lock is a `Held`",
     "inbox.py": "its condition is a `Held`, its commits run in `Committing`",
     "key_memory.py": "nobody waits while its lock is held",
     "log_queue.py": "its condition is a `Held`",
-    "logs.py": "its threads are actors",
     "merges.py": "nobody waits while its lock is held",
     "room.py": "its condition is a `Held`",
     "server.py": "not run: signals and sockets",
-    "tables.py": "its threads are actors, its event is a `Flag`",
+    "tables.py": "its thread is an actor, its event a `Flag`",
     "wiring.py": "not run: writes of files run in `Writers`",
 }
 """Modules of the gateway that start threads or wait for them, and why that does not escape the schedule."""
