@@ -175,7 +175,7 @@ GATEWAY_MUTANTS = (
         name="unknown is a no",
         rule="a commit whose outcome is unknown is answered as not written",
         faults=(4, 5, 6),
-        patches=mutated((Committer, "_unknown", _said_no)),
+        patches=mutated((Committer, "_unknown", _said_no), (tables, "_in_doubt", _as_it_is)),
         replicas=ONE,
         through="gateway",
     ),
