@@ -91,7 +91,11 @@ class Doors:
     def _twice(self, table: str, body: bytes, kind: str, key: str) -> Receipt:
         with ThreadPoolExecutor(GATEWAYS) as pool:
             asked = [pool.submit(one.post, table, body, kind=kind, key=key) for one in self.clients]
-            first, other = (one.result() for one in asked)
+            errors = [error for one in asked if (error := one.exception()) is not None]
+        if errors:
+            # One of them may have taken it.
+            raise OutcomeUnknownError(f"one of both did not answer: {errors[0]}")
+        first, other = (one.result() for one in asked)
         # A write of bad rows alone makes no commit: nothing of it can be there twice.
         if first.accepted and not first.repeated and not other.repeated:
             self._round.problems.append(f"both gateways answered {key} as new")
