@@ -7,6 +7,8 @@ scenario   what a fault is: when it happens, and what it changes in the world
 kills, answers, writers, streams, upkeep   the faults
 mutants    rules of the product that are taken out; each must be noticed by the faults that it names
 simulate   runs seeds in processes and writes the result file
+gateway_world, gateway_process, gateway_clients, waits   gateways in place of engines, and their clients
+gateway_faults, gateway_log, gateway_oracle, gateway_mutants   likewise: the faults, with lake and with log
 real       the same faults on a running stack
 page       docs/faults.md, generated from the result files
 """

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tarn.core.offsets import OffsetMap
+from tests.campaign.results import Through
 
 Patches = Callable[[ExitStack], None]
 
@@ -23,7 +24,8 @@ class Mutant:
         faults: the faults that must notice, each by itself.
         patches: takes the rule out until the stack is closed.
         seed: the first seed to try; a rare order of steps is found later than others.
-        replicas: readers of each engine in the runs that must notice.
+        replicas: readers of each engine, or gateways, in the runs that must notice.
+        through: what writes in them.
         always: whether it is tried in every run of the tests, and not in turn with the others.
     """
 
@@ -33,6 +35,7 @@ class Mutant:
     patches: Patches
     seed: int = 0
     replicas: int = 1
+    through: Through = "ingest"
     always: bool = False
 
 

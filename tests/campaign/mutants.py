@@ -32,8 +32,10 @@ from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.context import CatalogContext
 from tarn_catalog.state.register import Register
 from tarn_catalog.state.transactions import Transactions, Verdict, _Seen
+from tests.campaign.gateway_mutants import GATEWAY_MUTANTS
 from tests.campaign.group_mutants import GROUP_MUTANTS
 from tests.campaign.mutant import Mutant, any_range, mutated
+from tests.campaign.results import UNITS
 from tests.support.lake import BUCKET
 
 
@@ -406,6 +408,7 @@ MUTANTS = (
     ),
     *GROUP_MUTANTS,
 )
+ALL_MUTANTS = (*MUTANTS, *GATEWAY_MUTANTS)
 
 
 @contextmanager
@@ -422,7 +425,8 @@ def dies(mutant: Mutant, fault: int, *, seeds: int, replicas: int | None = None)
 
     with ThreadPoolExecutor(max_workers=2) as pool, without(mutant):
         for seed in range(mutant.seed, mutant.seed + seeds):
-            found = one(fault, seed, pool, replicas=replicas or mutant.replicas)
+            count = replicas or mutant.replicas
+            found = one(fault, seed, pool, replicas=count, through=mutant.through)
             if found.problems:
                 return seed, found.problems[0]
     return None
@@ -434,20 +438,20 @@ def run(names: list[str], *, seeds: int, replicas: int | None = None) -> int:
     Args:
         names: names of mutants; all if empty.
         seeds: seeds per mutant and fault at most.
-        replicas: readers of each engine; each mutant's own number by default.
+        replicas: readers of each engine, or gateways; each mutant's own number by default.
     """
     from tests.campaign.simulate import quiet
 
     quiet()
     alive = 0
-    for mutant in MUTANTS:
+    for mutant in ALL_MUTANTS:
         if names and mutant.name not in names:
             continue
         for fault in mutant.faults:
             found = dies(mutant, fault, seeds=seeds, replicas=replicas)
             alive += found is None
             text = "SURVIVED" if found is None else f"dies at seed {found[0]}: {found[1][:160]}"
-            readers = replicas or mutant.replicas
-            sys.stdout.write(f"{mutant.name}, fault {fault}, {readers} readers: {text}\n")
+            who = f"{replicas or mutant.replicas} {UNITS[mutant.through]}"
+            sys.stdout.write(f"{mutant.name}, fault {fault}, {who}: {text}\n")
             sys.stdout.flush()
     return 1 if alive else 0

@@ -88,7 +88,7 @@ def judge(sim: Sim, pool: ThreadPoolExecutor) -> Verdict:
     if unexpected:
         problems.append(f"an engine stopped: {sorted(sim.why[reason] for reason in unexpected)}")
     with sim.undisturbed():
-        problems += _shipped(sim, pool)
+        problems += shipped(sim, pool)
     try:
         sim.scenario.check()
     except AssertionError as e:
@@ -100,7 +100,7 @@ def _ends(sim: Sim) -> dict[int, int]:
     return {p: len(log) for p, log in sim.topic.logs.items()}
 
 
-def _shipped(sim: Sim, pool: ThreadPoolExecutor) -> list[str]:
+def shipped(sim: Sim, pool: ThreadPoolExecutor) -> list[str]:
     """What `tarn audit` and `tarn fsck` find; they run as they are shipped."""
     store = PlainBulk(sim.store)
     ports = LakePorts(

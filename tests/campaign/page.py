@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from tests.campaign.faults import FAULTS
-from tests.campaign.mutants import MUTANTS
+from tests.campaign.gateway_log import LOG_FAULTS, SCENARIOS
+from tests.campaign.mutant import Mutant
+from tests.campaign.mutants import GATEWAY_MUTANTS, MUTANTS
 from tests.campaign.real_faults import NOT_REAL, REAL
-from tests.campaign.results import ROOT, Counts, Kind, Result, read
+from tests.campaign.real_gateway_faults import REAL_HOW
+from tests.campaign.results import ROOT, UNITS, Counts, Kind, Result, Through, read
 from tests.campaign.soak_results import read as read_soak
 from tests.campaign.soak_results import section as soak_section
 
@@ -19,24 +23,33 @@ SUMMED = ("faults", "rows", "lost", "doubled")
 HERE = Path(__file__).parent
 
 
-def latest(kind: Kind) -> dict[int, Result]:
-    """Number of readers per engine -> the result of a kind that has such runs and ended last."""
+def latest(kind: Kind, through: Through = "ingest") -> dict[int, Result]:
+    """Number of readers or gateways -> the result of a kind that has such runs and ended last."""
     found: dict[int, Result] = {}
-    for result in sorted(map(read, RESULTS.glob(f"faults-{kind}-*.json")), key=lambda result: result.end):
+    name = f"faults-{kind}-*.json" if through == "ingest" else f"faults-{through}-{kind}-*.json"
+    for result in sorted(map(read, RESULTS.glob(name)), key=lambda result: result.end):
         found |= {replicas: result for replicas, by_fault in result.counts.items() if by_fault}
     return dict(sorted(found.items()))
 
 
 def page() -> str:
     """The whole page."""
-    head, limits = ((HERE / f"page_{name}.md").read_text(encoding="utf-8") for name in ("head", "limits"))
+    head, gateway, limits = (
+        (HERE / f"page_{name}.md").read_text(encoding="utf-8") for name in ("head", "gateway", "limits")
+    )
     counts = [_kind("simulated", "Simulated"), _kind("real", "Real")]
-    parts = [head, *counts, _soak(), _faults(), _mutants(), limits]
+    more = [
+        _kind("simulated", "Simulated, through the gateway", "gateway"),
+        _kind("real", "Real, through the gateway", "gateway"),
+        _kind("simulated", "Simulated, through the gateway with durability=log", "log"),
+    ]
+    rules = [_mutants("Rules that are taken out", MUTANTS), _mutants("Rules of the gateway", GATEWAY_MUTANTS)]
+    parts = [head, *counts, _soak(), _faults(), rules[0], gateway, *more, _gateway_faults(), rules[1], limits]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
-def _kind(kind: Kind, title: str) -> str:
-    found = latest(kind)
+def _kind(kind: Kind, title: str, through: Through = "ingest") -> str:
+    found = latest(kind, through)
     clock = "the clock of the simulation" if kind == "simulated" else "the wall clock"
     parts = [
         f"## {title}\n" + (f"Seconds to heal are by {clock}." if found else "There is no recorded run yet.")
@@ -48,16 +61,22 @@ def _kind(kind: Kind, title: str) -> str:
 def _counts(replicas: int, result: Result) -> str:
     changed = ", with changes that were not committed" if result.changed else ""
     every = [counts for _, counts in sorted(result.counts[replicas].items())]
+    if result.through != "ingest":
+        title, who = "One gateway" if replicas == 1 else f"{replicas} gateways", "several clients, one table"
+    else:
+        title = "Engines with one reader" if replicas == 1 else f"Engines with {replicas} readers"
+        who = "one and two ingest engines on one table"
+    names = FAULTS if result.through == "ingest" else SCENARIOS[result.through]
     lines = [
-        f"### {'Engines with one reader' if replicas == 1 else f'Engines with {replicas} readers'}",
-        f"Commit {result.commit}{changed}, {result.start} to {result.end}; one and two ingest engines on one "
-        "table.",
+        f"### {title}",
+        f"Commit {result.commit}{changed}, {result.start} to {result.end}; {who}.",
         _total(every, result.seeds_wanted),
         "",
         "| fault | seeds | faults | rows | lost | doubled | failed | s to heal, median | s to heal, most |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    return "\n".join(lines + [_row(counts) for counts in every if counts.seeds or counts.failed])
+    counted = [counts for counts in every if counts.seeds or counts.failed]
+    return "\n".join(lines + [_row(counts, names[counts.fault].name) for counts in counted])
 
 
 def _total(every: list[Counts], wanted: int) -> str:
@@ -78,11 +97,11 @@ def _total(every: list[Counts], wanted: int) -> str:
     return text + (f". The runs took {minutes:.0f} minutes of processor time." if minutes >= 1 else ".")
 
 
-def _row(counts: Counts) -> str:
+def _row(counts: Counts, name: str) -> str:
     heal = counts.heal_s
     times = (f"{median(heal):.1f}", f"{max(heal):.1f}") if heal else ("", "")
     cells = (
-        f"{counts.fault} · {FAULTS[counts.fault].name}",
+        f"{counts.fault} · {name}",
         len(counts.seeds),
         counts.faults,
         counts.rows,
@@ -112,15 +131,35 @@ def _faults() -> str:
     return "\n".join(lines)
 
 
-def _mutants() -> str:
+def _gateway_faults() -> str:
     lines = [
-        "## Rules that are taken out",
-        "Where several rules hide each other's loss, a mutant takes out all of them.",
-        "",
-        "| mutant | the product without the rule | noticed by fault | readers |",
+        "## The faults through the gateway",
+        "| | fault | what happens, and what must follow | on the real stack |",
         "|---|---|---|---|",
     ]
-    for mutant in MUTANTS:
+    for number, fault in sorted(SCENARIOS["gateway"].items()):
+        lines.append(f"| {number} | {fault.name} | {fault.what} | {REAL_HOW[number]} |")
+    lines += [
+        "",
+        "With `durability=log`, simulated only:",
+        "",
+        "| | fault | what happens, and what must follow |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {n} | {fault.name} | {fault.what} |" for n, fault in sorted(LOG_FAULTS.items())]
+    return "\n".join(lines)
+
+
+def _mutants(title: str, mutants: Sequence[Mutant]) -> str:
+    unit = UNITS[mutants[0].through]
+    lines = [
+        f"## {title}",
+        "Where several rules hide each other's loss, a mutant takes out all of them.",
+        "",
+        f"| mutant | the product without the rule | noticed by fault | {unit} |",
+        "|---|---|---|---|",
+    ]
+    for mutant in mutants:
         faults = ", ".join(map(str, mutant.faults))
         lines.append(f"| {mutant.name} | {mutant.rule} | {faults} | {mutant.replicas} |")
     return "\n".join(lines)

@@ -11,18 +11,52 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+from unittest.mock import patch
 
+from tarn.adapters import gateway_client
 from tests.campaign import results
-from tests.campaign.real_faults import NOT_REAL, REAL
+from tests.campaign.real_faults import NOT_REAL, REAL, RealFault
+from tests.campaign.real_gateway import READ_TIMEOUT_S, GatewayRound
+from tests.campaign.real_gateway_faults import REAL_GATEWAY, REAL_HOW
 from tests.campaign.real_rig import Lane, rig
 from tests.campaign.real_round import Round
-from tests.campaign.results import Counts, Result
+from tests.campaign.results import UNITS, Counts, Result, Through
 
 WITHOUT_MAX = 3
 """A fault for which more than this many rounds per wanted seed pass without it is given up."""
+
+
+class Runs(Protocol):
+    """A round."""
+
+    def run(self) -> tuple[Counts, float]:
+        """Run it; its counts, and the seconds that it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundKind:
+    """The rounds of what writes.
+
+    Attributes:
+        faults: those that the real stack gets.
+        not_real: why not, for the others.
+        made: makes a round of lane, number of readers or gateways, fault and seed.
+    """
+
+    faults: Mapping[int, RealFault]
+    not_real: Mapping[int, str]
+    made: Callable[[Lane, int, int, int], Runs]
+
+
+KINDS: dict[Through, RoundKind] = {
+    "ingest": RoundKind(faults=REAL, not_real=NOT_REAL, made=Round),
+    "gateway": RoundKind(faults=REAL_GATEWAY, not_real=REAL_HOW, made=GatewayRound),
+}
 
 
 def campaign(
@@ -36,6 +70,7 @@ def campaign(
     replicas: Sequence[int],
     lanes: int,
     ended: Callable[[Result], int],
+    through: Through = "ingest",
 ) -> int:
     """Run the campaign; 0 if nothing was lost, doubled or broken.
 
@@ -49,18 +84,20 @@ def campaign(
         replicas: numbers of readers of each engine.
         lanes: rounds at the same time.
         ended: prints the result and returns the exit code.
+        through: what writes; with gateways, `replicas` is their number.
     """
-    numbers = sorted(REAL) if faults == "all" else [int(part) for part in faults.split(",")]
-    unknown = [n for n in numbers if n not in REAL]
+    kind = KINDS[through]
+    numbers = sorted(kind.faults) if faults == "all" else [int(part) for part in faults.split(",")]
+    unknown = [n for n in numbers if n not in kind.faults]
     if unknown:
-        reasons = "; ".join(f"{n}: {NOT_REAL.get(n, 'is no fault')}" for n in unknown)
+        reasons = "; ".join(f"{n}: {kind.not_real.get(n, 'is no fault')}" for n in unknown)
         sys.stderr.write(f"the real stack does not have these faults: {reasons}\n")
         return 2
-    result = results.begun("real", seeds, file)
+    result = results.begun("real", seeds, file, through=through)
     result.want(replicas, numbers, first)
-    with rig(project, lanes) as made:
+    with rig(project, lanes) as made, patch.object(gateway_client, "READ_TIMEOUT_S", READ_TIMEOUT_S):
         until_s = time.monotonic() + minutes * 60
-        Rounds(made, result, file, lambda: time.monotonic() < until_s).run(numbers, replicas)
+        Rounds(made, result, file, lambda: time.monotonic() < until_s, kind).run(numbers, replicas)
     result.write(file)
     return ended(result)
 
@@ -73,11 +110,18 @@ class Rounds:
         result: where they are counted.
         file: its file; written after every round.
         goes_on: whether there is time for another round.
+        kind: the rounds.
     """
 
     def __init__(
-        self, lanes: Sequence[Lane], result: Result, file: Path, goes_on: Callable[[], bool]
+        self,
+        lanes: Sequence[Lane],
+        result: Result,
+        file: Path,
+        goes_on: Callable[[], bool],
+        kind: RoundKind,
     ) -> None:
+        self._kind = kind
         self._free: queue.Queue[Lane] = queue.Queue()
         for lane in lanes:
             self._free.put(lane)
@@ -96,10 +140,10 @@ class Rounds:
                     wave = self._wave([(count, fault) for count in replicas for fault in numbers])
                     if not wave:
                         return
-                    beside = [key for key in wave if not REAL[key[1]].alone]
-                    beside.sort(key=lambda key: -REAL[key[1]].lasts_s)
+                    beside = [key for key in wave if not self._kind.faults[key[1]].alone]
+                    beside.sort(key=lambda key: -self._kind.faults[key[1]].lasts_s)
                     list(pool.map(lambda key: self._one(*key), beside))
-                    for key in [key for key in wave if REAL[key[1]].alone]:
+                    for key in [key for key in wave if self._kind.faults[key[1]].alone]:
                         self._one(*key)
             except BaseException:
                 # Interrupted: what is under way ends somehow, and says nothing about the product.
@@ -124,7 +168,7 @@ class Rounds:
             (seed,) = self._result.take(replicas, fault)
         lane = self._free.get()
         try:
-            counts, took_s = Round(lane, replicas, fault, seed).run()
+            counts, took_s = self._kind.made(lane, replicas, fault, seed).run()
         finally:
             self._free.put(lane)
         if self._interrupted:
@@ -134,9 +178,9 @@ class Rounds:
             self._result.write(self._file)
         failed = f"; FAILED: {counts.problems[0]}" if counts.problems else ""
         sys.stderr.write(
-            f"fault {fault:>2}, {replicas} readers, seed {seed}: happened {counts.faults} times, "
-            f"{counts.rows} rows, {counts.lost} lost, {counts.doubled} doubled, healed after "
-            f"{counts.heal_s} s, {took_s:.0f} s{failed}\n"
+            f"fault {fault:>2}, {replicas} {UNITS[self._result.through]}, seed {seed}: "
+            f"happened {counts.faults} times, {counts.rows} rows, {counts.lost} lost, {counts.doubled} "
+            f"doubled, healed after {counts.heal_s} s, {took_s:.0f} s{failed}\n"
         )
         sys.stderr.flush()
 

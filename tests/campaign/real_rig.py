@@ -133,6 +133,10 @@ class Lane:
         """Names of the containers of so many engines."""
         return [f"{self.rig.stack.name}-engine-{self.number}-{n}" for n in range(count)]
 
+    def gateways(self, count: int) -> list[str]:
+        """Names of the containers of so many gateways."""
+        return [f"{self.rig.stack.name}-gateway-{self.number}-{n}" for n in range(count)]
+
     @property
     def store_proxy(self) -> str:
         """Name of the container of the proxy before the store, for one round."""
@@ -169,7 +173,7 @@ class Lane:
 
     def stop(self) -> None:
         """Remove the proxy, and what an ended round left behind."""
-        for name in (self.proxy, self.store_proxy, self.catalog, *self.engines(2)):
+        for name in (self.proxy, self.store_proxy, self.catalog, *self.engines(2), *self.gateways(2)):
             self.rig.docker("rm", "-f", name, check=False)
 
     def plan(self, *lines: str) -> None:

@@ -15,6 +15,10 @@ FORMAT = 2
 PROBLEMS_MAX = 20
 
 Kind = Literal["simulated", "real"]
+Through = Literal["ingest", "gateway", "log"]
+"""Ingest engines, gateways, or gateways with `durability=log`."""
+UNITS: dict[Through, str] = {"ingest": "readers", "gateway": "gateways", "log": "gateways"}
+"""What the counts of a result are by: readers of each ingest engine, or gateways."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +75,7 @@ class Result:
         engines: numbers of ingest engines on one table that runs draw from.
         counts: number of readers per engine (`replicas`) -> fault -> its counts.
         next_seed: likewise, to the seed that comes next, for going on.
+        through: what writes: ingest engines, or gateways; then `counts` is by their number.
     """
 
     kind: Kind
@@ -82,6 +87,7 @@ class Result:
     engines: tuple[int, ...] = (1, 2)
     counts: dict[int, dict[int, Counts]] = field(default_factory=dict)
     next_seed: dict[int, dict[int, int]] = field(default_factory=dict)
+    through: Through = "ingest"
 
     def want(self, replicas: Sequence[int], faults: Sequence[int], first: int) -> None:
         """Make room for the counts of these faults, from the seed `first` on."""
@@ -103,7 +109,8 @@ class Result:
     def failures(self) -> list[str]:
         """What failed, in words."""
         return [
-            f"fault {counts.fault} with {count} readers failed with seeds {counts.failed}: {counts.problems}"
+            f"fault {counts.fault} with {count} {UNITS[self.through]} failed with seeds {counts.failed}: "
+            f"{counts.problems}"
             for count, counts in self.all()
             if counts.failed
         ]
@@ -111,7 +118,7 @@ class Result:
     def short(self) -> list[str]:
         """Faults with fewer seeds than asked for."""
         return [
-            f"{counts.fault} ({count} readers: {len(counts.seeds)})"
+            f"{counts.fault} ({count} {UNITS[self.through]}: {len(counts.seeds)})"
             for count, counts in self.all()
             if len(counts.seeds) < self.seeds_wanted
         ]
@@ -140,23 +147,26 @@ def commit() -> tuple[str, bool]:
     return git("rev-parse", "--short=12", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
 
 
-def begun(kind: Kind, seeds: int, file: Path) -> Result:
+def begun(kind: Kind, seeds: int, file: Path, *, through: Through = "ingest") -> Result:
     """The result of an existing file, to go on with, or a new one with the commit and the time.
 
     Raises:
-        ValueError: the file is of another commit, kind or format.
+        ValueError: the file is of another commit, kind or format, or of other writers.
     """
     at, changed = commit()
     if file.exists():
         former = read(file)
-        if (former.kind, former.commit, former.changed) != (kind, at, changed):
+        if (former.kind, former.through, former.commit, former.changed) != (kind, through, at, changed):
             raise ValueError(
-                f"{file} is of commit {former.commit} ({former.kind}{', changed' * former.changed}), this is "
-                f"{at}{', changed' * changed}: counts of two versions are not added; give another --out"
+                f"{file} is of commit {former.commit} ({former.kind}, through {former.through}"
+                f"{', changed' * former.changed}), this is {at} ({kind}, through {through}"
+                f"{', changed' * changed}): counts of two versions are not added; give another --out"
             )
         former.seeds_wanted = seeds
         return former
-    return Result(kind=kind, commit=at, changed=changed, start=now(), end=now(), seeds_wanted=seeds)
+    return Result(
+        kind=kind, commit=at, changed=changed, start=now(), end=now(), seeds_wanted=seeds, through=through
+    )
 
 
 def read(file: Path) -> Result:

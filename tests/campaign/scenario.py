@@ -43,12 +43,13 @@ class Scenario:
     merges: ClassVar[bool] = False
     reaper: ClassVar[bool] = False
     bad_share: ClassVar[float] = 0.08
+    registry: ClassVar[dict[int, Any]] = FAULTS
 
     def __init_subclass__(cls) -> None:
-        """Enter the fault in `FAULTS`."""
+        """Enter the fault in its registry."""
         if "number" in vars(cls):
-            assert cls.number not in FAULTS, cls
-            FAULTS[cls.number] = cls
+            assert cls.number not in cls.registry, cls
+            cls.registry[cls.number] = cls
 
     def __init__(self) -> None:
         self.happened = 0

@@ -10,11 +10,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from tests.campaign import results
-from tests.campaign.results import Counts, Result
+from tests.campaign.results import UNITS, Counts, Result, Through
+
+if TYPE_CHECKING:
+    from tests.campaign.world import Sim
 
 CHUNK = 20
 """Seeds of one fault that a process runs before it reports."""
@@ -44,29 +48,32 @@ class Run:
     cpu_s: float
 
 
-def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -> Run:
+def one(
+    fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1, through: Through = "ingest"
+) -> Run:
     """Run one seed of one fault.
 
     Args:
         fault: number of the fault.
         seed: the seed.
         pool: executor for the audit.
-        replicas: number of readers (threads) of each ingest engine.
+        replicas: number of readers (threads) of each ingest engine, or of gateways.
+        through: what writes.
     """
-    from tests.campaign.faults import FAULTS
+    from tests.campaign.gateway_oracle import judge as judge_gateways
+    from tests.campaign.gateway_world import GatewaySim
     from tests.campaign.oracle import judge
-    from tests.campaign.world import Sim
 
     began_s, cpu_s = time.perf_counter(), time.process_time()
-    sim = Sim(FAULTS[fault](), seed, replicas=replicas)
+    sim = world(fault, seed, replicas=replicas, through=through)
     problems: tuple[str, ...] = ()
     rows = lost = doubled = 0
     try:
         sim.run()
-        verdict = judge(sim, pool)
+        verdict = judge_gateways(sim, pool) if isinstance(sim, GatewaySim) else judge(sim, pool)
         rows, lost, doubled, problems = verdict.rows, verdict.lost, verdict.doubled, verdict.problems
     except Exception as e:  # noqa: BLE001 - a run that cannot end is a finding, not the end of the campaign
-        problems = (f"{type(e).__name__}: {e}",)
+        problems = (f"{type(e).__name__}: {e}", *sim.watch.problems[:3])
     heal_s = None if sim.fault_s is None else round(max(0.0, sim.caught_up_s - sim.fault_s), 2)
     return Run(
         fault=fault,
@@ -86,11 +93,26 @@ def one(fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1) -
     )
 
 
-def chunk(replicas: int, fault: int, seeds: Sequence[int]) -> list[Run]:
+def world(fault: int, seed: int, *, replicas: int, through: Through) -> Sim:
+    """The world of one run; see `one`."""
+    from tests.campaign.faults import FAULTS
+    from tests.campaign.gateway_faults import GATEWAY_FAULTS
+    from tests.campaign.gateway_log import LOG_FAULTS, LogSim
+    from tests.campaign.gateway_world import GatewaySim
+    from tests.campaign.world import Sim
+
+    if through == "log":
+        return LogSim(LOG_FAULTS[fault](), seed, gateways=replicas)
+    if through == "gateway":
+        return GatewaySim(GATEWAY_FAULTS[fault](), seed, gateways=replicas)
+    return Sim(FAULTS[fault](), seed, replicas=replicas)
+
+
+def chunk(through: Through, replicas: int, fault: int, seeds: Sequence[int]) -> list[Run]:
     """Run some seeds of one fault; what a process of the campaign does."""
     quiet()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return [one(fault, seed, pool, replicas=replicas) for seed in seeds]
+        return [one(fault, seed, pool, replicas=replicas, through=through) for seed in seeds]
 
 
 def quiet() -> None:
@@ -130,6 +152,7 @@ def simulate(
     processes: int,
     minutes: float,
     replicas: Sequence[int] = (1, 3),
+    through: Through = "ingest",
 ) -> Result:
     """Run the campaign until every fault has its seeds, or the time is over; goes on with an existing file.
 
@@ -140,14 +163,17 @@ def simulate(
         file: result file; written after every chunk.
         processes: number of processes.
         minutes: limit of this call.
-        replicas: numbers of readers (threads) of each ingest engine; every fault is run with each.
+        replicas: numbers of readers (threads) of each ingest engine, or of gateways; every fault is run with
+            each with which it can happen.
+        through: what writes.
 
     Raises:
-        ValueError: the file is of another commit, or of a real run.
+        ValueError: the file is of another commit, of a real run, or of other writers.
     """
-    result = results.begun("simulated", seeds, file)
+    result = results.begun("simulated", seeds, file, through=through)
     until_s = time.monotonic() + minutes * 60
-    result.want(replicas, faults, first)
+    for count in replicas:
+        result.want([count], [fault for fault in faults if happens(fault, count, through)], first)
     environment = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=environment, max_tasks_per_child=RUNS_PER_PROCESS) as pool:
         waiting: set[Future[list[Run]]] = set()
@@ -157,7 +183,7 @@ def simulate(
                 task = next(work, None)
                 if task is None:
                     break
-                waiting.add(pool.submit(chunk, *task))
+                waiting.add(pool.submit(chunk, through, *task))
             if not waiting:
                 break
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -165,7 +191,8 @@ def simulate(
                 runs = future.result()
                 for run in runs:
                     add(result.counts[run.replicas][run.fault], run)
-                _progress(runs[0].replicas, result.counts[runs[0].replicas][runs[0].fault], seeds)
+                counts = result.counts[runs[0].replicas][runs[0].fault]
+                _progress(f"{UNITS[through]} {runs[0].replicas}", counts, seeds)
             result.write(file)
     result.write(file)
     return result
@@ -175,7 +202,8 @@ def _work(
     result: Result, replicas: Sequence[int], faults: Sequence[int], seeds: int
 ) -> Iterator[tuple[int, int, list[int]]]:
     """Chunks of seeds, the fault with the fewest first, until all have enough."""
-    of = {(count, fault): result.counts[count][fault] for count in replicas for fault in faults}
+    keys = [(count, fault) for count in replicas for fault in faults if fault in result.counts.get(count, {})]
+    of = {(count, fault): result.counts[count][fault] for count, fault in keys}
     asked = {key: len(counts.seeds) for key, counts in of.items()}
     while True:
         left = [
@@ -193,9 +221,16 @@ def _hopeless(counts: Counts, seeds: int) -> bool:
     return counts.without > WITHOUT_MAX * max(seeds, 10)
 
 
-def _progress(replicas: int, counts: Counts, seeds: int) -> None:
+def happens(fault: int, count: int, through: Through) -> bool:
+    """Whether a fault can happen with so many readers or gateways."""
+    from tests.campaign.gateway_log import SCENARIOS
+
+    return through == "ingest" or count in SCENARIOS[through][fault].gateways
+
+
+def _progress(who: str, counts: Counts, seeds: int) -> None:
     sys.stderr.write(
-        f"fault {counts.fault:>2}, replicas {replicas}: {len(counts.seeds):>5} of {seeds} seeds, "
+        f"fault {counts.fault:>2}, {who}: {len(counts.seeds):>5} of {seeds} seeds, "
         f"{counts.faults} faults, {counts.rows} rows, {counts.lost} lost, {counts.doubled} doubled, "
         f"{len(counts.failed)} failed\n"
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from tarn.core.errors import OutcomeUnknownError, TarnError
 from tarn.core.producers import OWN_PREFIX
 from tarn.core.table_catalog import TableName
 from tarn.gateway.inbox import Inbox
@@ -88,7 +89,7 @@ class Tables:
         return Inbox(
             table,
             context,
-            bookkeeper.seat(),
+            bookkeeper.seat(in_doubt=_in_doubt),
             KeyMemory(self._files, new_name=context.new_id, now_ms=context.ports.now_ms),
             own=self._own,
             limits=self._limits,
@@ -106,3 +107,13 @@ class Tables:
                     inbox.merges.run_once()
                 except Exception:
                     log.exception("merge broke", table=str(inbox.name))
+
+
+def _in_doubt(error: Exception) -> Exception:
+    """What is answered instead of an error that came after a request whose outcome is unknown."""
+    if not isinstance(error, TarnError):
+        return error
+    return OutcomeUnknownError(
+        f"{error.message}; before that a commit with the rows was sent and not answered, so they may be "
+        "there: repeat the write with the same headers, or without any look before you send it again"
+    )

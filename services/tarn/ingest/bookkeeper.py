@@ -50,6 +50,7 @@ class Bookkeeper:
         on_resolved: Callable[[int], None] = lambda _count: None,
         require_going: Callable[[], None] = lambda: None,
         gather_s: float = 0.0,
+        in_doubt: Callable[[Exception], Exception] = lambda error: error,
     ) -> Seat:
         """A reader's place at the bookkeeper.
 
@@ -60,6 +61,8 @@ class Bookkeeper:
             on_resolved: called with the number of unknown outcomes of a commit once its outcome is certain.
             require_going: called before each wait; what it raises ends the commit of this reader alone.
             gather_s: how long a commit of this reader waits for the files of neighbours, in seconds.
+            in_doubt: makes what is raised of an error that ends a commit while an earlier request of it may
+                still be applied; the error itself by default.
         """
         return Seat(
             self,
@@ -70,6 +73,7 @@ class Bookkeeper:
             on_resolved=on_resolved,
             require_going=require_going,
             gather_s=gather_s,
+            in_doubt=in_doubt,
         )
 
     def commit(self, member: Member, turn: Turn, *, gather_s: float = 0.0) -> CommitResult:
@@ -167,6 +171,7 @@ class Seat:
         on_resolved: likewise.
         require_going: likewise.
         gather_s: likewise.
+        in_doubt: likewise.
     """
 
     def __init__(
@@ -180,6 +185,7 @@ class Seat:
         on_resolved: Callable[[int], None],
         require_going: Callable[[], None],
         gather_s: float,
+        in_doubt: Callable[[Exception], Exception],
     ) -> None:
         self._bookkeeper = bookkeeper
         self._on_wait = on_wait
@@ -188,6 +194,7 @@ class Seat:
         self._on_resolved = on_resolved
         self._require_going = require_going
         self._gather_s = gather_s
+        self._in_doubt = in_doubt
         self.ensure: Callable[[Json], TableState] = committer.ensure
         self.load: Callable[[], TableState] = committer.load
         self.alter: Callable[[CommitRequest], TableState] = committer.alter
@@ -203,6 +210,7 @@ class Seat:
             on_retry=self._on_retry,
             on_resolved=self._on_resolved,
             require_going=self._require_going,
+            in_doubt=self._in_doubt,
         )
         return self._bookkeeper.commit(member, self.turn, gather_s=self._gather_s)
 

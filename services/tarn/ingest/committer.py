@@ -247,6 +247,8 @@ class Committer:
                     self._pause(min(waits, 6), left)
                 else:
                     attempt.members[0].unknowns += 1
+                    for member in attempt.members:
+                        member.doubtful = True
                     self._unknown(outcome, waits)
                     self._wait(outcome.reason, waits, left, on_wait)
         _tell_resolved(members)
@@ -370,6 +372,10 @@ def settled(member: Member) -> CommitResult:
     Raises:
         Exception: its commit failed with this one.
     """
+    if isinstance(member.result, Exception) and member.doubtful:
+        raised = member.in_doubt(member.result)
+        if raised is not member.result:
+            raise raised from member.result
     if isinstance(member.result, BaseException):
         raise member.result
     assert member.result is not None, "asked for the result of an open commit"

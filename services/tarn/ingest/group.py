@@ -32,6 +32,8 @@ class Member:
         require_going: called before each wait; what it raises settles this change, and no other.
         attempts: number of requests with this change.
         unknowns: number of unknown outcomes of its requests that are not resolved, for the first member only.
+        doubtful: whether a request with this change has an unknown outcome.
+        in_doubt: makes what is raised of an error that ends the change while that is so.
         result: what became of it; None while that is open.
     """
 
@@ -44,6 +46,8 @@ class Member:
     require_going: Callable[[], None] = lambda: None
     attempts: int = 0
     unknowns: int = 0
+    doubtful: bool = False
+    in_doubt: Callable[[Exception], Exception] = lambda error: error
     result: CommitResult | BaseException | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tarn.core.errors import ForbiddenError
 from tarn.core.outcome import Unknown
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
@@ -192,6 +193,41 @@ def test_a_gateway_that_dies_between_commit_and_answer(world: World, how: str, l
     assert made[0].reached.is_set()
     dying.stop(drain=False)
     again = world.post(world.gateway(), row(1), **more)
+    assert (again.status_code, again.json()["repeated"]) == (200, landed)
+    assert world.ids() == [1]
+
+
+class Locked:
+    """A catalog that does not answer a commit, and lets the gateway in no more for a while."""
+
+    def __init__(self, inner: TableCatalog, *, landed: bool) -> None:
+        self._inner = inner
+        self._landed = landed
+        self.sent = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        if self._landed:
+            self._inner.commit(table, request, key=key)
+        self.sent = True
+        return Unknown(reason="no answer")
+
+    def load(self, table: TableName) -> Any:
+        if self.sent:
+            raise ForbiddenError("the secret of the gateway was renewed")
+        return self._inner.load(table)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_denial_after_a_commit_without_answer_is_no_proof(world: World, landed: bool) -> None:
+    locked = world.gateway(catalog=lambda catalog: Locked(catalog, landed=landed))  # type: ignore[arg-type,return-value]
+    answer = world.post(locked, row(1), key="k")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (504, "OutcomeUnknown"), error
+    assert "the secret of the gateway was renewed; before that a commit" in error["message"]
+    again = world.post(world.gateway(), row(1), key="k")
     assert (again.status_code, again.json()["repeated"]) == (200, landed)
     assert world.ids() == [1]
 

@@ -11,11 +11,14 @@ import pytest
 from tests.campaign import page, results, simulate
 from tests.campaign.__main__ import numbers, readers
 from tests.campaign.faults import FAULTS, NUMBERS
+from tests.campaign.gateway_faults import GATEWAY_FAULTS
 from tests.campaign.real_faults import NOT_REAL, REAL
+from tests.campaign.real_gateway_faults import REAL_GATEWAY, REAL_HOW
 from tests.campaign.results import Counts, Kind, Result
 from tests.campaign.simulate import Run, add
 
 ISSUE_11 = {*range(1, 18), *range(19, 24), 25}
+ISSUE_13 = {3, 4, 5, 6, 10, 11, 12, 16, 23, 24}
 ISSUE_12 = {*range(1, 10), 15, 21, 24, 25}
 
 
@@ -42,6 +45,12 @@ def test_the_faults_of_the_issues_are_there() -> None:
     assert {n for n, fault in FAULTS.items() if 11 in fault.issues} == ISSUE_11
     assert {n for n, fault in FAULTS.items() if 12 in fault.issues} == ISSUE_12
     assert set(NUMBERS) == ISSUE_11 | ISSUE_12
+
+
+def test_the_faults_of_the_gateway_are_there() -> None:
+    assert set(GATEWAY_FAULTS) == ISSUE_13 == set(REAL_HOW)
+    assert all(number == fault.number for number, fault in GATEWAY_FAULTS.items())
+    assert set(REAL_HOW) - set(REAL_GATEWAY) == {24}
 
 
 def test_each_fault_is_real_or_has_a_reason_why_not() -> None:
@@ -122,6 +131,30 @@ def test_counts_of_real_and_simulated_runs_are_not_added(tmp_path: Path) -> None
         simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0)
 
 
+def test_counts_of_gateways_and_of_engines_are_not_added(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    begun().write(file)
+    with pytest.raises(ValueError, match=r"through ingest.*through gateway"):
+        simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0, through="gateway")
+
+
+def test_a_fault_is_run_with_the_gateways_with_which_it_can_happen(tmp_path: Path) -> None:
+    result = simulate.simulate(
+        [4, 11],
+        seeds=5,
+        first=0,
+        file=tmp_path / "a.json",
+        processes=1,
+        minutes=0,
+        replicas=(1, 2),
+        through="gateway",
+    )
+    assert {count: set(by_fault) for count, by_fault in result.counts.items()} == {1: {4}, 2: {4, 11}}
+    assert result.short() == ["4 (1 gateways: 0)", "4 (2 gateways: 0)", "11 (2 gateways: 0)"]
+    assert results.read(tmp_path / "a.json").through == "gateway"
+    assert list(simulate._work(result, [1], [11], 5)) == []
+
+
 def test_the_fault_with_the_fewest_seeds_is_next_until_all_have_enough() -> None:
     result = begun(seeds=30)
     result.want([1, 3], [2], 100)
@@ -150,6 +183,11 @@ def test_all_means_all_and_an_unknown_number_is_refused() -> None:
     assert readers("1,3") == [1, 3]
     with pytest.raises(Exception, match=r"\[2\]: engines have 1 or 3 readers"):
         readers("2")
+    assert numbers("all", "gateway") == sorted(ISSUE_13)
+    with pytest.raises(Exception, match=r"no faults \[1\]; there are 3, 4"):
+        numbers("1", "gateway")
+    with pytest.raises(Exception, match=r"\[3\]: there are 1 or 2 gateways"):
+        readers("3", "gateway")
 
 
 def test_the_page_is_what_the_result_files_say() -> None:
@@ -172,3 +210,22 @@ def test_simulated_and_real_counts_are_apart(tmp_path: Path, monkeypatch: pytest
         assert f"{rows + 3_000} rows" in three
         assert f" {2 * rows + 4_000} rows" not in part
     assert "164003" not in text
+
+
+def test_counts_through_gateways_have_sections_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    assert page.page().count("There is no recorded run yet.") >= 4
+    for kind, rows in (("simulated", 70_001), ("real", 90_002)):
+        result = results.begun(kind, 5, tmp_path / "none", through="gateway")  # type: ignore[arg-type]
+        result.counts[2] = {4: Counts(fault=4, seeds=[1], rows=rows)}
+        result.write(tmp_path / f"faults-gateway-{kind}-1.json")
+    text = page.page()
+    simulated = text.index("## Simulated, through the gateway")
+    real = text.index("## Real, through the gateway")
+    assert "70001 rows" in text[simulated:real]
+    assert "90002 rows" in text[real:]
+    assert "70001" not in text[:simulated]
+    assert "### 2 gateways" in text
+    assert page.latest("simulated") == {}
