@@ -98,8 +98,8 @@ def json_rows(fields: Sequence[FieldSpec], rows: pa.Table, *, row_bytes_max: int
                 found.bad[at + i] = f"{len(text)} bytes as JSON, more than the {row_bytes_max} of a row"
             elif len(text) > left:
                 found.bad[at + i] = (
-                    f"{len(text)} bytes as JSON, and the rows of its body before it take {bytes_max - left} "
-                    f"of {bytes_max}; send it in another body"
+                    f"{len(text)} bytes as JSON, and the rows of its body before it take "
+                    f"{bytes_max - left} of {bytes_max}; send it in another body, or with durability=lake"
                 )
             else:
                 left -= len(text)

@@ -17,6 +17,13 @@ from tarn.ingest.batch_commit import decode
 
 BYTES_MAX = 16 << 20
 """Size of the JSON that rows of Arrow become, of one write."""
+TIMES_MAX = 8
+"""Size of that JSON for each byte of the rows as they were sent, which is what memory is shared by.
+
+Numbers and times take two to five. Lists of truth values take more, or of one long text again and again.
+"""
+BYTES_FREE = 64 << 10
+"""Size of that JSON that a small write may have, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +68,8 @@ def judged(columns: LogColumns, writes: Sequence[Write]) -> list[Judged]:
         typed = [i for i, value in records.items() if value.startswith(ARROW_START)]
         if typed:
             rows = decoded.rows.take(pa.array([good[own.start + i] for i in typed], pa.int64()))
-            made = json_rows(columns.fields, rows, row_bytes_max=columns.row_bytes_max, bytes_max=BYTES_MAX)
+            most = min(BYTES_MAX, max(BYTES_FREE, TIMES_MAX * write.bytes))
+            made = json_rows(columns.fields, rows, row_bytes_max=columns.row_bytes_max, bytes_max=most)
             for row, i in enumerate(typed):
                 if row in made.texts:
                     records[i] = made.texts[row]

@@ -83,11 +83,16 @@ def test_rows_of_json_and_of_arrow_are_numbered_by_one_producer(world: LogWorld)
     assert world.ids() == [1, 2, 3]
 
 
+def columns_of(*fields: FieldSpec) -> LogColumns:
+    parser = RowParser(fields)
+    decoder = Decoder(
+        fields, source="s", trace=False, record_bytes_max=1 << 20, parser=parser, limit_name="l"
+    )
+    return LogColumns(fields=fields, decoder=decoder, row_bytes_max=1 << 20)
+
+
 def test_writes_of_one_turn_get_their_own_rows_and_reasons() -> None:
     fields = (FieldSpec(name="id", type="long", required=True), FieldSpec(name="x", type="double"))
-    decoder = Decoder(
-        fields, source="s", trace=False, record_bytes_max=1_000, parser=RowParser(fields), limit_name="l"
-    )
 
     def sent(*values: bytes) -> Write:
         return Write(values=values, at_ms=0)
@@ -96,7 +101,7 @@ def test_writes_of_one_turn_get_their_own_rows_and_reasons() -> None:
         return arrow({"id": number, "x": x}, pa.schema([("id", pa.int64()), ("x", pa.float64())]))
 
     found = judged(
-        LogColumns(fields=fields, decoder=decoder, row_bytes_max=1_000),
+        columns_of(*fields),
         [
             sent(b'{"id":"y"}', b' {"id":1}'),
             sent(of_arrow(2, math.nan), of_arrow(3, 0.5), of_arrow(None)),
@@ -118,10 +123,26 @@ def test_writes_of_one_turn_get_their_own_rows_and_reasons() -> None:
 def test_rows_that_are_too_much_as_json_are_named_and_the_others_written(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_records, "BYTES_FREE", 0)
     monkeypatch.setattr(log_records, "BYTES_MAX", 100)
     answer = world.post(world.gateway(), body((1, 1.0), (2, 2.0)), kind=ARROW, query=LOG).json()
     assert answer["accepted"] == 1
     assert "send it in another body" in answer["rejected"][0]["reason"]
+
+
+def test_json_is_not_many_times_as_large_as_what_was_sent() -> None:
+    """Memory is shared by the size as sent: bits of truth values would be 48 times as large."""
+    columns = columns_of(FieldSpec(name="v", type="list<boolean>"), FieldSpec(name="n", type="list<long>"))
+    schema = pa.schema([("v", pa.list_(pa.bool_())), ("n", pa.list_(pa.int64()))])
+
+    def of(**row: list[Any]) -> Write:
+        return Write(values=[arrow(row, schema)], at_ms=0)
+
+    few, many, numbers = judged(
+        columns, [of(v=[False] * 9_000), of(v=[False] * 90_000), of(n=[-(2**63)] * 40_000)]
+    )
+    assert (list(few.records), list(many.records), list(numbers.records)) == ([0], [], [0])
+    assert many.bad[0].endswith("send it in another body, or with durability=lake")
 
 
 def test_what_is_no_arrow_is_refused_as_with_lake(world: LogWorld) -> None:
