@@ -293,9 +293,8 @@ class KafkaLog:
         while self._next < end:
             if time.monotonic() > until_s:
                 raise UnavailableError(
-                    f"topic {self._claims} was read to offset {self._next} of {end} within "
-                    f"{READ_S_MAX:g} s: Kafka "
-                    "is slow, or a transaction of another gateway does not end"
+                    f"topic {self._claims} was read to offset {self._next} of {end} within {READ_S_MAX:g} s: "
+                    "Kafka is slow, or a transaction of another gateway does not end"
                 )
             # `consume` alone would wait for all its messages until the timeout.
             first = consumer.poll(0.2)

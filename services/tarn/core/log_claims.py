@@ -256,9 +256,8 @@ class LogBook:
                 self._read(key.decode(), value)
             except (ValueError, KeyError, TypeError) as e:
                 raise CorruptStateError(
-                    f"topic {self._topic}: the record with the key {key[:60]!r} is none of a "
-                    f"gateway's ({e!r}); "
-                    "whoever wrote it there has to remove it (a record with this key and no value)",
+                    f"topic {self._topic}: the record with the key {key[:60]!r} is none of a gateway's "
+                    f"({e!r}); whoever wrote it there has to remove it (a record with this key and no value)",
                     topic=self._topic,
                 ) from e
 

@@ -176,9 +176,8 @@ class ProducerBook:
                 raise ValueError("a number is given twice, or was never given")
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
-                f"the table property {PROPERTY} cannot be read ({e!r}): {text[:200]!r}; set it to "
-                "what an earlier "
-                "metadata file of the table has",
+                f"the table property {PROPERTY} cannot be read ({e!r}): {text[:200]!r}; set it to what an "
+                "earlier metadata file of the table has",
                 value=text[:200],
             ) from e
         return book

@@ -98,8 +98,7 @@ class KeyEntry:
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptStateError(
                 f"the keys of repeated writes in the snapshot summary cannot be read ({e!r}): "
-                f"{text[:200]!r}; roll "
-                "the table back to a snapshot with whole ones",
+                f"{text[:200]!r}; roll the table back to a snapshot with whole ones",
                 value=text[:200],
             ) from e
 

@@ -283,17 +283,15 @@ class App:
         arrived = await self._bell().wait(answer, self._limits.answer_s_max)
         if not arrived and inbox.withdraw(answer):
             raise UnavailableError(
-                f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; "
-                "nothing of it "
-                "was written, send it again"
+                f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; nothing "
+                "of it was written, send it again"
             )
         if not arrived:
             if not inbox.leave(answer):
                 share.stays_until(answer)  # the inbox has its rows until they are committed
             raise OutcomeUnknownError(
-                f"table {inbox.name} did not confirm the write within {self._limits.answer_s_max:g} "
-                "s; it may be "
-                "there or still come: "
+                f"table {inbox.name} did not confirm the write within {self._limits.answer_s_max:g} s; it "
+                "may be there or still come: "
                 + (
                     "repeat it with the same headers"
                     if write.producer is not None or write.keyed is not None

@@ -181,9 +181,8 @@ def _checked(rows: list[bytes], limits: BodyLimits) -> list[bytes]:
     for number, row in enumerate(_counted(rows, limits)):
         if row.count(b"{") + row.count(b"[") > limits.depth_max and _depth(row) > limits.depth_max:
             raise InvalidError(
-                f"row {number} is nested more than {limits.depth_max} deep; nothing of the body was "
-                "written, send "
-                "flatter rows"
+                f"row {number} is nested more than {limits.depth_max} deep; nothing of the body was written, "
+                "send flatter rows"
             )
     return rows
 

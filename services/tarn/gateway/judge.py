@@ -57,9 +57,8 @@ class Judge:
         if now - one.since_s > self._limits.wait_s_max:
             one.answer.set_exception(
                 UnavailableError(
-                    f"table {self._table} did not take the write within {self._limits.wait_s_max:g} "
-                    "s; nothing of "
-                    "it was written, send it again"
+                    f"table {self._table} did not take the write within {self._limits.wait_s_max:g} s; "
+                    "nothing of it was written, send it again"
                 )
             )
             return Verdict.ANSWERED
@@ -87,9 +86,8 @@ class Judge:
         if number is None:
             one.answer.set_exception(
                 BusyError(
-                    f"table {self._table} has {PRODUCERS_MAX} producers already; use fewer ids, or "
-                    "wait until some "
-                    "are forgotten",
+                    f"table {self._table} has {PRODUCERS_MAX} producers already; use fewer ids, or wait "
+                    "until some are forgotten",
                     retry_after_s=60.0,
                 )
             )
@@ -118,9 +116,8 @@ class Judge:
         if digest is not None and digest != keyed.digest:
             one.answer.set_exception(
                 KeyReusedError(
-                    f"the Idempotency-Key came with other rows for table {self._table} before; take a "
-                    "new key for "
-                    "each write, and the same one only to repeat it"
+                    f"the Idempotency-Key came with other rows for table {self._table} before; take a new "
+                    "key for each write, and the same one only to repeat it"
                 )
             )
             return Verdict.ANSWERED
@@ -135,9 +132,8 @@ class Judge:
             if len(self._keys) + len(taken.keys) >= self._limits.keys_max:
                 one.answer.set_exception(
                     BusyError(
-                        f"table {self._table} remembers {len(self._keys)} idempotency keys already, "
-                        "no more fit in "
-                        "their window; put more rows into a write, or number them (Tarn-Producer)",
+                        f"table {self._table} remembers {len(self._keys)} idempotency keys already, no more "
+                        "fit in their window; put more rows into a write, or number them (Tarn-Producer)",
                         retry_after_s=60.0,
                     )
                 )
@@ -180,9 +176,8 @@ class Judge:
             return Verdict.LATER
         one.answer.set_exception(
             SequenceError(
-                f"producer {write.producer!r} sends rows from {start} on, table {self._table} wants "
-                f"row {wanted} "
-                f"next: {_advice(start, wanted, known=stored is not None)}",
+                f"producer {write.producer!r} sends rows from {start} on, table {self._table} wants row "
+                f"{wanted} next: {_advice(start, wanted, known=stored is not None)}",
                 producer=write.producer,
                 expected=wanted,
             )

@@ -287,9 +287,9 @@ class LogInbox:
             self._place = opened.open()
         except NoSuchTopicError as e:
             raise InvalidSpecError(
-                f"the topic {topic_of(self._uuid)} of table {self.name} does not exist any more, "
-                "and its ingestor "
-                "waits for it: restore it, or delete the ingestor (scripts/tarn delete) and declare it again",
+                f"the topic {topic_of(self._uuid)} of table {self.name} does not exist any more, and its "
+                "ingestor waits for it: restore it, or delete the ingestor (scripts/tarn delete) and "
+                "declare it again",
                 table=str(self.name),
             ) from e
         except SourceChangedError as e:
@@ -473,9 +473,8 @@ class LogInbox:
 
     def _unknown(self, reason: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"the log of table {self.name} did not confirm the write ({reason}); it may be there: "
-            "repeat it with "
-            "the same headers, or without any look before you send it again"
+            f"the log of table {self.name} did not confirm the write ({reason}); it may be there: repeat it "
+            "with the same headers, or without any look before you send it again"
         )
 
     def _drop_log(self) -> None:

@@ -169,9 +169,8 @@ class LogJudge:
             if known is not None and known.at_ms >= now_ms - KEY_MS:
                 if known.digest != write.keyed.digest:
                     raise KeyReusedError(
-                        "the Idempotency-Key came with other rows for the log of table "
-                        f"{self._table} before; "
-                        "take a new key for each write, and the same one only to repeat it"
+                        f"the Idempotency-Key came with other rows for the log of table {self._table} "
+                        "before; take a new key for each write, and the same one only to repeat it"
                     )
                 taken.repeats.append((one, known.fate))
                 return Verdict.ANSWERED
@@ -229,9 +228,8 @@ class LogJudge:
         else:
             advice = "part of it is in the log already; send a repeat with the same rows as the first time"
         raise SequenceError(
-            f"producer {name!r} sends rows from {write.sequence} on, the log of table "
-            f"{self._table} wants row "
-            f"{wanted} next: {advice}",
+            f"producer {name!r} sends rows from {write.sequence} on, the log of table {self._table} wants "
+            f"row {wanted} next: {advice}",
             producer=name,
             expected=wanted,
         )
@@ -250,18 +248,16 @@ class LogJudge:
             # Only a transaction removes claims: if outdated ones counted, a full log would stay full.
             if held >= PRODUCERS_MAX and held - len(_freed(taken, book, now_ms)[1]) >= PRODUCERS_MAX:
                 raise BusyError(
-                    f"the log of table {self._table} has {PRODUCERS_MAX} producers already; use fewer "
-                    "ids, or wait "
-                    "until some are forgotten",
+                    f"the log of table {self._table} has {PRODUCERS_MAX} producers already; use fewer ids, "
+                    "or wait until some are forgotten",
                     retry_after_s=60.0,
                 )
         if write.keyed is not None:
             held, most = len(book.keys) + len(taken.keys), self._limits.keys_max
             if held >= most and held - len(_freed(taken, book, now_ms)[0]) >= most:
                 raise BusyError(
-                    f"the log of table {self._table} remembers {len(book.keys)} idempotency keys "
-                    "already, no more "
-                    "fit in their window; put more rows into a write, or number them (Tarn-Producer)",
+                    f"the log of table {self._table} remembers {len(book.keys)} idempotency keys already, "
+                    "no more fit in their window; put more rows into a write, or number them (Tarn-Producer)",
                     retry_after_s=60.0,
                 )
 

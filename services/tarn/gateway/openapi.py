@@ -159,9 +159,8 @@ DESCRIPTION: Json = {
                         "Idempotency-Key",
                         "header",
                         {"type": "string", "maxLength": KEY_CHARS_MAX},
-                        f"a repeat with the same key and body within {WINDOW_S} s is answered as the "
-                        "first time; "
-                        "not with Tarn-Producer",
+                        f"a repeat with the same key and body within {WINDOW_S} s is answered as the first "
+                        "time; not with Tarn-Producer",
                         example="4f1c2f0e-order-17",
                     ),
                 ],

@@ -51,9 +51,8 @@ def token_of(authorization: str | None) -> str:
     token = token.strip()
     if kind.lower() != "bearer" or not token:
         raise UnauthenticatedError(
-            "the request has no bearer token; get one from the catalog (POST /v1/oauth/tokens) and "
-            "send it as "
-            "Authorization: Bearer TOKEN"
+            "the request has no bearer token; get one from the catalog (POST /v1/oauth/tokens) and send it "
+            "as Authorization: Bearer TOKEN"
         )
     if len(token) > TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
         raise UnauthenticatedError("the bearer token is none of the catalog's; get one from it")
@@ -119,9 +118,8 @@ def repeat_of(headers: Mapping[str, str]) -> Repeat:
         raise InvalidError("a write has Tarn-Producer or Idempotency-Key, not both; leave one out")
     if not PRODUCER.fullmatch(producer):
         raise InvalidError(
-            f"Tarn-Producer {producer[:40]!r} has to be 1 to 100 letters, digits and _ . : @ - and to "
-            "begin with "
-            "a letter, a digit or _"
+            f"Tarn-Producer {producer[:40]!r} has to be 1 to 100 letters, digits and _ . : @ - and to begin "
+            "with a letter, a digit or _"
         )
     if not (number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= SEQUENCE_MAX):
         raise InvalidError(
