@@ -29,6 +29,7 @@ from tarn.testing.executors import SteppedExecutor
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.memory_topic import MemoryTopicClient
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
+from tests.campaign.wakes import Wakes
 from tests.support.lake import BUCKET, LocalCatalog
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Turned:
+class Turned(Wakes):
     """A condition, as `threading.Condition`, whose lock and waits are turns of the schedule.
 
     Args:
@@ -95,21 +96,6 @@ class Turned:
         self._take()
         self._depth = depth
         return self._wakes != wakes
-
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until the predicate holds, or the time is over."""
-        clock = self._sim.lake.clock
-        until_s = None if timeout is None else clock.now_s + timeout
-        while not (found := predicate()):
-            left_s = None if until_s is None else until_s - clock.now_s
-            if left_s is not None and left_s <= 0:
-                break
-            self.wait(left_s)
-        return found
-
-    def notify_all(self) -> None:
-        """Wake all who wait."""
-        self._wakes += 1
 
 
 class Writers(Executor):

@@ -27,7 +27,7 @@ from tarn.ingest.batch_commit import offsets_in
 from tests.campaign.real_faults import RealFault
 from tests.campaign.real_gateway_faults import REAL_GATEWAY
 from tests.campaign.real_rig import Lane
-from tests.campaign.results import Counts
+from tests.campaign.results import Counts, ended
 from tests.support.stack import eventually, free_ports
 
 GATEWAYS = 2
@@ -201,16 +201,14 @@ class GatewayRound:
             logs = [self.rig.docker("logs", "--tail", "5", one, check=False) for one in self.containers]
             for name in self.containers:
                 self.rig.docker("rm", "-f", name, check=False)
-        if self.problems:
-            counts.failed.append(self.seed)
-            counts.problems += [f"seed {self.seed}: {text}"[:800] for text in (*self.problems, *logs)]
-        if self.happened:
-            counts.seeds.append(self.seed)
-            counts.faults = self.happened
-        else:
-            counts.without = 1
-        counts.seconds = time.monotonic() - began_s
-        return counts, counts.seconds
+        return ended(
+            counts,
+            seed=self.seed,
+            problems=self.problems,
+            logs=logs,
+            happened=self.happened,
+            began_s=began_s,
+        )
 
     # -- parts
 

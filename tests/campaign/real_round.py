@@ -14,7 +14,7 @@ from tarn.core.table_state import TableState
 from tarn.ingest.batch_commit import offsets_in
 from tests.campaign.real_faults import REAL, RealFault
 from tests.campaign.real_rig import Lane
-from tests.campaign.results import Counts
+from tests.campaign.results import Counts, ended
 from tests.support.stack import eventually
 
 PARTITIONS = 3
@@ -104,16 +104,14 @@ class Round:
             logs += [self.rig.docker("logs", "--tail", "5", one, check=False) for one in more]
             for name in (*self.engines, *more):
                 self.rig.docker("rm", "-f", name, check=False)
-        if self.problems:
-            counts.failed.append(self.seed)
-            counts.problems += [f"seed {self.seed}: {text}"[:800] for text in (*self.problems, *logs)]
-        if self.happened:
-            counts.seeds.append(self.seed)
-            counts.faults = self.happened
-        else:
-            counts.without = 1
-        counts.seconds = time.monotonic() - began_s
-        return counts, counts.seconds
+        return ended(
+            counts,
+            seed=self.seed,
+            problems=self.problems,
+            logs=logs,
+            happened=self.happened,
+            began_s=began_s,
+        )
 
     # -- parts
 

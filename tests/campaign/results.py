@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -59,6 +60,31 @@ class Counts:
     heal_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
     cpu_s: float = 0.0
+
+
+def ended(
+    counts: Counts, *, seed: int, problems: Sequence[str], logs: Sequence[str], happened: int, began_s: float
+) -> tuple[Counts, float]:
+    """The counts of a real round that has ended, and the seconds that it took.
+
+    Args:
+        counts: what was counted so far.
+        seed: its seed.
+        problems: what did not hold.
+        logs: the last words of its containers, said with them.
+        happened: how often the fault happened.
+        began_s: when it began, on the monotonic clock.
+    """
+    if problems:
+        counts.failed.append(seed)
+        counts.problems += [f"seed {seed}: {text}"[:800] for text in (*problems, *logs)]
+    if happened:
+        counts.seeds.append(seed)
+        counts.faults = happened
+    else:
+        counts.without = 1
+    counts.seconds = time.monotonic() - began_s
+    return counts, counts.seconds
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.campaign.wakes import Wakes
 from tests.contract.catalog.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _at_once() -> bool:
     return True
 
 
-class Held:
+class Held(Wakes):
     """A lock and condition, as `threading.Condition`, for the threads of a process of the simulation.
 
     Args:
@@ -148,21 +149,6 @@ class Held:
         self._take()
         self._depth = depth
         return self._wakes != wakes
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until the predicate holds, or the time is over."""
-        clock = self._sim.lake.clock
-        until_s = None if timeout is None else clock.now_s + timeout
-        while not (found := predicate()):
-            left_s = None if until_s is None else until_s - clock.now_s
-            if left_s is not None and left_s <= 0:
-                break
-            self.wait(left_s)
-        return found
-
-    def notify_all(self) -> None:
-        """Wake all who wait."""
-        self._wakes += 1
 
 
 class Flag:
