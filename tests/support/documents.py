@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-README_RUN, README_KEPT_BACK = 12, 1
+README_RUN, README_KEPT_BACK = 10, 1
 """Number of README blocks that tests/notebooks/test_readme.py runs, and number that it skips."""
-DOCS = {"docs/catalog.md": 1, "docs/clients.md": 2, "docs/gateway.md": 5, "docs/ingestion.md": 3}
+DOCS = {
+    "docs/catalog.md": 1,
+    "docs/clients.md": 6,
+    "docs/first-hour.md": 5,
+    "docs/gateway.md": 5,
+    "docs/ingestion.md": 3,
+}
 """Number of blocks of every other document that tests/notebooks/test_readme.py runs."""
+BREAKING = {"docs/first-hour.md"}
+"""Those that kill a service: what the others log meanwhile is expected."""
 DOCS_ELSEWHERE = {"docs/pipeline.md": 2}
 """Number of those that test_read_stream.py and test_spark_streams.py of the tier integration run."""
 TRIED = ("sh", "python", "sql")
