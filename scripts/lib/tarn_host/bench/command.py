@@ -20,6 +20,7 @@ from tarn_host import shell
 from tarn_host.arguments import Parser
 from tarn_host.bench import (
     catalog,
+    classroom,
     commit_command,
     commit_page,
     fresh,
@@ -68,6 +69,10 @@ ABOUT = {
     "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
     "small-writes": ("Small writes over HTTP", "Many producers of one table, on a stack of its own."),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
+    "classroom": (
+        "A class of students",
+        "Many students in one JupyterLab at the same time, on a stack of its own.",
+    ),
     "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
     "fresh": ("Freshness", "From a message's time stamp to its row, on a stack of its own."),
@@ -81,6 +86,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
     "soak": soak_page.section,
     "catalog": catalog.section,
     "history": history.section,
+    "classroom": classroom.section,
     "fresh": fresh.section,
     "peers": peers.section,
     "commit": commit_page.section,
@@ -96,6 +102,7 @@ MEASURED: Mapping[str, Any] = {
     "small-writes": small_writes,
     "fresh": fresh,
     "history": history,
+    "classroom": classroom,
 }
 """Command -> module with its options (`add`, `options_of`) and `measure`, which takes what these say."""
 
